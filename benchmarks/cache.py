@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from benchmarks.cells import Cells
 from benchmarks.load import measure
@@ -30,6 +31,7 @@ from benchmarks.texts import Item
 from harness.frames import frame, receive
 from harness.process import rss_bytes
 from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.net.timers import Clock
 from qa_service.server.scheduling.call import Answered, Call, Outcome, Scope
 from qa_service.server.services.cache import Cached
 from qa_service.server.services.cache_store import CacheStore
@@ -71,7 +73,7 @@ def make_cached(max_bytes: int) -> tuple[Cached, CacheStore]:
     """A cache before a service that answers at once."""
     store = CacheStore(max_bytes)
     metrics = ModelMetrics([])
-    service, clock = AnsweringService(), StandingClock()
+    service, clock = AnsweringService(), cast(Clock, StandingClock())
     return Cached(service, store, lambda _: "f" * 64, clock, metrics, max_joined=0), store
 
 

@@ -106,7 +106,7 @@ def summary(asked: Sequence[Asked]) -> dict[str, float]:
     """What a group of questions came to, in percent; a figure without questions is left out."""
     having = [one for one in asked if one.question.answers]
     without = [one for one in asked if not one.question.answers]
-    columns: dict[str, tuple[Sequence[Asked], Callable[[Asked], float]]] = {
+    columns: dict[str, tuple[Sequence[Asked], Callable[..., float]]] = {
         "right": (asked, lambda one: _f1(one, one.found) >= RIGHT),
         "exact": (asked, lambda one: exact_match(one.found, one.question.answers)),
         "f1": (asked, lambda one: _f1(one, one.found)),

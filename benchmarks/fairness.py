@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from benchmarks.record import Section, checkouts_of, make_parser
 from benchmarks.tables import markdown
@@ -163,7 +164,7 @@ def print_greedy(flags: argparse.Namespace, texts: Texts) -> None:
         print(f"{name}: {quiet_ms:.0f} ms alone, {beside_ms:.0f} ms beside it, {ratio:.2f}")
 
 
-def report(section: Section, name: str, figures: dict[str, object]) -> None:
+def report(section: Section, name: str, figures: dict[str, Any]) -> None:
     alone_short_ms, alone_long_ms = figures["alone"]
     rows = []
     for mixed in ("alone", "20 clients", "50 clients"):

@@ -27,6 +27,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import aio_pika
@@ -116,8 +117,9 @@ class Tally:
     dead: dict[str, str] = field(default_factory=dict)
 
     def take(self, message: aio_pika.abc.AbstractIncomingMessage) -> None:
-        self.replies[message.message_id] += 1
-        self.answers[message.message_id] = json.loads(message.body)
+        name = message.message_id or ""
+        self.replies[name] += 1
+        self.answers[name] = json.loads(message.body)
 
 
 def kill_again_and_again(
@@ -219,8 +221,8 @@ async def play(stack: Stack, kinds: list[str], interval_s: float, jobs: list, ta
     stop, kills, url = threading.Event(), collections.Counter(), stack.broker.url
     async with asyncio.TaskGroup() as killers:
         for kind in kinds:
-            killing = (kill_again_and_again, stack, kind, interval_s, kills, tally, stop)
-            killers.create_task(asyncio.to_thread(*killing))
+            killing = partial(kill_again_and_again, stack, kind, interval_s, kills, tally, stop)
+            killers.create_task(asyncio.to_thread(killing))
         try:
             await asyncio.gather(publish_all(url, jobs), take_replies(url, tally, len(jobs)))
         finally:

@@ -25,10 +25,10 @@ from pathlib import Path
 from benchmarks.load import Figures, measure
 from benchmarks.record import Section, make_parser
 from benchmarks.tables import markdown, median, spread
-from benchmarks.targets import ROOT, Running, ours
+from benchmarks.targets import Running, ours
 from benchmarks.texts import Item, uniform
 from harness.process import cpu_s
-from harness.server import running_server
+from harness.server import ROOT, running_server
 from qa_service.data.squad import read_squad
 from qa_service.machine import num_cpus
 

@@ -13,7 +13,7 @@ from qa_service.instance.messages import Batch, encode
 from qa_service.server.scheduling.request_cost import estimate_tokens
 from qa_service.wire.frames import FrameReader
 from qa_service.wire.json_codec import encode_error, parse_request
-from qa_service.wire.messages import Query, RejectedError, RequestLimits
+from qa_service.wire.messages import Cancel, Query, RejectedError, RequestLimits
 
 LIMITS = RequestLimits()
 TRIES = 7
@@ -27,7 +27,7 @@ def handle(body: bytes) -> str:
     except RejectedError as rejected:
         encode_error(rejected.id_json, rejected.error)
         return rejected.error.code
-    if isinstance(request, Query):
+    if isinstance(request, Query | Cancel):
         return OK
     estimate_tokens(request)
     encode(Batch(0, [request.as_task()]))
@@ -45,7 +45,9 @@ def cost_ms(body: bytes) -> tuple[float, str]:
         reader = FrameReader(LIMITS.max_frame_bytes)
         reader.feed(framed)
         started_s = time.perf_counter()
-        outcome = handle(reader.next_frame())
+        whole = reader.next_frame()
+        assert whole is not None
+        outcome = handle(whole)
         costs_ms.append((time.perf_counter() - started_s) * 1e3)
     return min(costs_ms), outcome
 

@@ -160,13 +160,13 @@ class EchoServer:
         self.port = reserve_port()
         command = [sys.executable, "-m", "benchmarks.servers.grpc_echo", str(self.port)]
         self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
+        assert self.process.stdout
         assert self.process.stdout.readline() == b"ready\n"
         return self
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
+        self.process.communicate()
 
 
 def costs(gateway: GatewayServer, seconds: float) -> dict[str, dict[str, float]]:

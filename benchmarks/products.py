@@ -10,9 +10,10 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -194,7 +195,8 @@ def _openvino(left: np.ndarray, right: np.ndarray, precision: str) -> Run:
     if len(left) > 1:
         given["right"] = right
     elif precision == "int8":
-        parts = zip(("rounded", "scale", "zero"), round_weights(right[0], 1), strict=True)
+        arrays: Sequence[Any] = round_weights(right[0], 1)
+        parts = zip(("rounded", "scale", "zero"), arrays, strict=True)
         constants = [numpy_helper.from_array(array, name) for name, array in parts]
     else:
         constants = [numpy_helper.from_array(right, "right")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import BertConfig, BertForQuestionAnswering, PreTrainedTokenizerFast
@@ -14,7 +15,7 @@ from qa_service.instance.model_folder.manifest import (
     save_manifest,
 )
 
-SHAPES = {
+SHAPES: dict[str, dict[str, Any]] = {
     "bert-base": {},  # BertConfig's own defaults: 12 layers of 768, 12 heads, 110 M weights
     "tiny": {
         "hidden_size": 64,

@@ -113,7 +113,7 @@ def main() -> None:
         f"Known answers take {wall_s:.2f} s of a start, {processor_s:.2f} s of processor time."
     )
     section.say(f"Three idle servers, {flags.idle_s:g} s side by side:")
-    rows = [[str(s), f"{used * 1e3:.0f}", number] for s, (used, number) in idles.items()]
+    rows = [[str(s), f"{used * 1e3:.0f}", str(number)] for s, (used, number) in idles.items()]
     section.say(markdown(["`--self_test_interval_s`", "processor time, ms", "self-tests"], rows))
     (base, _), (often, number) = idles[0], idles[1]
     each_s = (often - base) / number

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from benchmarks.http_wire import HttpWire
 from benchmarks.servers.reading import MODEL_VARIABLE
@@ -178,7 +178,7 @@ def _environment(model: Path) -> dict[str, str]:
     }
 
 
-def _wait_for_answer(server: Running, process: subprocess.Popen, log: object) -> None:
+def _wait_for_answer(server: Running, process: subprocess.Popen, log: IO[str]) -> None:
     give_up_s = time.monotonic() + START_TIMEOUT_S
     fault = ""
     while process.poll() is None and time.monotonic() < give_up_s:

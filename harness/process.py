@@ -22,7 +22,7 @@ LOOK_INTERVAL_S = 0.01
 Seen = TypeVar("Seen")
 
 
-def wait_until(look: Callable[[], Seen], is_so: Callable[[Seen], object] = bool) -> Seen:
+def wait_until(look: Callable[..., Seen], is_so: Callable[[Seen], object] = bool) -> Seen:
     """Looks again and again until what is seen is so; for what has no event to wait for."""
     give_up_s = time.monotonic() + GIVE_UP_S
     while not is_so(seen := look()):

@@ -3,12 +3,18 @@
 import asyncio
 import json
 from contextlib import asynccontextmanager
+from typing import Any
 
 from harness.frames import PREFIX, frame
 
 ANSWER = {"answer": "a", "score": 1.0}
 SILENCE = object()
-FULL = {"code": "queue_full", "message": "m", "retryable": True, "retry_after_ms": 1}
+FULL: dict[str, Any] = {
+    "code": "queue_full",
+    "message": "m",
+    "retryable": True,
+    "retry_after_ms": 1,
+}
 
 
 class ScriptedServer:
@@ -16,6 +22,8 @@ class ScriptedServer:
 
     `SILENCE` answers nothing.
     """
+
+    listener: asyncio.Server
 
     def __init__(self, script):
         self.script, self.requests, self.connections = script, [], 0

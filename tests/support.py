@@ -1,13 +1,31 @@
-"""What several tests need: a fake clock, and a loop that is run until a condition holds."""
+"""What several tests need: fake clocks, a loop run until a condition holds, checks of types."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from harness.process import GIVE_UP_S as DEADLINE_S
 from qa_service.net.event_loop import EventLoop
+
+T = TypeVar("T")
+
+
+def present(value: T | None) -> T:
+    """The value, which is not None."""
+    assert value is not None
+    return value
+
+
+def all_of(kind: type[T], values: Iterable[object]) -> list[T]:
+    """The values, each of which is of this kind."""
+    checked = []
+    for value in values:
+        assert isinstance(value, kind), value
+        checked.append(value)
+    return checked
 
 
 class FakeClock:
@@ -57,7 +75,7 @@ class FakeTimeLoop(EventLoop):
         return self.clock.time_s
 
 
-def run_until(loop: EventLoop, condition: Callable[[], bool]) -> None:
+def run_until(loop: EventLoop, condition: Callable[..., bool]) -> None:
     """Runs the loop, round upon round, until the condition holds; fails if it never does."""
     give_up_s = time.monotonic() + DEADLINE_S
     held: list[bool] = []

@@ -54,7 +54,7 @@ class Unbatched(Instant):
 class Batched(Unbatched):
     """A replica that answers what has come in the meantime together."""
 
-    @serve.batch(max_batch_size=8, batch_wait_timeout_s=0.01)
+    @serve.batch(max_batch_size=8, batch_wait_timeout_s=0.01)  # type: ignore[untyped-decorator]
     async def _answers(self, questions: list[Any]) -> list[Any]:
         return self._reading.answers(self._reader, questions)
 

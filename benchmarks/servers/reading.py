@@ -31,7 +31,7 @@ decode = msgspec.json.Decoder(Question).decode
 encode = msgspec.json.Encoder().encode
 
 
-class FramedQuestion(Question):
+class FramedQuestion(Question, frozen=True):
     """A question of the frame protocol, whose answer carries its id.
 
     Attributes:
@@ -63,7 +63,7 @@ def warm_reader(
     """
     model = model or Path(os.environ[MODEL_VARIABLE])
     size = max_batch_size or int(os.environ.get(BATCH_VARIABLE, "1"))
-    fixed = {
+    fixed: dict[str, Any] = {
         "inference_engine_type": os.environ.get(ENGINE_VARIABLE, "onnx"),
         "precision": os.environ.get(PRECISION_VARIABLE, "fp32"),
         "intra_op_num_threads": 1,
@@ -81,11 +81,12 @@ def answers(reader: Reader, questions: Sequence[Question]) -> list[dict[str, Any
     Raises:
         QaError: One cannot be answered; the benchmarks ask none of that kind.
     """
-    outcomes = reader.read(questions)
-    for outcome in outcomes:
+    found = []
+    for outcome in reader.read(questions):
         if isinstance(outcome, QaError):
             raise outcome
-    return [msgspec.to_builtins(outcome[0]) for outcome in outcomes]
+        found.append(msgspec.to_builtins(outcome[0]))
+    return found
 
 
 def instant_answer(question: Question) -> dict[str, Any]:

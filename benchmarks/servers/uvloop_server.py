@@ -15,6 +15,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
+from typing import cast
 
 import uvloop
 
@@ -37,7 +38,7 @@ class Framed(asyncio.Protocol):
         self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         buffer = self._buffer + data if self._buffer else data

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-Callback = Callable[[], None]
+Callback = Callable[[], object]
 
 MIN_SWEEP = 64
 """Cancelled timers that even a small heap may hold, so that it is seldom rebuilt."""

@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,7 @@ from tests.grpc_requests import (
 )
 from tests.http_calls import bearer, get
 from tests.programs import fail_to_start, token_flags
+from tests.support import present
 
 CODES = grpc.StatusCode
 TOKEN, OTHER = "3bQ1xT0yqWcV7uKfJm2sZg", "Zt0xT0yqWcV7uKfJm2sZgA"
@@ -137,7 +139,7 @@ class TestDrain:
             assert "Traceback" not in gateway.server.log
 
     def test_calls_in_flight_are_answered_and_streams_end(self, builtin_model):
-        found: list[tuple[object, object]] = []
+        found: list[tuple[Any, Any]] = []
         flags = (*INSTANT, "--max_batch_size", "1")
         with running_gateway(builtin_model, *flags) as gateway:
             channel = grpc.insecure_channel(gateway.address)
@@ -336,7 +338,7 @@ class TestTokens:
             wait_until(lambda: num_connections(gateway) <= open_before)
 
     def test_a_stream_without_token_is_unauthenticated(self, gateway):
-        found: list[object] = []
+        found: list[Any] = []
         with triton.InferenceServerClient(gateway.address) as client:
             client.start_stream(lambda result, error: found.append(error))
             client.async_stream_infer("builtin", inputs(triton, ["Who?"]))
@@ -409,7 +411,7 @@ def served_certificate(gateway) -> bytes:
         socket.create_connection(("localhost", gateway.port), GIVE_UP_S) as sock,
         context.wrap_socket(sock) as wrapped,
     ):
-        return wrapped.getpeercert(binary_form=True)
+        return present(wrapped.getpeercert(binary_form=True))
 
 
 def first_certificate(path: Path) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -142,4 +143,5 @@ class DeadStack:
 def test_a_run_of_kills_ends_when_a_killed_program_does_not_restart():
     jobs, _ = fault_jobs.make_jobs(1, num_poison=0)
     with pytest.raises(ExceptionGroup):
-        asyncio.run(fault_jobs.play(DeadStack(), ["server"], 0.0, jobs, fault_jobs.Tally()))
+        stack = cast(fault_jobs.Stack, DeadStack())
+        asyncio.run(fault_jobs.play(stack, ["server"], 0.0, jobs, fault_jobs.Tally()))

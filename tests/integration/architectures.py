@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -61,7 +62,7 @@ _SIZES = {
 }  # fmt: skip
 """What is small of any config that has it."""
 
-_SPECIAL: dict[str, dict[str, object]] = {
+_SPECIAL: dict[str, dict[str, Any]] = {
     "deberta": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
     "exaone4": {"layer_types": ["sliding_attention", "full_attention"]},
@@ -89,7 +90,7 @@ def make_small_model(
     kind: str,
     folder: Path,
     make_tokenizer: Callable[[], PreTrainedTokenizerBase] | None = None,
-    **changes: object,
+    **changes: Any,
 ) -> PreTrainedModel:
     """Writes a model with random weights and a tokenizer, as the hub has them.
 
@@ -103,10 +104,15 @@ def make_small_model(
     tokenizer = (make_tokenizer or _TOKENIZERS.get(kind, wordpiece_tokenizer))()
     config_class = CONFIG_MAPPING[kind]
     known = config_class().to_dict().keys() | config_class.attribute_map.keys()
-    sizes = {**_SIZES, "vocab_size": len(tokenizer) + 8, "max_position_embeddings": TOKENS}
+    sizes: dict[str, Any] = {
+        **_SIZES,
+        "vocab_size": len(tokenizer) + 8,
+        "max_position_embeddings": TOKENS,
+    }
     given = {name: value for name, value in sizes.items() if name in known}
     config = config_class(**given | _SPECIAL.get(kind, {}) | changes)
-    model = MODEL_FOR_QUESTION_ANSWERING_MAPPING[type(config)](config).eval()
+    model_class: Any = MODEL_FOR_QUESTION_ANSWERING_MAPPING[type(config)]
+    model = model_class(config).eval()
     for name, weight in model.named_parameters():
         if "qa_outputs" in name and weight.ndim == 2:
             torch.nn.init.normal_(weight, std=0.4)

@@ -14,6 +14,7 @@ from harness.server import ROOT
 from qa_service.engine_catalogue import ONNX_INT8_FILE
 from qa_service.instance.model_folder.manifest import save_manifest
 from tests.programs import run_python, token_flags
+from tests.support import present
 
 ONLY_INSTANT = ("--inference_engine_type", "instant", "--precision", "fp32")
 NO_GPU = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
@@ -64,7 +65,7 @@ def test_a_damaged_file_is_an_error_and_one_without_known_answers_a_warning(own_
 def test_a_gpu_that_is_not_there_is_explained_step_by_step(folder):
     text = check(folder, *ONLY_INSTANT, "--devices", "cuda:0", code=2, env=NO_GPU)
     steps = [line for line in found(text, "error") if line.startswith("step ")]
-    numbers = [re.match(r"step (\d+) of (\d+): ", line).groups() for line in steps]
+    numbers = [present(re.match(r"step (\d+) of (\d+): ", line)).groups() for line in steps]
     assert numbers == [(str(n), str(len(steps))) for n in range(1, len(steps) + 1)]
     assert "NVIDIA" in steps[0]
     assert "docker run --gpus all" in text

@@ -10,6 +10,7 @@ from harness.server import ROOT, running_server
 from qa_service.client import Answer, QaClient
 from qa_service.data.squad import OWN_QUESTIONS, f1_score, read_squad
 from tests.programs import run_python
+from tests.support import all_of
 from tests.terminal import Terminal
 
 pytestmark = pytest.mark.slow
@@ -32,7 +33,7 @@ def test_pipelined_questions_come_back_in_order(port):
     with QaClient("localhost", int(port)) as client:
         results = client.ask_many((q.question, q.context) for q in QUESTIONS)
     scores = []
-    for question, answer in zip(QUESTIONS, results, strict=True):
+    for question, answer in zip(QUESTIONS, all_of(Answer, results), strict=True):
         assert question.context[answer.start : answer.end] == answer.answer
         scores.append(f1_score(answer.answer, question.answers))
     assert sum(scores) / len(scores) > 0.6, "they are easy, if each has its own answer"

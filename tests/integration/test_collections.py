@@ -13,9 +13,10 @@ from harness.collections import ANSWERS, DOCUMENTS, index, write_documents
 from harness.frames import frame
 from harness.server import EXACT_ENGINE, running_server
 from qa_service.aio.client import AsyncQaClient
-from qa_service.client import QaClient
+from qa_service.client import Answer, QaClient
 from tests.http_calls import get, post
 from tests.programs import run_python
+from tests.support import all_of, present
 from tests.unit.retrieval.test_open_search import Cluster
 
 TELEPHONE = "Alexander Graham Bell patented the telephone in 1876. It carried speech over a wire.\n"
@@ -272,12 +273,14 @@ def test_the_client_converses_with_a_collection(server):
 def test_the_client_libraries_ask_a_collection(server):
     with QaClient("localhost", server.port) as client:
         answer = client.ask(QUESTION, collection="machines", top_k=2, max_passages=3)
-        assert (answer.answer, answer.passage.document) == (ANSWER, DOCUMENT)
-        at = answer.passage.start
-        assert answer.passage.text[answer.start - at : answer.end - at] == ANSWER
+        passage = present(answer.passage)
+        assert (answer.answer, passage.document) == (ANSWER, DOCUMENT)
+        words = slice(present(answer.start) - passage.start, present(answer.end) - passage.start)
+        assert passage.text[words] == ANSWER
         assert answer.alternatives[0].passage == answer.passage
         many = client.ask_many([(question, None) for question in ANSWERS], collection="machines")
-        assert [one.answer for one in many] == [words for words, _ in ANSWERS.values()]
+        answers = [one.answer for one in all_of(Answer, many)]
+        assert answers == [words for words, _ in ANSWERS.values()]
         assert client.ask("Who?", "It was Ada.").passage is None
 
     async def ask():

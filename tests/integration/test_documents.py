@@ -17,7 +17,6 @@ import pytest
 from harness.collections import index
 from harness.documents import (
     PAGES,
-    ROOT,
     check_output,
     check_shape,
     exchanges,
@@ -27,11 +26,12 @@ from harness.documents import (
 )
 from harness.frames import frame, receive
 from harness.questions import ANSWER, ASK, TEXT
-from harness.server import running_server
+from harness.server import ROOT, running_server
 from qa_service.data.squad import read_squad
 from qa_service.engine_catalogue import ENGINES, is_installed
 from tests import programs
 from tests.http_calls import call
+from tests.support import present
 from tests.terminal import Terminal
 
 pytestmark = pytest.mark.slow
@@ -146,13 +146,14 @@ def run(words: list[str], port: int, folder: Path) -> CompletedProcess[str]:
     name = program.removeprefix("qa-").replace("-", "_").removesuffix(".py")
     if name == "stress_test":
         flags += ("--num_request_per_client", "2")  # of ten: a minute less on two cores
-    program = ROOT / f"{name}.py"
-    return programs.run_python(program, *flags, "--port", port, cwd=folder, input="")
+    script = ROOT / f"{name}.py"
+    return programs.run_python(script, *flags, "--port", port, cwd=folder, input="")
 
 
 def test_a_servers_ready_line_is_the_pages(running):
     page = (ROOT / "docs" / "OPERATING.md").read_text()
-    lines = re.search("^QA server ready on .*", page, re.MULTILINE)[0], running.ready_line
+    shown = present(re.search("^QA server ready on .*", page, re.MULTILINE))[0]
+    lines = (shown, running.ready_line)
     check_output(*(re.sub(r"\w+ engine in \w+ \(.*\)", "ENGINE", line) for line in lines))
 
 

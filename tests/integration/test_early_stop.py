@@ -12,6 +12,7 @@ import pytest
 
 from harness.process import GIVE_UP_S, wait_until
 from harness.server import ROOT
+from tests.support import present
 
 SERVER = [sys.executable, "server.py", "--port", "0", "--inference_engine_type", "instant"]
 
@@ -38,7 +39,7 @@ def test_process_1_ends_at_a_sigterm_while_its_modules_are_loaded():
             wait_until(lambda: catches_sigterm(server))
             os.kill(server, signal.SIGTERM)
             assert outer.wait(GIVE_UP_S) == 128 + signal.SIGTERM
-            assert outer.stdout.read() == b""  # it had not yet listened
+            assert present(outer.stdout).read() == b""  # it had not yet listened
         finally:
             outer.kill()
 
@@ -47,8 +48,8 @@ def test_a_server_without_standard_error_keeps_descriptor_2_free(builtin_model):
     script = f"exec 2>&-; exec {' '.join(SERVER)} --model {builtin_model}"
     with subprocess.Popen(["sh", "-c", script], cwd=ROOT, stdout=subprocess.PIPE) as server:
         try:
-            assert b"listening" in server.stdout.readline()
+            assert b"listening" in present(server.stdout).readline()
             assert str(Path(f"/proc/{server.pid}/fd/2").readlink()) == os.devnull
         finally:
             server.terminate()
-            server.stdout.read()
+            present(server.stdout).read()

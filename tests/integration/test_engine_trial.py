@@ -13,6 +13,7 @@ from qa_service.instance.messages import Setup
 from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions
 from qa_service.wire.messages import Task
+from tests.support import present
 
 pytestmark = pytest.mark.slow
 
@@ -54,6 +55,6 @@ def test_an_instance_that_dies_raises_an_error(builtin_model):
         took_ms, spans = instance.ask([TASK])
         assert took_ms > 0
         assert spans == [(18, 21)]
-        os.kill(instance.process.pid, signal.SIGKILL)
+        os.kill(present(instance.process).pid, signal.SIGKILL)
         with pytest.raises(SetupError, match="its process ended"):
             instance.ask([TASK])

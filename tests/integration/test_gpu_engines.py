@@ -19,6 +19,7 @@ from qa_service.instance import worker_main
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.devices import DeviceAssignment
 from qa_service.instance.engines import EngineConfig, make_engine, onnx_gpu, pytorch
+from qa_service.instance.engines.buckets import BucketGrid
 from qa_service.instance.engines.onnx import open_session
 from qa_service.instance.engines.outputs import EngineFaultError
 from qa_service.instance.messages import Setup
@@ -29,6 +30,7 @@ from qa_service.preparation.prepare import Choices, prepare
 from qa_service.wire.messages import Question
 from tests.integration.engine_cache_user import take_turn
 from tests.programs import run_python
+from tests.support import all_of
 
 pytestmark = pytest.mark.slow
 
@@ -104,8 +106,9 @@ def test_pytorch_buckets_choose_the_spans_that_the_reader_would(
     choosing = Reader(gpu_model, manifest, engine.logits, rule, engine.best_spans)
     questions = [Question(item.question, item.context) for item in read_squad(OWN_QUESTIONS)]
     asked = [*questions[:24], msgspec.structs.replace(questions[24], top_k=3)]
-    assert {len(answers) for answers in choosing.read(asked)} == {1, 3}
-    for one, other in zip(plain.read(asked), choosing.read(asked), strict=True):
+    chosen = all_of(list, choosing.read(asked))
+    assert {len(answers) for answers in chosen} == {1, 3}
+    for one, other in zip(all_of(list, plain.read(asked)), chosen, strict=True):
         assert [(a.answer, a.start) for a in one] == [(a.answer, a.start) for a in other]
         assert [a.score for a in one] == pytest.approx([a.score for a in other], abs=2e-3)
 
@@ -152,7 +155,7 @@ def test_cuda_options():
 def test_tensorrt_options(manifest, tmp_path):
     config = EngineConfig(precision="fp16", max_batch_size=16, gpu_memory_fraction=0.5,
                           gpu_memory_bytes=8 << 30)  # fmt: skip
-    grid = onnx_gpu.BucketGrid.of(manifest, config)
+    grid = BucketGrid.of(manifest, config)
     inputs = ("input_ids", "attention_mask")
     options = onnx_gpu.tensorrt_options(config, inputs, grid, tmp_path)
     assert options == {
@@ -171,7 +174,7 @@ def test_tensorrt_options(manifest, tmp_path):
 
 
 def test_no_bucket_is_outside_the_tensorrt_profile(manifest):
-    grid = onnx_gpu.BucketGrid.of(manifest, EngineConfig(max_batch_size=16, max_batch_tokens=2048))
+    grid = BucketGrid.of(manifest, EngineConfig(max_batch_size=16, max_batch_tokens=2048))
     assert all(b.rows <= 16 and b.tokens <= 384 for b in grid.buckets())
 
 
@@ -188,7 +191,7 @@ def test_the_plain_graph_has_standard_operators_only(gpu_model):
 def test_instances_take_turns_at_the_engine_cache(tmp_path, manifest):
     context = multiprocessing.get_context("spawn")
     turns = context.Queue()
-    grid = onnx_gpu.BucketGrid.of(manifest, SMALL)
+    grid = BucketGrid.of(manifest, SMALL)
     with onnx_gpu.engine_cache(tmp_path, SMALL, grid) as cache:
         other = context.Process(target=take_turn, args=(tmp_path, manifest, SMALL, turns))
         other.start()
@@ -204,7 +207,7 @@ def test_instances_take_turns_at_the_engine_cache(tmp_path, manifest):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_an_unwritable_engine_cache_is_reported(tmp_path, manifest):
     tmp_path.chmod(0o500)
-    grid = onnx_gpu.BucketGrid.of(manifest, SMALL)
+    grid = BucketGrid.of(manifest, SMALL)
     unwritable = onnx_gpu.engine_cache(tmp_path, SMALL, grid)
     with pytest.raises(SetupError, match="cannot be kept"), unwritable:
         pass

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -102,7 +103,7 @@ class Crowd:
 class StressTest:
     """What stress_test.py does, in a thread, until it is stopped; how each request ended."""
 
-    def __init__(self, port: int, **plan: object) -> None:
+    def __init__(self, port: int, **plan: Any) -> None:
         question = SquadQuestion("1", ASK["question"], ASK["text"], (), ())
         self._plan = LoadPlan("127.0.0.1", port, [question], duration_s=GIVE_UP_S, **plan)
         self._stopped = threading.Event()

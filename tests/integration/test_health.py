@@ -16,6 +16,7 @@ from harness.server import INSTANT, ONE_BY_ONE, running_server
 from qa_service.server.scheduling.admission import MAX_RETRY_AFTER_MS
 from tests.fault.faults import stopped
 from tests.programs import run_python, token_flags
+from tests.support import present
 
 pytestmark = pytest.mark.slow
 
@@ -304,7 +305,8 @@ class TestLog:
             assert outcome_of(running.ask(id="bad", question=5)) == "invalid_request"
             log = running.log
         told = ("received, its id is b'\"mine\"'", "given to instance", "answered")
-        places = [re.search(rf"request \S+#1: {re.escape(words)}", log).start() for words in told]
+        lines = [re.search(rf"request \S+#1: {re.escape(words)}", log) for words in told]
+        places = [present(line).start() for line in lines]
         assert places == sorted(places)
         assert "rejected, its id is b'\"bad\"': invalid_request" in log
         assert not any(word in log for word in ("Lovelace", "notes", "1843"))

@@ -107,8 +107,8 @@ class TestTritonClient:
 
     def test_metadata_of_a_model_on_openvino(self, triton, builtin_model):
         pytest.importorskip("openvino", reason="there is no openvino")
-        flags = ("--inference_engine_type", "openvino", "--precision", "fp32")
-        flags += ("--num_inference_sessions", "1")
+        engine = ("--inference_engine_type", "openvino", "--precision", "fp32")
+        flags = (*engine, "--num_inference_sessions", "1")
         with (
             running_server(builtin_model, *flags, "--cost_table", "off") as running,
             triton.InferenceServerClient(f"localhost:{running.port}") as client,

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import os
+from typing import Any
 
 import pytest
 
@@ -87,7 +88,7 @@ def test_a_job_without_a_queue_for_its_answer_is_dead_lettered(rabbit, server, n
     assert dead.headers["qa-reason"] == "unroutable: there is no queue nowhere"
 
 
-POISON = [
+POISON: list[tuple[bytes | dict[str, Any], str]] = [
     (b"{", "invalid_frame"),
     (b"\xff", "invalid_frame"),
     (b'{"id": ' + b"[" * 100_000, "invalid_frame"),

@@ -11,12 +11,14 @@ from qa_service.autotune.engine_trial import bundled_rounds
 from qa_service.errors import DeviceError, SetupError
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.engines import EngineConfig, make_engine
+from qa_service.instance.messages import Answers
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.model_folder.seen_lengths import SeenLengths
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.stages import Stopwatch
 from qa_service.preparation import openvino_int8
 from tests.programs import run_python
+from tests.support import all_of
 
 pytest.importorskip("qa_service.instance.engines.openvino", exc_type=ImportError)
 from qa_service.instance.engines import kept_shapes, static_shapes
@@ -366,7 +368,7 @@ def bundled_answers(model, engine):
     reader = Reader(model, load_manifest(model), engine.logits, BatchRule())
     tasks = [task for tasks in bundled_rounds() for task in tasks]
     outcomes = reader.answer(reader.encode(tasks, Stopwatch()), Stopwatch())
-    return [outcome.answers[0].answer for outcome in outcomes]
+    return [outcome.answers[0].answer for outcome in all_of(Answers, outcomes)]
 
 
 def test_a_weight_is_rounded_for_each_output_to_256_steps():

@@ -12,11 +12,13 @@ import venv
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.process import GIVE_UP_S
 from harness.server import FIXED_ENGINE, ROOT, line_with, port_of
+from tests.support import present
 
 pytestmark = pytest.mark.slow
 
@@ -59,13 +61,13 @@ def pip(*arguments: object) -> None:
 
 
 def run(program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [program, *map(str, arguments)]
+    command = [str(program), *map(str, arguments)]
     return subprocess.run(
         command, **surroundings(program), stderr=subprocess.PIPE, check=False, timeout=GIVE_UP_S
     )
 
 
-def surroundings(program: Path) -> dict[str, object]:
+def surroundings(program: Path) -> dict[str, Any]:
     """Its own folder and no module path: what it imports is what was installed."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return {"cwd": program.parent, "env": environment, "stdout": subprocess.PIPE, "text": True}
@@ -78,7 +80,7 @@ def port(programs, builtin_model) -> Iterator[str]:
     command += FIXED_ENGINE  # in another environment all would be measured again
     with subprocess.Popen(command, **surroundings(program)) as server:
         try:
-            yield port_of(line_with(server.stdout, "QA server ready"))
+            yield port_of(line_with(present(server.stdout), "QA server ready"))
         finally:
             server.terminate()
             assert server.communicate()[0] == "QA server stopped.\n"
@@ -135,7 +137,7 @@ def test_the_oldest_versions_of_the_ranges_answer_a_question(wheel, builtin_mode
     command = [tmp_path / "bin" / "qa-server", *given, *FIXED_ENGINE]
     with subprocess.Popen(command, **surroundings(command[0])) as server:
         try:
-            port = port_of(line_with(server.stdout, "QA server ready"))
+            port = port_of(line_with(present(server.stdout), "QA server ready"))
             asked = ["--question", "Who wrote the notes?", "--text", TEXT]
             done = run(tmp_path / "bin" / "qa-client", "--port", port, *asked)
             assert done.stdout.splitlines()[0] == "Ada Lovelace", done.stderr

@@ -14,12 +14,12 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from onnxruntime.transformers import optimizer
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForQuestionAnswering, BertConfig, BertModel
 
-import prepare_model
 from harness.server import ROOT
 from qa_service.engine_catalogue import OPENVINO_INT8_FILE
 from qa_service.errors import SetupError
@@ -27,6 +27,7 @@ from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.preparation import export, quantize, verify
 from qa_service.preparation.loading import load, quiet_libraries
+from qa_service.preparation.main import main
 from qa_service.preparation.prepare import Choices, prepare
 from qa_service.preparation.sources import Source
 from tests.integration.tiny_models import KINDS, MAX_SEQUENCE_TOKENS, make_tiny_model
@@ -196,7 +197,8 @@ def test_broken_model_is_refused_in_one_line(tmp_path, words, capsys):
     source = tmp_path / "broken"
     make_tiny_model("bert", source)
     _BROKEN[words](source)
-    assert prepare_model.main(_flags(source, tmp_path / "out")) == 2
+    capsys.readouterr()  # transformers shows a progress bar until `main` has run once
+    assert main(_flags(source, tmp_path / "out")) == 2
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
@@ -254,7 +256,7 @@ def test_graph_that_cannot_be_fused_is_kept(sources, tmp_path, monkeypatch, caps
     def broken(*_, **__):
         raise KeyError("no such pattern")
 
-    monkeypatch.setattr(export.optimizer, "optimize_model", broken)
+    monkeypatch.setattr(optimizer, "optimize_model", broken)
     target = prepare(Choices(model=str(sources / "bert"), output_dir=tmp_path))
     assert "left attention unfused" in capsys.readouterr().out
     assert "Attention" not in _operators(target)
@@ -264,7 +266,7 @@ def test_wrong_graph_is_found_out(sources, tmp_path, monkeypatch):
     def break_weights(path, _):
         model = onnx.load(path)
         bias = next(i for i in model.graph.initializer if i.name.endswith("qa_outputs.bias"))
-        bias.CopyFrom(onnx.numpy_helper.from_array(np.float32([0.5, 0.0]), bias.name))
+        bias.CopyFrom(onnx.numpy_helper.from_array(np.array([0.5, 0.0], np.float32), bias.name))
         onnx.save(model, path)
         return 0
 
@@ -284,9 +286,9 @@ def test_wrong_graph_is_found_out(sources, tmp_path, monkeypatch):
 
 def test_int8_is_added_to_fp32_and_kept(sources, tmp_path, capsys):
     arguments = _flags(sources / "roberta", tmp_path)
-    assert prepare_model.main(arguments) == 0
+    assert main(arguments) == 0
     before = _mtimes(tmp_path / "roberta")
-    assert prepare_model.main([*arguments, "--precision", "int8"]) == 0
+    assert main([*arguments, "--precision", "int8"]) == 0
     assert "% of the answers that PyTorch gives" in capsys.readouterr().out
     after = _mtimes(tmp_path / "roberta")
     made = {"model.int8.onnx", OPENVINO_INT8_FILE} if find_spec("openvino") else {"model.int8.onnx"}
@@ -295,7 +297,7 @@ def test_int8_is_added_to_fp32_and_kept(sources, tmp_path, capsys):
     operators = _operators(tmp_path / "roberta", "model.int8.onnx")
     assert (operators.count("MatMulInteger"), operators.count("MultiHeadAttention")) == (8, 2)
     for more in ([], ["--precision", "int8"]):
-        assert prepare_model.main([*arguments, *more]) == 0
+        assert main([*arguments, *more]) == 0
         assert "up to date" in capsys.readouterr().out
     assert _mtimes(tmp_path / "roberta") == after
 
@@ -307,7 +309,7 @@ def broken_int8(monkeypatch):
     def break_weights(fp32, int8, texts):
         model = onnx.load(fp32)
         head = next(i for i in model.graph.initializer if "qa_outputs" in i.name and i.dims == [2])
-        head.CopyFrom(onnx.numpy_helper.from_array(np.float32([0, 0]) * np.nan, head.name))
+        head.CopyFrom(onnx.numpy_helper.from_array(np.full(2, np.nan, np.float32), head.name))
         onnx.save(model, int8)
 
     monkeypatch.setattr(quantize, "quantize", break_weights)
@@ -316,17 +318,17 @@ def broken_int8(monkeypatch):
 @pytest.mark.usefixtures("broken_int8")
 def test_int8_that_answers_otherwise_is_refused(sources, tmp_path, capsys):
     arguments = _flags(sources / "bert", tmp_path)
-    assert prepare_model.main([*arguments, "--precision", "int8"]) == 2
+    assert main([*arguments, "--precision", "int8"]) == 2
     assert "serve it in fp32" in capsys.readouterr().err
     assert "model.int8.onnx" not in _mtimes(tmp_path / "bert")
-    assert prepare_model.main(arguments) == 0
+    assert main(arguments) == 0
     assert "up to date" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("broken_int8")
 def test_a_model_that_cannot_be_quantised_is_prepared_without_int8(sources, tmp_path, capsys):
     arguments = ["--model", str(sources / "bert"), "--output_dir", str(tmp_path), "--no-encoder"]
-    assert prepare_model.main(arguments) == 0
+    assert main(arguments) == 0
     assert re.search(r"without model\.int8\.onnx: .*serve it in fp32", capsys.readouterr().out)
     files = _mtimes(tmp_path / "bert")
     assert "model.int8.onnx" not in files
@@ -342,14 +344,14 @@ def test_graph_that_cannot_be_quantised_is_one_line(tmp_path):
 
 def test_interrupt_leaves_the_old_folder(sources, tmp_path, monkeypatch, capsys):
     arguments = _flags(sources / "roberta", tmp_path)
-    assert prepare_model.main(arguments) == 0
+    assert main(arguments) == 0
     before = _mtimes(tmp_path / "roberta")
 
     def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(export, "export_onnx", interrupted)
-    assert prepare_model.main([*arguments, "--can_abstain"]) == 130
+    assert main([*arguments, "--can_abstain"]) == 130
     assert "interrupted" in capsys.readouterr().err
     assert _mtimes(tmp_path / "roberta") == before
     assert not (tmp_path / ".roberta.new").exists()
@@ -379,7 +381,7 @@ def test_killed_run_is_cleared_up_by_the_next(sources, tmp_path):
     assert (tmp_path / ".bert.new").exists()
     with pytest.raises(SetupError, match="no prepared model"):
         load_manifest(tmp_path / "bert")
-    assert prepare_model.main(arguments) == 0
+    assert main(arguments) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [".bert.lock", "bert"]
 
 

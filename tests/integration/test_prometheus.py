@@ -16,6 +16,7 @@ from harness.questions import ASK
 from harness.server import INSTANT, ROOT, running_server
 from tests.http_calls import get
 from tests.programs import run
+from tests.support import present
 
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 NUM_ASKED = 250
@@ -145,4 +146,4 @@ def wait_for(port: int, expression: str) -> float:
                 return float(result[0]["value"][1])
         return None
 
-    return wait_until(value, lambda found: found is not None)
+    return present(wait_until(value, lambda found: found is not None))

@@ -14,14 +14,16 @@ from harness.models import copy_model
 from harness.process import held_still
 from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
 from harness.server import FIXED_ENGINE, INSTANT, ONE_BY_ONE, running_server
-from qa_service.client import QaClient
+from qa_service.client import Answer, QaClient
 from qa_service.instance.batch_cost import load_costs
 from qa_service.instance.learned_costs import TABLE_EVERY
 from qa_service.instance.messages import Setup
 from qa_service.instance.options import InstanceOptions
+from qa_service.instance.reader.reader import Reader
 from qa_service.instance.worker_main import load_reader
 from qa_service.wire.messages import Question, RequestLimits
 from tests.programs import fail_to_start
+from tests.support import all_of
 
 ONE = ("--num_inference_sessions", "1")
 MAX_FRAME_BYTES = RequestLimits().max_frame_bytes
@@ -64,6 +66,7 @@ def test_the_cost_table_is_measured_once_and_kept(builtin_model, tmp_path):
             cost_table=cost_table,
         )  # fmt: skip
         reader = load_reader(Setup(str(model), options)).reader
+        assert isinstance(reader, Reader)
         start = reader.rule.costs
         for _ in range(TABLE_EVERY):
             reader.read([Question("Who?", TEXT)])
@@ -80,7 +83,8 @@ def test_every_engine_serves_the_same_answers(builtin_model, engine, precision):
         running_server(builtin_model, *ONE, *flags) as running,
         QaClient("localhost", running.port) as client,
     ):
-        answers = client.ask_many([(question, TEXT) for question in QUESTIONS])
+        results = client.ask_many([(question, TEXT) for question in QUESTIONS])
+        answers = all_of(Answer, results)
         assert [answer.answer for answer in answers] == list(QUESTIONS.values())
         for answer in answers:
             assert TEXT[answer.start : answer.end] == answer.answer
@@ -230,8 +234,8 @@ class TestBounds:
             assert {first["id"], second["id"]} == {"long 0", "long 1"}
             assert first["answer"] == second["answer"] == "Ada Lovelace"
             ports = re.findall(r"request \S+:(\d+)#\d+: answered", running.log)
-            short, long = (str(client.getsockname()[1]) for client in (sock, reader))
-            assert ports == [short] * 5 + [long] * 2
+            own, other = (str(client.getsockname()[1]) for client in (sock, reader))
+            assert ports == [own] * 5 + [other] * 2
 
     def test_a_client_over_its_requests_in_flight_is_slowed_and_not_failed(self, builtin_model):
         flags = ("--max_in_flight_per_connection", "2", "--max_queue_size", "2")

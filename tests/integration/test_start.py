@@ -131,8 +131,8 @@ def trials(server) -> list[int]:
 
 def test_a_start_writes_its_measurements_and_no_other_file(builtin_model, tmp_path):
     model = copy_model(builtin_model, tmp_path / "model", "costs")
-    flags = ("--inference_engine_type", "onnx", "--num_inference_sessions", "1")
-    flags += ("--intra_op_num_threads", "1")
+    engine = ("--inference_engine_type", "onnx", "--intra_op_num_threads", "1")
+    flags = (*engine, "--num_inference_sessions", "1")
     for is_first in (True, False):
         server = RunningServer(model, *flags, "--cost_table", "off", is_ready=False)
         try:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
-from tokenizers.implementations import BertWordPieceTokenizer, ByteLevelBPETokenizer
+from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
+from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
 from transformers import (
     BertConfig,
     BertForQuestionAnswering,
@@ -27,7 +29,7 @@ _CORPUS = (
     "The lighthouse on the point was built in 1849 by an engineer. Who built the lighthouse?",
     "When was it built, where does it stand, and what did the lamp burn? It burned whale oil.",
 )
-_SHAPE = {
+_SHAPE: dict[str, Any] = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -79,17 +81,18 @@ _MAKERS = {"bert": _bert, "roberta": _roberta, "distilbert": _distilbert}
 
 def wordpiece_tokenizer() -> PreTrainedTokenizerBase:
     trained = BertWordPieceTokenizer()
-    trained.train_from_iterator(_CORPUS, vocab_size=300, show_progress=False)
+    trained.train_from_iterator(iter(_CORPUS), vocab_size=300, show_progress=False)
     return BertTokenizer(vocab=trained.get_vocab())
 
 
 def bpe_tokenizer() -> PreTrainedTokenizerBase:
     trained = ByteLevelBPETokenizer()
     trained.train_from_iterator(
-        _CORPUS,
+        iter(_CORPUS),
         vocab_size=400,
         special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
         show_progress=False,
     )
     model = json.loads(trained.to_str())["model"]
-    return RobertaTokenizer(vocab=model["vocab"], merges=[tuple(m) for m in model["merges"]])
+    merges: Any = [tuple(pair) for pair in model["merges"]]
+    return RobertaTokenizer(vocab=model["vocab"], merges=merges)

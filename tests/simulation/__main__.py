@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 from msgspec import structs
 
@@ -33,7 +34,8 @@ def _replay(seed: int, log_level: str, *, is_whole: bool) -> int:
     scenario = draw(seed)
     report = run(scenario)
     if report.failure and not is_whole:
-        scenario = shrink(scenario, lambda other: _fails_so(other, report.failure.check))
+        check = report.failure.check
+        scenario = shrink(scenario, lambda other: _fails_so(other, check))
     print(*_say(scenario), sep="\n")
     report = run(scenario, log_level)
     print(f"seed {seed}: {report.failure or 'all holds'}; {report.steps} steps,", end=" ")
@@ -59,7 +61,7 @@ def _changed(config: ServerConfig):
     for name in changed_options(ServerConfig(), config):
         section, _, option = name.partition(" ")
         yield f"{option}={getattr(getattr(config, section.strip('[]')), option)!r}"
-    default = {**structs.asdict(ModelOptions(path="")), **structs.asdict(config.instances)}
+    default = {**structs.asdict(ModelOptions(path=Path())), **structs.asdict(config.instances)}
     for name, model in config.models.items():
         its = structs.asdict(model)
         yield f"{name}: { ({k: v for k, v in its.items() if v != default[k] and k != 'path'}) }"

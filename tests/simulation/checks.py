@@ -8,6 +8,7 @@ from qa_service.errors import ERROR_KINDS
 from tests.simulation.questions import FAULT, POISON, Subject, find_key, score_of
 from tests.simulation.searching import PASSAGE_START
 from tests.simulation.world import Violation
+from tests.support import present
 
 if TYPE_CHECKING:
     from tests.simulation.clients import Talk
@@ -96,13 +97,13 @@ def _check_answers(sim: Simulation, asked: Asked, reply: Reply) -> None:
 
 
 def _check_answer(sim: Simulation, subject: Subject, answer: tuple, reply: Reply) -> None:
-    text, score, start, end = answer
+    asked, (text, score, start, end) = present(reply.asked), answer
     span = find_key(subject.question, subject.text) or (None, None)
     word = "" if span[0] is None else subject.key
-    if reply.asked.options.get("collection") and span[0] is not None:
+    if asked.options.get("collection") and span[0] is not None:
         span = (span[0] + PASSAGE_START, span[1] + PASSAGE_START)
     if (text, start, end) != (word, *span):
-        if sim.machine.is_in_doubt(subject.question, reply.asked.sent_s):
+        if sim.machine.is_in_doubt(subject.question, present(asked.sent_s)):
             return
         _check_doubt(sim, subject, answer)
         raise Violation("answer", f"{subject} has {answer}, not {word!r} at {span}")
@@ -110,9 +111,9 @@ def _check_answer(sim: Simulation, subject: Subject, answer: tuple, reply: Reply
         score == score_of(fingerprint, subject.question, subject.text)
         for fingerprint in _fingerprints(sim, reply)
     )
-    is_merged = subject.tokens > LONG_TOKENS or reply.asked.options.get("collection")
+    is_merged = subject.tokens > LONG_TOKENS or asked.options.get("collection")
     if not is_whole and not (is_merged and score > 0.99):
-        if sim.machine.is_in_doubt(subject.question, reply.asked.sent_s):
+        if sim.machine.is_in_doubt(subject.question, present(asked.sent_s)):
             return
         _check_doubt(sim, subject, answer)
         raise Violation("score", f"{subject} has {answer} of {reply.model} {reply.version}")
@@ -126,7 +127,7 @@ def _check_doubt(sim: Simulation, subject: Subject, answer: tuple) -> None:
 
 def _fingerprints(sim: Simulation, reply: Reply) -> set[str]:
     """Those of what has answered; a reply to several questions names the first one's alone."""
-    if reply.asked.kind == "infer" and len(reply.answers) > 1:
+    if present(reply.asked).kind == "infer" and len(reply.answers) > 1:
         return set().union(*sim.fingerprints.values())
     return sim.fingerprints[reply.model, reply.version]
 

@@ -137,7 +137,7 @@ class SimulatedServer(QaServer):
     def _on_client(self, sock, name):
         super()._on_client(sock, name)
         [*_, connection] = self._connections
-        connection.calls = _Ordered()
+        connection.calls = _Ordered()  # type: ignore[assignment]
         close_gently = connection._stream.close_gently
 
         def note_and_close():

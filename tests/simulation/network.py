@@ -15,6 +15,7 @@ from collections.abc import Callable
 from selectors import EVENT_READ, EVENT_WRITE
 
 from tests.simulation.world import World
+from tests.support import present
 
 SHORT_READS = 0.1
 """How often a read or a write is shorter than it could be."""
@@ -170,7 +171,7 @@ class Network:
             return False
         self._port += 1
         peer.sock = SimulatedSocket(self.world, peer, self.capacity)
-        self.listening.arrive(peer.sock, ("127.0.0.1", self._port))
+        present(self.listening).arrive(peer.sock, ("127.0.0.1", self._port))
         return True
 
     def make_listening_socket(self, *_) -> ListeningSocket:

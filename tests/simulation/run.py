@@ -7,6 +7,7 @@ import random
 import signal
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 
 from qa_service.errors import SetupError
 from tests.simulation import checks, inside
@@ -111,7 +112,7 @@ class Simulation:
         self.num_outstanding = 0
         self._measured: Counter[int] | None = None
         self._waited_s = 0.0
-        self._probe: Client | None = None
+        self._probe: Client
 
     # From the beginning to the end.
 
@@ -122,7 +123,7 @@ class Simulation:
             Violation: A promise does not hold.
         """
         for event in self.scenario.events:
-            self.world.after(event.at_s, lambda e=event: happen(self, e.kind, e.values))
+            self.world.after(event.at_s, partial(happen, self, event.kind, event.values))
         last_s = max((event.at_s for event in self.scenario.events), default=0.0)
         self.world.after(last_s + CALM_S, self._calm)
         self.world.at_rest = self._check

@@ -355,7 +355,7 @@ def draw_shares(seed: int, draws: random.Random) -> Scenario:
     return Scenario(seed, [config], disk, clients, events, machine, shares=shares)
 
 
-_FLOOD = {"in_flight": 60, "total": 5000}
+_FLOOD: dict[str, Any] = {"in_flight": 60, "total": 5000}
 _SHARES = (
     (["eight", "one"], [_FLOOD] * 2, {0: (8 / 9, 0.1), 1: (1 / 9, 0.25)}),
     (

@@ -143,6 +143,7 @@ class SearchProgram(Peer):
         elif fault == "garbage":
             self.sock.deliver(b"\0\0\0\3???")
         else:
+            assert isinstance(ask.work, Open | Close | Search)
             self.sock.deliver(bytes(encode(Reply(ask.number, self._do(ask.work, fault)))))
         self._work()
 

@@ -11,8 +11,10 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.simulation.questions import Subject
+from tests.support import present
 
 HEAD_END = b"\r\n\r\n"
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
@@ -68,7 +70,7 @@ class Reply:
     answers: list = field(default_factory=list)
     model: str = ""
     version: int = 0
-    body: object = None
+    body: Any = None
     says_close: bool = False
     message: str = ""
 
@@ -179,7 +181,7 @@ class HttpWire:
         self._buffer += data
         while (at := self._buffer.find(HEAD_END)) >= 0:
             head = bytes(self._buffer[:at])
-            end = at + len(HEAD_END) + int(_LENGTH.search(head)[1])
+            end = at + len(HEAD_END) + int(present(_LENGTH.search(head))[1])
             if len(self._buffer) < end:
                 break
             body = bytes(self._buffer[at + len(HEAD_END) : end])

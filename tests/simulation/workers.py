@@ -146,7 +146,7 @@ class Process(Peer):
         self._machine, self._world, self._start = machine, machine.world, start
         self.sock = SimulatedSocket(self._world, self, CHANNEL_BYTES)
         self._frames = FrameReader(MAX_MESSAGE_BYTES)
-        self._setup: Setup | None = None
+        self._setup: Setup
         self._batches: deque[Batch | Check] = deque()
         self._running: Batch | Check | None = None
         self._last_score = 0.5

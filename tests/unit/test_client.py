@@ -50,7 +50,7 @@ from tests.scripted_peer import (
     say_that_it_closes,
     unknown_to,
 )
-from tests.support import FakeClock
+from tests.support import FakeClock, present
 
 CLIENT_FILE = ROOT / "qa_service" / "client.py"
 PAIRS = [(f"question {number}?", f"text{number} and more") for number in range(20)]
@@ -129,11 +129,11 @@ class TestAsk:
 
     def test_an_unknown_option_is_refused(self):
         with pytest.raises(TypeError, match="'topk' is not an option"):
-            QaClient().ask("q", "t", topk=2)
+            QaClient().ask("q", "t", topk=2)  # type: ignore[call-arg]
 
     def test_no_answer_in_the_text_is_an_answer(self):
         with (
-            ScriptedPeer(lambda peer: peer.send(unknown_to(peer.receive()))) as peer,
+            ScriptedPeer(lambda peer: peer.send(unknown_to(present(peer.receive())))) as peer,
             client_of(peer) as client,
         ):
             answer = client.ask("q", "t")
@@ -370,6 +370,7 @@ def test_golden_responses_are_understood(case):
         expected = {"retry_after_ms": None} | means["error"]
         assert vars(result) == expected
     else:
+        assert isinstance(result, Answer)
         assert result.response == means | {"id": 1}
         assert (result.answer, result.score) == (means["answer"], means["score"])
         assert (result.start, result.end) == (means["start"], means["end"])
@@ -883,7 +884,7 @@ def test_a_unix_socket_whose_backlog_is_full_is_waited_for(tmp_path, monkeypatch
             listener.accept()[0].close()
         with listener.accept()[0] as sock:
             peer = PeerConnection(sock)
-            peer.send(answer_to(peer.receive()))
+            peer.send(answer_to(present(peer.receive())))
 
     path = tmp_path / "socket"
     with contextlib.ExitStack() as stack:

@@ -1,14 +1,16 @@
 """Which engine is taken, without running one: what is measured is given."""
 
+import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from qa_service.autotune import candidates, engine_trial
+from qa_service.autotune import candidates
 from qa_service.autotune.candidates import choose_engine
 from qa_service.autotune.engine_race import MAX_ROUNDS
-from qa_service.autotune.engine_table import EngineTable, Finding, Measurement
+from qa_service.autotune.engine_table import Choice, EngineTable, Finding, Measurement
 from qa_service.autotune.engine_trial import Progress, bundled_rounds
 from qa_service.data.squad import AGREEMENT_QUESTIONS, read_squad
 from qa_service.instance.devices import DeviceAssignment
@@ -31,7 +33,7 @@ MANIFEST = Manifest(
     versions={},
 )
 ON_CPU = DeviceAssignment()
-MEASURED = (
+MEASURED: tuple[dict[str, Any], ...] = (
     {"alone_ms": 20.0, "batched_ms": 20.0, "ratio": 1.0, "num_answers": 200, "num_same": 200},
     {"alone_ms": 10.0, "batched_ms": 10.0, "ratio": 0.5, "num_answers": 200, "num_same": 196},
 )
@@ -192,6 +194,7 @@ def test_candidates_likely_fast_on_the_processor_are_measured_first(
 def test_print_engines_measures_the_engines_that_a_start_left_out(tmp_path):
     left_out = Finding("onnx", "int8")
     found = choose_engine(InstanceOptions(), ON_CPU, tmp_path, MANIFEST)
+    assert isinstance(found, Measurement)
     table = found.table([REFERENCE, left_out])
     keep(Path(found.path), table)
     assert "onnx int8                      not measured yet" in str(table)
@@ -201,13 +204,14 @@ def test_print_engines_measures_the_engines_that_a_start_left_out(tmp_path):
     assert isinstance(again, Measurement)
     keep(Path(again.path), again.table([REFERENCE, INT8]))
     again = choose_engine(InstanceOptions(), ON_CPU, tmp_path, MANIFEST, measures_all=True)
+    assert isinstance(again, Choice)
     assert taken(again.options) == ("onnx", "int8", 1)
 
 
 def test_progress_is_logged_every_few_seconds_without_a_terminal(caplog, monkeypatch):
     caplog.set_level("INFO")
     clock = FakeClock()
-    monkeypatch.setattr(engine_trial.time, "monotonic", clock.perf_counter)
+    monkeypatch.setattr(time, "monotonic", clock.perf_counter)
     progress = Progress("builtin", 7, 8.0)
     for number in range(1, 8):
         progress.say("openvino bf16", number)
@@ -238,6 +242,7 @@ def test_a_gpus_candidates_are_others(tmp_path, trial):
 
 def test_without_a_measurement_float32_is_taken(tmp_path):
     found = choose_engine(InstanceOptions(), ON_CPU, tmp_path, MANIFEST)
+    assert isinstance(found, Measurement)
     assert taken(found.choice(None).options) == ("onnx", "fp32", 1)
 
 

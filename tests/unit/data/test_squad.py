@@ -31,7 +31,7 @@ def test_reads_plain_and_gzip_alike(squad_file):
     assert answered.answers == ("Café", "Das Café")
     for answer, start in zip(answered.answers, answered.answer_starts, strict=True):
         assert answered.context[start : start + len(answer)] == answer
-    assert unanswerable.answers == unanswerable.answer_starts == ()
+    assert (unanswerable.answers, unanswerable.answer_starts) == ((), ())
     assert [answered.is_impossible, unanswerable.is_impossible] == [False, True]
 
 

@@ -17,6 +17,7 @@ from qa_service.instance.messages import (
     Batch,
     Failed,
     Failure,
+    ModelFacts,
     Ready,
     Setup,
     encode,
@@ -35,7 +36,7 @@ class CountingReader:
 
     def __init__(self, fails_in="answer"):
         self.fails_in, self.answered = fails_in, 0
-        self.rule = BatchRule()
+        self.model, self.rule = ModelFacts("a model"), BatchRule()
 
     def encode(self, tasks, stopwatch):
         stopwatch.start()

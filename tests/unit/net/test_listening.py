@@ -65,7 +65,7 @@ def test_localhost_listens_at_both_of_its_addresses(loop):
 def test_a_name_whose_only_address_is_ipv6_is_taken_there(loop, monkeypatch):
     found = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0))]
     with monkeypatch.context() as patched:
-        patched.setattr(addresses.socket, "getaddrinfo", lambda *_, **__: found)
+        patched.setattr(socket, "getaddrinfo", lambda *_, **__: found)
         listeners, _ = listen(loop, "a-name-of-the-tests")
     with socket.create_connection(("::1", listeners[0].port)):
         pass

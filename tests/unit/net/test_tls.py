@@ -94,7 +94,7 @@ def test_a_forged_record_is_an_error(certificates):
     peer.client.write(b"the truth")
     record = bytearray(peer.outgoing.read())
     record[-1] ^= 1
-    peer.session.feed(record)
+    peer.session.feed(bytes(record))
     with pytest.raises(ssl.SSLError):
         peer.session.read()
     peer.incoming.write(peer.session.output())

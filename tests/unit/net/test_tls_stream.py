@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -239,7 +240,7 @@ def test_handshakes_take_turns(loop):
     queue = HandshakeQueue(loop)
     taken, a_round = [], []
     for number in range(10):
-        queue.add(lambda number=number: taken.append(number))
+        queue.add(partial(taken.append, number))
     loop.after_each = lambda: (a_round.append(len(taken)), loop.stop())
     while len(taken) < 10:
         loop.run()

@@ -4,16 +4,17 @@ import json
 import subprocess
 import sys
 from importlib import metadata
+from typing import Any
 
 import msgspec
 import pytest
 
-import prepare_model
 from harness.models import make_manifest
 from qa_service.errors import SetupError
 from qa_service.instance.model_folder.manifest import ReadingConfig, load_manifest, save_manifest
 from qa_service.preparation import prepare as preparing
 from qa_service.preparation.encoders import sha256_of
+from qa_service.preparation.main import main
 from qa_service.preparation.prepare import (
     Choices,
     choose_reading,
@@ -51,7 +52,7 @@ def _labelled(source: Source, label: str) -> Source:
     return Source(source.name, label, source.model_dir)
 
 
-def _threshold(source: Source, **choices: object) -> float | None:
+def _threshold(source: Source, **choices: Any) -> float | None:
     return choose_reading(source, Choices(**choices))[0].null_threshold
 
 
@@ -180,7 +181,7 @@ def test_folder_of_another_model_is_left_alone(target, source):
 def test_prepared_model_is_not_made_from_itself(source, capsys, monkeypatch, name):
     monkeypatch.setattr(sys, "argv", [f"/usr/bin/{name}"])
     arguments = ["--model", str(source.model_dir), "--output_dir", str(source.model_dir.parent)]
-    assert prepare_model.main(arguments) == 2
+    assert main(arguments) == 2
     error = capsys.readouterr().err
     assert "would replace the model that it is made from" in error
     assert error.startswith(f"{name}: ")

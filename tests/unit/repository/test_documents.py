@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
-from harness.documents import PAGES, ROOT, check_output, shown_commands
+from harness.documents import PAGES, check_output, shown_commands
 from harness.field_tables import TYPES, with_tables
+from harness.server import ROOT
 from qa_service.options import options_of
 from qa_service.server.config import ServerConfig
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -81,15 +82,15 @@ class Setting:
         monkeypatch.setattr(module, "load_manifest", lambda _: SimpleNamespace(name="a"))
         monkeypatch.setattr(module, "make_plan", self._make_plan)
         self.generations = []
-        self.deployment = Deployment(
-            self.source.config,
-            self.source,
-            self.loop,
-            self.catalog,
-            router=SimpleNamespace(use=lambda _: None),
-            engines=SimpleNamespace(),
-            retrieval=SimpleNamespace(use=lambda *given: self.used.append(given)),
-        )
+        others: dict[str, Any] = {
+            "source": self.source,
+            "loop": self.loop,
+            "catalog": self.catalog,
+            "router": SimpleNamespace(use=lambda _: None),
+            "engines": SimpleNamespace(),
+            "retrieval": SimpleNamespace(use=lambda *given: self.used.append(given)),
+        }
+        self.deployment = Deployment(self.source.config, **others)
         self.deployment.start()
         self.deployment.end_start()
 

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from harness.server import ROOT
 from qa_service.data.squad import SquadQuestion
 from qa_service.evaluation.unanswerable import UnanswerableMaker
+from tests.support import present
 from tests.unit.squad_files import write_squad
 from training.features import FeatureMaker, Features, Target, collate, plan_batches
 from training.mixture import Source, draw_mixture
@@ -65,7 +66,7 @@ def test_unanswerable_prefers_the_text_that_shares_rare_words():
     texts += ["The Loire floods in June.", "The Loire has many castles."]
     question = SquadQuestion("1", "When does the Loire flood?", texts[-2], ("June",), (20,))
     maker = UnanswerableMaker(texts)
-    made = [maker.make(question, random.Random(seed)) for seed in range(40)]
+    made = [present(maker.make(question, random.Random(seed))) for seed in range(40)]
     assert all(m.answers == () == m.answer_starts and m.context != texts[-2] for m in made)
     assert sum(m.context == texts[-1] for m in made) >= 20
 
@@ -224,8 +225,8 @@ def test_labels_come_back_from_their_file(tmp_path):
     labels_of((SENTENCE, LABEL), (other, SoftLabel(LABEL.end[:2], LABEL.start[:2]))).write(path)
     read = SoftLabels(path)
     assert len(read) == 2
-    np.testing.assert_allclose(read.get(SENTENCE).start, LABEL.start, atol=1e-3)
-    np.testing.assert_allclose(read.get(other).end, LABEL.start[:2], atol=1e-3)
+    np.testing.assert_allclose(present(read.get(SENTENCE)).start, LABEL.start, atol=1e-3)
+    np.testing.assert_allclose(present(read.get(other)).end, LABEL.start[:2], atol=1e-3)
     assert read.get(replace(SENTENCE, question="who")) is None
     assert [path.name for path in tmp_path.iterdir()] == ["labels.npz"]
 
@@ -234,7 +235,7 @@ def test_label_moves_with_its_sentence(tokenizer):
     before, after = (Example(replace(SENTENCE, context=text)) for text in ("did it", "rain ."))
     for seed in range(20):
         moved = among_neighbours([before, Example(SENTENCE, LABEL), after], 1, random.Random(seed))
-        row = FeatureMaker(tokenizer, 32).make(moved[1], random.Random(0))
+        row = present(FeatureMaker(tokenizer, 32).make(moved[1], random.Random(0)))
         assert targeted(row) == "a b c"
         np.testing.assert_allclose(row.target.start, [0.5, 0.3, 0.2], rtol=1e-6)
         np.testing.assert_allclose(row.target.end, [0.1, 0.1, 0.8], rtol=1e-6)
@@ -286,10 +287,10 @@ def test_a_labelling_run_that_was_cut_off_goes_on(tokenizer, tmp_path):
     assert label_questions(logits, tokenizer, 0, questions[:5], path) == 5
     assert label_questions(logits, tokenizer, 0, questions, path) == 8
     assert sum(runs) == 8
-    labels = SoftLabels(path)
+    label = present(SoftLabels(path).get(questions[2]))
     begin = WORDS.index("a")
-    assert labels.get(questions[2]).start.tolist() == [begin, begin + 1, begin + 2]
-    assert labels.get(questions[2]).end.tolist() == [-begin, -begin - 1, -begin - 2]
+    assert label.start.tolist() == [begin, begin + 1, begin + 2]
+    assert label.end.tolist() == [-begin, -begin - 1, -begin - 2]
 
 
 def test_question_whose_text_is_too_long_is_not_labelled(tokenizer, tmp_path):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import get_type_hints
+from typing import Any, cast, get_type_hints
 
 import msgspec
 import pytest
 
+from qa_service.client import AskOptions
+
 pytest.importorskip("grpc", reason="there is no grpcio")
 
-from qa_service.client import AskOptions, option_fields
+from qa_service.client import option_fields
 from qa_service.programs.client_main import option_flag, parse_arguments
 from qa_service.programs.jobs.job import encode_request, parse_request
 from qa_service.sidecars.grpc_gateway.infer import read_call, write_response
@@ -35,7 +37,7 @@ BASES = [{"question": "Who?", "text": "It was Ada."}, {"question": "Who?", "coll
 NUMBER, WORD = 2, "word"
 
 
-def request_with(name: str) -> dict[str, object]:
+def request_with(name: str) -> dict[str, Any]:
     """The fields of a request that has this one."""
     value = NUMBER if name in fields.NUMBERS else WORD
     for base in BASES:
@@ -72,7 +74,7 @@ def infer_body(asked: dict[str, object], outputs: Sequence[str] = ()) -> dict[st
     }
 
 
-def grpc_request(body: dict[str, object]):
+def grpc_request(body: dict[str, Any]):
     request = ModelInferRequest()
     for tensor in body["inputs"]:
         its = request.inputs.add(name=tensor["name"], shape=[1], datatype="BYTES")
@@ -125,7 +127,7 @@ def test_an_option_of_pythons_clients_is_a_flag_of_the_terminals_and_a_field_of_
     value = request_with(name)[name]
     flags = vars(parse_arguments([option_flag(name), str(value)]))
     assert flags[option_flag(name).removeprefix("--")] == value
-    assert option_fields({name: value})[name] == value
+    assert option_fields(cast(AskOptions, {name: value}))[name] == value
 
 
 PASSAGE = Passage("a.md", "Title", "Heading", 0, 20, "It was Ada, was it? ", 1)

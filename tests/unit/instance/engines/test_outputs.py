@@ -18,7 +18,7 @@ def test_an_output_that_was_written_comes_back_as_a_copy_in_float32(dtype):
     output = written(dtype)
     found = checked(output, (3, 4))
     output[:] = 7
-    assert (found.dtype, found.tolist()) == (np.float32, written().tolist())
+    assert (found.dtype, found.tolist()) == (np.dtype(np.float32), written().tolist())
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import random
 from functools import cache
+from typing import cast
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from qa_service.instance.messages import Answers
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.stages import Stopwatch
 from qa_service.server.scheduling.call import Answered
 from qa_service.server.scheduling.ticket import Ticket
+from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.segments import Segments
 from qa_service.wire.messages import Question, Timings
 from qa_service.wire.spans import SegmentResult
@@ -61,6 +64,7 @@ class ReadingDispatcher:
             if isinstance(outcome, SegmentResult):
                 ticket.call.settle(Answered((), Timings(0.0, 0.0), segment=outcome))
             else:
+                assert isinstance(outcome, Answers)
                 ticket.call.resolve(outcome.answers, Timings(0.0, 0.0))
 
 
@@ -71,7 +75,7 @@ def read_in_segments(reader, question):
         question=question.question, text=question.text, top_k=question.top_k,
         on_settled=outcomes.append,
     )  # fmt: skip
-    Segments(dispatcher).submit(call)
+    Segments(cast(Dispatcher, dispatcher)).submit(call)
     dispatcher.run()
     (outcome,) = outcomes
     return outcome.answers, dispatcher.num_tasks

@@ -238,8 +238,8 @@ def test_a_null_answer_at_the_end_is_at_the_end_of_the_window_and_not_of_its_pad
     (window,) = encoded.windows
     ((start, end),) = token_logits(encoded, {1: 3.0}, {2: 4.0})
     start[len(window) - 1] = end[len(window) - 1] = 9.0
-    logits = [tuple(np.append(row, [-50.0] * 3).astype(np.float32) for row in (start, end))]
-    assert find_answers(text, encoded, logits, config)[0].start is None
+    start, end = (np.append(row, [-50.0] * 3).astype(np.float32) for row in (start, end))
+    assert find_answers(text, encoded, [(start, end)], config)[0].start is None
 
 
 def test_a_low_temperature_makes_scores_sharper():

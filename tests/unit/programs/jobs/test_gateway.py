@@ -6,6 +6,7 @@ import json
 import re
 import time
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -15,7 +16,7 @@ pytest.importorskip("aio_pika", reason="no aio-pika: pip install '.[jobs]'")
 from harness.server import ROOT
 from qa_service.client import ConnectionLostError, QaServerError
 from qa_service.programs.jobs import gateway
-from qa_service.programs.jobs.asker import ExpiredError
+from qa_service.programs.jobs.asker import Asker, ExpiredError
 from qa_service.programs.jobs.base import (
     BrokerError,
     Message,
@@ -77,6 +78,12 @@ class FakeBroker:
     async def give_back(self, job):
         self.given_back.append(job.message_id)
 
+    def drain(self, queue):
+        raise NotImplementedError
+
+    async def count(self, queue):
+        raise NotImplementedError
+
 
 class FakeAsker:
     """A server that does with each question what is scripted."""
@@ -105,8 +112,8 @@ def _no_pauses(monkeypatch):
 
 
 def make_job(message_id="m1", **fields):
-    usual = dict.fromkeys(("correlation_id", "reply_to", "deadline_s", "reason", "receipt"))
-    usual |= {"attempts": 0, "arrived_s": time.monotonic()}
+    absent = dict.fromkeys(("correlation_id", "reply_to", "deadline_s", "reason", "receipt"))
+    usual: dict[str, Any] = {**absent, "attempts": 0, "arrived_s": time.monotonic()}
     return Job(BODY, message_id, **(usual | fields))
 
 
@@ -176,7 +183,7 @@ def test_a_job_without_a_name_is_dead_lettered():
     broker = FakeBroker([make_job(message_id=None)])
     play(broker, FakeAsker(), until=is_acknowledged)
     assert json.loads(broker.published[0][1].body)["error"]["code"] == "invalid_request"
-    assert broker.published[1][1].headers["qa-reason"].endswith("no message_id")
+    assert str(broker.published[1][1].headers["qa-reason"]).endswith("no message_id")
 
 
 def test_a_fault_in_the_gateway_fails_its_job_alone(caplog):
@@ -215,7 +222,7 @@ def test_an_unconfirmed_message_is_published_again():
 
 
 def test_a_job_whose_answer_is_never_confirmed_is_requeued():
-    broker = FakeBroker([make_job()], refusals=[NotTakenError("full")] * 2 * MAX_NOT_TAKEN)
+    broker = FakeBroker([make_job()], refusals=[*[NotTakenError("full")] * 2 * MAX_NOT_TAKEN])
     play(broker, FakeAsker({"id": b"1"}), until=lambda broker: broker.given_back)
     assert len(broker.refusals) == MAX_NOT_TAKEN
     assert not broker.acknowledged
@@ -263,7 +270,8 @@ def test_after_a_message_that_cannot_be_read_the_next_jobs_are_taken_one_at_a_ti
 
 def test_every_metric_is_documented():
     metrics = GatewayMetrics()
-    JobGateway(FakeBroker([]), FakeAsker(), NAMES, GatewaySettings(), metrics)
+    asker = cast(Asker, FakeAsker())
+    JobGateway(FakeBroker([]), asker, NAMES, GatewaySettings(), metrics)
     found = {family.name for family in metrics.families()}
     page = (ROOT / "docs" / "JOBS.md").read_text()
     assert {*re.findall(r"^\| `(qa_jobs_\w+)(?:{code})?` \|", page, re.MULTILINE)} == found

@@ -86,7 +86,9 @@ def test_error_answers_are_distinguished_from_answers(answer, expected):
 def test_an_answer_has_the_jobs_id_and_all_fields_of_the_servers_reply():
     body = b'{"id":17,"answer":"x","score":0.50,"new_field":{"a":1e3}}'
     answer = b'{"id":"a","answer":"x","score":0.50,"new_field":{"a":1e3}}'
-    assert encode_answer("a", read_reply(body)) == answer
+    reply = read_reply(body)
+    assert isinstance(reply, dict)
+    assert encode_answer("a", reply) == answer
 
 
 def test_an_error_of_the_servers_is_read_and_written_as_the_wire_has_it():
@@ -94,7 +96,9 @@ def test_an_error_of_the_servers_is_read_and_written_as_the_wire_has_it():
         b'{"id":"a","error":{"code":"queue_full","message":"m","retryable":true,'
         b'"retry_after_ms":5.0}}'
     )
-    assert encode_error("a", read_reply(body)) == body
+    reply = read_reply(body)
+    assert isinstance(reply, QaServerError)
+    assert encode_error("a", reply) == body
 
 
 @pytest.mark.parametrize("error", [b"5", b"{}", b'{"code":1,"message":"m","retryable":true}'])

@@ -38,7 +38,7 @@ from tests.scripted_peer import (
     say_that_it_closes,
     unknown_to,
 )
-from tests.support import FakeClock, WatchedClock
+from tests.support import FakeClock, WatchedClock, present
 
 QUESTIONS = [SquadQuestion(str(n), f"q{n}?", f"text{n} of it", (), ()) for n in range(7)]
 
@@ -481,7 +481,7 @@ class TestPlot:
         assert throughput.get_ylabel() == "throughput (answers per second)"
         load = "offered load (requests per second)" if rate_per_s else "simultaneous clients"
         assert latency.get_xlabel() == throughput.get_xlabel() == load
-        words = [text.get_text() for text in throughput.get_legend().get_texts()]
+        words = [text.get_text() for text in present(throughput.get_legend()).get_texts()]
         assert words[-2:] == ["1 instance", "2 instances"]
 
     def test_says_what_is_missing(self, monkeypatch, tmp_path):

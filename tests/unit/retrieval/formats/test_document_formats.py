@@ -21,14 +21,20 @@ from qa_service.retrieval.documents import (
 )
 from qa_service.retrieval.files import format_of
 from qa_service.retrieval.formats import FORMATS
+from tests.support import all_of
 from tests.unit.retrieval.formats.pdf_files import pdf_file
 
 BOUND = 1 << 20
 
 
-def read(name: str, data: bytes | str, bound: int = BOUND) -> list[Document | Fault]:
+def read_parts(name: str, data: bytes | str, bound: int = BOUND) -> list[Document | Fault]:
     data = data.encode() if isinstance(data, str) else data
     return list(FORMATS[format_of(name)](io.BytesIO(data), name, bound))
+
+
+def read(name: str, data: bytes | str, bound: int = BOUND) -> list[Document]:
+    """The documents of a file without a fault."""
+    return all_of(Document, read_parts(name, data, bound))
 
 
 def headings(document: Document) -> list[tuple[int, str, str]]:
@@ -142,11 +148,11 @@ def test_json_lines_are_documents():
 
 def test_a_bad_line_is_named_and_the_next_is_read():
     lines = b'{"text": 3}\n{"text": "%s"}\n\xff\n{"text": "One."}\n' % (b"x" * 200)
-    first, long, broken, document = read("a.jsonl", lines, bound=100)
-    assert [fault.where for fault in (first, long, broken)] == [
-        f"a.jsonl, line {number}" for number in (1, 2, 3)
-    ]
-    assert "--max_file_bytes" in long.why
+    *parts, document = read_parts("a.jsonl", lines, bound=100)
+    faults = all_of(Fault, parts)
+    assert [fault.where for fault in faults] == [f"a.jsonl, line {n}" for n in (1, 2, 3)]
+    assert "--max_file_bytes" in faults[1].why
+    assert isinstance(document, Document)
     assert document.name == "a.jsonl#4"
 
 

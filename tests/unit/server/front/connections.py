@@ -29,6 +29,9 @@ class Surroundings:
             name="the client",
         )
 
+    def report(self, query):
+        raise NotImplementedError
+
     def submit(self, call):
         self.calls.append(call)
         call.on_end(self.note)

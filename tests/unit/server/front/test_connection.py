@@ -382,7 +382,9 @@ class FakeCodec:
 
     last_message_bytes = 0
     waits_for, has_ended = Wait.BYTES, False
-    messages = ()
+
+    def __init__(self):
+        self.messages = []
 
     @property
     def buffered_bytes(self):
@@ -419,7 +421,7 @@ def test_a_message_that_waits_for_room_keeps_the_connection_busy():
     assert (owner.calls, owner.connection.is_busy) == ([], True)
     stream.output_bytes = 1  # its turn comes when all is sent
     assert owner.connection.is_busy
-    stream.output_bytes, codec.messages = 0, ()
+    stream.output_bytes, codec.messages = 0, []
     assert not owner.connection.is_busy
 
 

@@ -35,8 +35,9 @@ class Setting(Surroundings):
     def __init__(self, tmp_path, *, tokens=False, rights="", **limits):
         auth = {"auth_timeout_ms": 1_000}
         if tokens:
-            auth["auth_token_file"] = tmp_path / "tokens"
-            auth["auth_token_file"].write_text(f"{TOKEN}{rights}\n")
+            token_file = tmp_path / "tokens"
+            token_file.write_text(f"{TOKEN}{rights}\n")
+            auth["auth_token_file"] = token_file
         self.submitting = self.reporting = None
         self.clock, self.stream = LoopClock(), ScriptedStream()
         requests = RequestLimits(max_frame_bytes=20_000)

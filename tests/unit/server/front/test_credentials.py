@@ -1,10 +1,15 @@
 """Certificates and tokens that are read again: what hangs, what is faulty, what comes late."""
 
+from typing import cast
+
 import pytest
 
 from qa_service.errors import SetupError
+from qa_service.net.event_loop import EventLoop
 from qa_service.net.readings import HANGS_AFTER_S, MAX_READINGS
+from qa_service.server.front.auth import Authenticator
 from qa_service.server.front.credentials import Credentials
+from qa_service.server.front.transport import Transport
 
 
 class Loop:
@@ -49,7 +54,12 @@ class Holder:
 @pytest.fixture
 def world():
     loop, transport, authenticator, taken = Loop(), Holder(), Holder(), []
-    credentials = Credentials(loop, transport, authenticator, lambda: taken.append(True))
+    credentials = Credentials(
+        cast(EventLoop, loop),
+        cast(Transport, transport),
+        cast(Authenticator, authenticator),
+        on_taken=lambda: taken.append(True),
+    )
     return loop, transport, authenticator, taken, credentials
 
 

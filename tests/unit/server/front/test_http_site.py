@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from qa_service.errors import HttpError
 from qa_service.server.front import protocols as protocols_module
 from qa_service.server.front.options import HttpOptions
 from qa_service.server.front.protocols import HttpDate, Protocols, reply_without_tls
@@ -25,7 +28,7 @@ def test_any_host_name_is_served_on_the_unix_socket():
 
 
 def test_another_host_name_is_refused_on_a_loopback_port():
-    with pytest.raises(Exception, match="is not anything") as caught:
+    with pytest.raises(HttpError, match="is not anything") as caught:
         codec(is_local=False).next_message()
     assert caught.value.status == 421
 
@@ -38,7 +41,7 @@ def test_the_date_is_made_once_a_second(monkeypatch):
         return f"date {second}"
 
     monkeypatch.setattr(protocols_module, "formatdate", formatdate)
-    monkeypatch.setattr(protocols_module.time, "time", lambda: next(times))
+    monkeypatch.setattr(time, "time", lambda: next(times))
     date = HttpDate()
     assert [date() for _ in range(3)] == ["date 784111777", "date 784111777", "date 784111778"]
     assert made == [(784111777, True), (784111778, True)]

@@ -54,7 +54,7 @@ def pause_in(loop, seconds, meanwhile):
 
 def test_data_from_a_pause_is_read_before_timers_run(loop, caplog):
     ours, theirs = socket.socketpair()
-    seen = []
+    seen: list[bytes | str] = []
     with ours, theirs:
         loop.watch(ours, lambda: seen.append(ours.recv(1)))
         loop.call_at(loop.now_s() + TIMEOUT_S, lambda: seen.append("timer"))

@@ -68,7 +68,7 @@ class Setting(HandledPool):
 
     def finish(self, number, batch):
         answers = [Answers([]) for _ in batch.tasks]
-        self.workers[number].peer.send(Results(batch.number, answers, 0.0, 1.0, StagesMs()))
+        self.workers[number].peer.send(Results(batch.number, [*answers], 0.0, 1.0, StagesMs()))
         run_until(self.loop, lambda: batch.number not in self.workers[number].in_flight)
 
     def take_test(self, number):

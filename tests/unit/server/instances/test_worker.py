@@ -39,6 +39,9 @@ class Pool:
         self.results.append(batch)
         self.loop.stop()
 
+    def on_worker_tested(self, worker):
+        pass
+
     def on_worker_death(self, worker):
         self.deaths += 1
         self.loop.stop()
@@ -49,7 +52,7 @@ class Pool:
 
     def finish(self, batch, inference_ms=COST_MS, costs=None):
         answers = [Answers([]) for _ in batch.tasks]
-        self.peer.send(Results(batch.number, answers, 0.0, inference_ms, StagesMs(), costs))
+        self.peer.send(Results(batch.number, [*answers], 0.0, inference_ms, StagesMs(), costs))
         self.loop.run()
 
     def close(self):
@@ -136,7 +139,7 @@ def test_results_that_match_no_batch_lose_no_request(pool, num_outcomes):
     """A worker that answers another number than was asked is given up with what it holds."""
     batch = pool.give(make_ticket(), make_ticket())
     outcomes = [Answers([])] * num_outcomes
-    pool.peer.send(Results(batch.number, outcomes, 0.0, COST_MS, StagesMs()))
+    pool.peer.send(Results(batch.number, [*outcomes], 0.0, COST_MS, StagesMs()))
     pool.loop.run()
     assert (pool.deaths, pool.results) == (1, [])
     assert len(pool.worker.in_flight[batch.number].members) == 2

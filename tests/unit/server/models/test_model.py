@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from itertools import count
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -13,11 +14,14 @@ from hypothesis import strategies as st
 
 from qa_service.errors import ERROR_KINDS, SetupError, UnavailableError, UnknownModelError
 from qa_service.instance.options import InstanceOptions
+from qa_service.server.instances.pool import WorkerPool
 from qa_service.server.models.model import FIRST_RETRY_S, LOADING_RETRY_S, MAX_RETRY_S, Model
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.plan import ModelPlan, VersionSpec
 from qa_service.server.models.version import Version, VersionState
+from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.telemetry.metrics import ModelMetrics
+from tests.support import all_of
 from tests.unit.calls import make_call
 from tests.unit.server.fake_services import FakeService, ManualClock
 
@@ -73,9 +77,12 @@ class FakePool:
 class HeldVersion(Version):
     """A version whose instances and one request start and end when the test says so."""
 
+    pool: Any  # a FakePool
+
     def __init__(self, its, clock):
         metrics = ModelMetrics(ERROR_KINDS)
-        super().__init__(its, clock, FakePool(), None, FakeService(), metrics=metrics)
+        pool, dispatcher = cast(WorkerPool, FakePool()), cast(Dispatcher, None)
+        super().__init__(its, clock, pool, dispatcher, FakeService(), metrics=metrics)
         self.call = make_call()
         self.submit(self.call)
 
@@ -161,11 +168,14 @@ class Setting(ManualClock):
     def settle(self):
         """Lets everything start and end that can, until nothing changes any more."""
         for _ in range(30):
-            for version in list(self.model.versions):
+            for version in self.versions():
                 if version.state in {VersionState.LOADING, READY}:
                     version.start()
                 version.end()
             self.run()
+
+    def versions(self):
+        return all_of(HeldVersion, self.model.versions)
 
     def numbers(self):
         return [version.spec.number for version in self.model.versions]
@@ -359,7 +369,7 @@ def test_a_model_without_a_plan_ends():
 
 def test_a_lost_version_is_reported_and_loaded_again():
     setting = Setting(spec(3))
-    (version,) = setting.model.versions
+    (version,) = setting.versions()
     setting.fail(version, "they all died")
     assert setting.lost == ["they all died"]
     version.end()

@@ -9,13 +9,14 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from qa_service.instance.batch_cost import MIN_TURN_TOKENS, BatchRule, CostTable
 from qa_service.server.scheduling.options import QueueOptions
 from qa_service.server.scheduling.scheduler import Scheduler
+from qa_service.server.scheduling.ticket import Ticket
 from tests.unit.calls import make_ticket
 
 WINDOW_TOKENS = 384
@@ -58,7 +59,7 @@ class Machine:
     max_batch_size: int = 64
     seed: int = 0
     answered: Counter[str] = field(default_factory=Counter)
-    work: Counter[str] = field(default_factory=Counter)
+    work: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     waited_ms: dict[str, list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -68,8 +69,8 @@ class Machine:
         self.scheduler = Scheduler(QueueOptions(max_queue_size=100_000))
         self._tie = itertools.count()
         self._middle_ms = [0.0] * self.num_instances
-        self._held = [[] for _ in range(self.num_instances)]
-        self._events: list[tuple[float, int, int, object]] = []
+        self._held: list[list[list[Ticket]]] = [[] for _ in range(self.num_instances)]
+        self._events: list[tuple[float, int, int, list[Ticket] | None]] = []
         self._weights = {c.name: itertools.cycle(c.weights) for c in self.clients}
         for client in self.clients:
             self.waited_ms[client.name] = []

@@ -65,7 +65,7 @@ def latencies_ms(rule, costs, rate_per_ms):
 @pytest.mark.parametrize("gain", GAINS.values(), ids=GAINS)
 def test_no_rate_is_served_later_than_by_the_better_fixed_size(gain, share):
     costs = costs_of(gain)
-    mean_tokens = sum(LENGTHS) / len(LENGTHS)
+    mean_tokens = sum(LENGTHS) // len(LENGTHS)
     best_ms = min(costs.cost_ms(size, mean_tokens) / size for size in (1, 8))
     rate_per_ms = share * NUM_INSTANCES / best_ms
     ours, one, eight = (

@@ -65,7 +65,7 @@ def test_a_cancelled_calls_completions_do_not_run():
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_on_end_callbacks_run_once_before_the_outcome_is_heard(end):
-    order = []
+    order: list[object] = []
     call = make_call(on_settled=lambda _: order.append("outcome"))
     call.on_end(lambda one: order.append(("outer", one)))
     call.on_end(lambda one: order.append(("inner", one)))

@@ -26,7 +26,7 @@ class OneInstance(Scheduler):
         super().__init__(options)
         self.rule = rule
 
-    def next_batch(self, now_s, **instance):
+    def next_batch(self, now_s, **instance):  # type: ignore[override]  # the rule is always its own
         return super().next_batch(now_s, self.rule, **instance)
 
 

@@ -8,6 +8,7 @@ from qa_service.errors import DeadlineExceededError, QueueFullError, TextTooLong
 from qa_service.server.scheduling.admission import MAX_RETRY_AFTER_MS, Admission
 from qa_service.server.scheduling.options import QueueOptions
 from qa_service.server.scheduling.scheduler import Scheduler
+from tests.support import present
 from tests.unit.calls import make_ticket
 
 
@@ -66,7 +67,7 @@ def test_a_long_text_that_cannot_be_done_among_others_is_refused_at_once():
     with pytest.raises(QueueFullError) as caught:
         admit(Admission(QueueOptions()), scheduler, cost=200.0, long=True)
     assert scheduler.flows.cost == 2000.0
-    assert 1 <= caught.value.retry_after_ms <= MAX_RETRY_AFTER_MS
+    assert 1 <= present(caught.value.retry_after_ms) <= MAX_RETRY_AFTER_MS
 
 
 @pytest.mark.parametrize("long", [False, True])

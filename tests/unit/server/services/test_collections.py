@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -12,6 +14,7 @@ from qa_service.retrieval.messages import Open, Refused
 from qa_service.retrieval.retriever import FoundPassage, read_text
 from qa_service.server.scheduling.call import Answered
 from qa_service.server.services.collections import Collections
+from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.options import CollectionOptions, SearchOptions
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.telemetry.services import ServiceCounts
@@ -44,11 +47,12 @@ class Setting:
         self.clock, self.counts, self.processes = ManualClock(), ServiceCounts(), {}
         self.dispatcher, self.texts, self.found = FakeDispatcher(MODEL), FakeService(), FOUND
         self.retrieval = Retrieval(self.clock, self.make_process, self.counts, SearchOptions(), 256)
-        self.options = {"docs": CollectionOptions(path="docs", max_passages=3)}
+        self.options = {"docs": CollectionOptions(path=Path("docs"), max_passages=3)}
         self.retrieval.use(self.options)
         self.process = self.processes["docs"]
         self.process.settle()
-        self.service = Collections(self.texts, self.dispatcher, self.retrieval)
+        dispatcher = cast(Dispatcher, self.dispatcher)
+        self.service = Collections(self.texts, dispatcher, self.retrieval)
         self.outcomes = []
 
     def make_process(self, name, concurrency, searches):
@@ -146,7 +150,7 @@ def test_the_answer_stands_in_its_document(setting):
     [outcome] = setting.outcomes
     [answer] = outcome.answers
     assert (answer.answer, answer.start, answer.end) == ("Ada", 100, 103)
-    assert (answer.passage.document, answer.passage.start) == ("a.txt", 100)
+    assert (document_of(answer), answer.passage.start) == ("a.txt", 100)
     assert (outcome.timings.queue, outcome.timings.inference) == (1.0, 60.0)
 
 
@@ -288,12 +292,17 @@ def read(document, log_prior, *log_scores, words=WORDS):
     return ReadPassage(its, log_prior, SegmentResult(spans, log_total, 6))
 
 
+def document_of(answer):
+    assert answer.passage
+    return answer.passage.document
+
+
 def test_scores_are_one_softmax_over_all_spans_and_null_answers():
     answers = answers_from_passages(
         [read("a", 0.0, 2.0), read("b", -1.0, 2.5, words="two")], 0.5, 3
     )
     masses = [math.exp(2.0), math.exp(1.5), math.exp(0.5) + math.exp(-0.5)]
-    assert [answer.passage.document for answer in answers] == ["a", "b"]
+    assert [document_of(answer) for answer in answers] == ["a", "b"]
     for answer, mass in zip(answers, masses, strict=False):
         assert answer.score == pytest.approx(mass / sum(masses), abs=1e-4)
 
@@ -312,7 +321,7 @@ def test_equal_answers_of_all_passages_are_one_with_the_sum_of_their_scores():
         for name, words in zip("abc", ("one", "One", "six"), strict=True)
     ]
     [one, six] = answers_from_passages(passages, None, 3)
-    assert (one.answer, one.passage.document, one.score) == ("one", "a", 0.6667)
+    assert (one.answer, document_of(one), one.score) == ("one", "a", 0.6667)
     assert one.places == (Place(10, 13, "a"), Place(10, 13, "b"))
     assert (six.answer, six.score, six.places) == ("six", 0.3333, ())
 
@@ -329,7 +338,7 @@ def test_equal_answers_together_are_compared_with_no_answer():
 
 def test_one_document_has_several_answers():
     answers = answers_from_passages([read("a", 0.0, 3.0, 2.0, 1.0), read("a", 0.0, 1.5)], None, 2)
-    assert [(answer.answer, answer.passage.document) for answer in answers] == [
+    assert [(answer.answer, document_of(answer)) for answer in answers] == [
         ("one", "a"),
         ("two", "a"),
     ]
@@ -344,4 +353,4 @@ def test_passages_without_a_span():
     [answer] = answers_from_passages([read("a", 0.0), read("b", 0.0)], 0.5, 3)
     assert (answer.start, answer.score) == (None, 1.0)
     answers = answers_from_passages([read("a", 0.0), read("b", 0.0, 2.0)], None, 3)
-    assert [answer.passage.document for answer in answers] == ["b"]
+    assert [document_of(answer) for answer in answers] == ["b"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from qa_service.errors import ERROR_KINDS, TextTooLongError
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.messages import Answers, Failure, ModelFacts, Results
 from qa_service.instance.stages import StagesMs
+from qa_service.server.instances.pool import WorkerPool
 from qa_service.server.scheduling.admission import Admission
 from qa_service.server.scheduling.call import Answered
 from qa_service.server.scheduling.options import QueueOptions
@@ -61,9 +63,9 @@ class Setting:
         self.clock, self.instance, self.outcomes = ManualClock(), FakeInstance(), []
         self.metrics = ModelMetrics(ERROR_KINDS)
         queue = QueueOptions(**{"max_queue_size": 10, **options})
-        instances, admission = FakeInstances(self.instance), Admission(queue)
+        instances = cast(WorkerPool, FakeInstances(self.instance))
         self.dispatcher = Dispatcher(
-            self.clock, Scheduler(queue), instances, self.metrics, admission
+            self.clock, Scheduler(queue), instances, self.metrics, Admission(queue)
         )
 
     def submit(self, service=None, **fields):
@@ -240,7 +242,7 @@ def test_a_closed_gate_refuses_new_calls_and_keeps_earlier_ones(setting):
 def test_the_service_of_the_architecture_page_works(setting):
     page = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
     code = page.partition("```python\n")[2].partition("```")[0]
-    names = {"replace": msgspec.structs.replace, "Answered": Answered}
+    names: dict[str, Any] = {"replace": msgspec.structs.replace, "Answered": Answered}
     exec(f"from __future__ import annotations\n{code}", names)
     setting.submit(names["RoundedScores"](setting.dispatcher))
     setting.dispatcher.dispatch()

@@ -29,7 +29,9 @@ class Setting:
             max_waiting=max_waiting,
             timeout_s=TIMEOUT_S,
         )
-        self.process = self.searches._process
+        process = self.searches._process
+        assert isinstance(process, FakeProcess)
+        self.process = process
 
     def on_search_process_start(self, _):
         self.starts += 1

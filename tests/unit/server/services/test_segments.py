@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import pytest
 
 from qa_service.errors import DeadlineExceededError, QueueFullError, WorkerCrashedError
 from qa_service.instance.messages import ModelFacts
 from qa_service.server.scheduling.call import Answered
+from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.segments import Segments
 from qa_service.wire.messages import Answer
 from qa_service.wire.spans import ScoredSpan, SegmentResult
@@ -22,7 +24,7 @@ SEGMENT_TOKENS = 128 + 2 * (384 - 128)
 class Setting:
     def __init__(self, text, **fields):
         self.dispatcher, self.outcomes = FakeDispatcher(MODEL), []
-        self.segments = Segments(self.dispatcher)
+        self.segments = Segments(cast(Dispatcher, self.dispatcher))
         self.whole = make_call(text=text, flow="ada", on_settled=self.outcomes.append, **fields)
         self.segments.submit(self.whole)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import cast
 
 import pytest
 
@@ -10,6 +11,7 @@ from qa_service.errors import ERROR_KINDS, QueueFullError, SetupError, UnknownMo
 from qa_service.instance.messages import Results
 from qa_service.instance.stages import StagesMs
 from qa_service.logs import LogOptions
+from qa_service.net.event_loop import EventLoop
 from qa_service.options import OptionError
 from qa_service.server.config import ServerConfig
 from qa_service.server.scheduling.call import Answered
@@ -196,8 +198,10 @@ class Exporting:
         self.loop = LoopClock()
         metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
         self.counts = metrics.trace_spans_total
-        self.exporter = TraceExporter(self.loop, "http://there", metrics, LogOptions())
-        self.program = self.exporter.program
+        self.exporter = TraceExporter(
+            cast(EventLoop, self.loop), "http://there", metrics, LogOptions()
+        )
+        self.program = cast(FakeProgram, self.exporter.program)
 
     def take(self, number):
         for _ in range(number):

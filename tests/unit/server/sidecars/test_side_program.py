@@ -12,7 +12,7 @@ from qa_service.server.sidecars.side_program import (
     STEADY_S,
     SideProgram,
 )
-from tests.support import FakeTimeLoop, run_until
+from tests.support import FakeTimeLoop, present, run_until
 
 ECHO = """
 import os, socket, sys
@@ -33,10 +33,10 @@ class Beside:
         self.loop = loop
         self.received = b""
         self.deaths = self.starts = 0
-        heard = {"on_start": self._on_start, "on_data": self._on_data, "on_death": self._on_death}
         self.program = SideProgram(
-            loop, "the echo", "echo_beside", ["hello"], environment={"BESIDE": "here"}, **heard
-        )
+            loop, "the echo", "echo_beside", ["hello"], environment={"BESIDE": "here"},
+            on_start=self._on_start, on_data=self._on_data, on_death=self._on_death,
+        )  # fmt: skip
 
     def _on_start(self):
         self.starts += 1
@@ -59,7 +59,7 @@ class Beside:
         self.program.write(b"die")
         run_until(self.loop, lambda: self.deaths == deaths)
         if exits:
-            self.program._process.wait(20)
+            present(self.program._process).wait(20)
 
     def pass_s(self, seconds):
         self.loop.clock.pass_s(seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import ExitStack
+from typing import cast
 
 import pytest
 
@@ -49,7 +50,7 @@ class Gateway:
         key, stack = (peer, token), ExitStack()
         is_known, its = key in self.known, self.known.get(key)
         evicted = None if is_known else self._evicted(peer)
-        if evicted == "refused" or (is_known and its.users >= MAX_CALLS):
+        if evicted == "refused" or (its is not None and its.users >= MAX_CALLS):
             with pytest.raises(QueueFullError):
                 stack.enter_context(self.links.link(peer, token))
             return
@@ -116,7 +117,7 @@ def test_bounds_hold_and_the_longest_silent_connection_makes_room(seed, monkeypa
     draw = random.Random(seed)
 
     async def play():
-        gateway, loop = Gateway(), asyncio.get_running_loop()
+        gateway, loop = Gateway(), cast(Loop, asyncio.get_running_loop())
         for _ in range(300):
             what = draw.random()
             if what < 0.5:
@@ -143,7 +144,7 @@ def test_a_connection_is_used_again_while_the_silence_is_short(monkeypatch):
     monkeypatch.setattr(module, "PeerLink", Link)
 
     async def play():
-        gateway, loop = Gateway(), asyncio.get_running_loop()
+        gateway, loop = Gateway(), cast(Loop, asyncio.get_running_loop())
         gateway.begin("a", "1")
         link = gateway.known["a", "1"]
         for _ in range(3):

@@ -99,7 +99,7 @@ def test_all_fields_of_a_servers_reply_are_read(top_k):
     answers = [Answer("words", 0.5, 6, 11, Passage("a.md", "A", "", 0, 11, "Other words"))]
     result = Result(answers, Timings(1.0, 2.0), AnswerSource("m", 2, True, 3))
     frame = encode_answers(b"1", answers, result.timings, top_k, result.source)
-    assert read_reply(frame[PREFIX.size :]) == result
+    assert read_reply(bytes(frame[PREFIX.size :])) == result
 
 
 def test_the_descriptors_are_those_of_the_proto_file(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 
@@ -11,6 +12,7 @@ grpc = pytest.importorskip("grpc", reason="there is no grpcio")
 from harness.process import GIVE_UP_S  # noqa: E402
 from qa_service.errors import QaError, QueueFullError  # noqa: E402
 from qa_service.sidecars.grpc_gateway.calls import Caller  # noqa: E402
+from qa_service.sidecars.grpc_gateway.links import PeerLink  # noqa: E402
 from qa_service.sidecars.grpc_gateway.messages import ModelInferRequest  # noqa: E402
 from qa_service.sidecars.grpc_gateway.status import PeerLostError  # noqa: E402
 from qa_service.sidecars.grpc_gateway.stream import InferStream  # noqa: E402
@@ -74,7 +76,7 @@ def run(context):
 
     async def scenario():
         link = Link()
-        stream = InferStream(context, Caller(context), link, RequestLimits())
+        stream = InferStream(context, Caller(context), cast(PeerLink, link), RequestLimits())
         async with asyncio.timeout(GIVE_UP_S):
             try:
                 end = await stream.run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -83,9 +84,9 @@ LAST: dict[str, bytes] = {
 }  # fmt: skip
 
 
-def events(pieces: list[bytes]) -> list[object]:
+def events(pieces: list[bytes]) -> list[Any]:
     """Heads, bodies, and the status that ends it all, of a stream that comes in these pieces."""
-    reader, taken = HttpReader(MAX_BODY_BYTES), []
+    reader, taken = HttpReader(MAX_BODY_BYTES), list[Any]()
     try:
         for piece in pieces:
             reader.feed(piece)
@@ -173,6 +174,7 @@ def test_one_call_parses_a_bounded_part_of_a_chunked_body():
     while (body := reader.next_event()) is None:
         assert reader.has_more
         calls += 1
+    assert isinstance(body, bytes)
     assert (len(body), calls) == (50_000, 12_501 // MAX_SLICES + 1)
     reader.feed(chunked(b"c350\r\n" + b"a" * 50_000 + b"\r\n0\r\n\r\n"))
     assert isinstance(reader.next_event(), HttpHead)

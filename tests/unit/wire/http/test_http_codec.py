@@ -7,6 +7,7 @@ import json
 import re
 import zlib
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -108,7 +109,7 @@ class Peer:
         self.written += self.codec.encode_rejection(RejectedError(NULL_ID, error))
 
     @staticmethod
-    def report(query: Query) -> object:
+    def report(query: Query, /) -> Any:
         return {"metrics": b"metrics\n", "stats": {"asked": "stats"}, "models": []}.get(query.type)
 
     def answer(self, number: int = 0, answers=ANSWERS) -> None:
@@ -134,7 +135,7 @@ class Peer:
     def statuses(self) -> list[int]:
         return [status for status, _, _ in self.replies()]
 
-    def only(self) -> tuple[int, dict[str, str], object]:
+    def only(self) -> tuple[int, dict[str, str], Any]:
         """The one reply, its body from JSON."""
         [(status, fields, body)] = self.replies()
         return status, fields, json.loads(body)
@@ -383,7 +384,9 @@ class TestTokens:
     def test_some_paths_need_no_token(self, path):
         codec = Peer().codec
         codec.feed(get(path))
-        assert codec.next_message().is_open
+        query = codec.next_message()
+        assert isinstance(query, Query)
+        assert query.is_open
 
     def test_a_token_is_asked_for_before_the_body(self):
         codec = Peer().codec

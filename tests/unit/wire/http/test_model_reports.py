@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -22,7 +22,8 @@ ENGINES = [
 def test_every_engine_has_a_platform_and_precision(engine_type, precision):
     report = ModelReport("m", "1", engine_type, "READY", True, "", 2, 0, precision=precision)
     assert model_reports.metadata(report)["platform"] == model_reports.config(report)["platform"]
-    assert model_reports.config(report)["parameters"]["precision"] == {"string_value": precision}
+    config: dict[str, Any] = model_reports.config(report)
+    assert config["parameters"]["precision"] == {"string_value": precision}
 
 
 def test_a_route_has_a_config_and_metadata():
