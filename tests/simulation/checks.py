@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qa_service.errors import ERROR_KINDS
+from tests.simulation import inside_gateway
 from tests.simulation.questions import FAULT, POISON, Subject, find_key, score_of
 from tests.simulation.searching import PASSAGE_START
 from tests.simulation.world import Violation
@@ -12,6 +13,7 @@ from tests.support import present
 
 if TYPE_CHECKING:
     from tests.simulation.clients import Talk
+    from tests.simulation.grpc_calls import Call
     from tests.simulation.run import Simulation
     from tests.simulation.wires import Asked, Reply
 
@@ -181,8 +183,16 @@ def _may_be_invalid(sim, talk, asked):
     return _is_faulty(sim, talk, asked) or (asked.kind == "infer" and _is_long(sim, talk, asked))
 
 
-def _may_be_unavailable(sim, _talk, asked):
+def _may_be_unavailable(sim, talk, asked):
+    if talk and talk.client.plan.wire == "grpc" and sim.stop_s is not None:
+        return True  # of others the connection is refused
     return sim.notes or sim.started_s is None or asked.sent_s <= sim.started_s
+
+
+def _may_shut_down(sim, talk, _asked):
+    if talk and talk.client.plan.wire == "grpc" and sim.may_not_start:
+        return sim.stop_s is not None or not sim.network.is_open  # its instances are lost
+    return sim.stop_s is not None
 
 
 def _may_be_unknown(sim, _talk, asked):
@@ -202,7 +212,7 @@ _ALLOWED = {
     "unavailable": (_may_be_unavailable, "all instances are well"),
     "unknown_model": (_may_be_unknown, "it is asked for by nothing"),
     "cancelled": (lambda _sim, _talk, asked: asked.is_cancelled, "its client has not cancelled it"),
-    "shutting_down": (lambda sim, *_: sim.stop_s is not None, "nobody has stopped it"),
+    "shutting_down": (_may_shut_down, "nobody has stopped it"),
     "unauthorized": (lambda _, talk, __: talk.client.plan.token == "wrong", "the token is good"),
     "frame_timeout": (lambda _, talk, __: talk.reasons, "it was sent at once"),
     "frame_too_large": (
@@ -239,3 +249,40 @@ def check_end(sim: Simulation, talk: Talk) -> None:
 
 def _say(asked: Asked) -> str:
     return f"{asked.kind} {asked.what}{list(asked.subjects)} {asked.options}"
+
+
+# Calls of the gateway.
+
+
+def check_call(sim: Simulation, call: Call, reply: Reply) -> None:
+    """Sees to what a reply to a gRPC call must be besides: its token's, and not of a lost link."""
+    if not reply.code and not call.plan.is_known:
+        raise Violation("token", f"a made-up token is answered: {_say(reply.asked)}")
+    if reply.code == "unauthorized" and inside_gateway.keeps_idle(sim.gateway, call.key):
+        raise Violation("refused", f"the refused link of {call.key} is kept")
+    if "lost" in reply.message and not sim.drain_is_over:
+        lost_s = sim.gateway.program.loop.lost_s
+        if lost_s < reply.asked.sent_s:
+            raise Violation("lost", f"no connection was lost meanwhile: {_say(reply.asked)}")
+
+
+def check_lost(sim: Simulation, call: Call) -> None:
+    """Sees that the gateway ends with a call under way only if it is killed, or may not drain."""
+    is_right = "gateway" in sim.notes or sim.drain_is_over or sim.may_not_start
+    if call.is_handled and not is_right:
+        raise Violation("drain", f"the gateway has ended during {call.plan}")
+
+
+def check_links_full(sim: Simulation, call: Call, message: str) -> None:
+    """Sees that the gateway refuses a call only at a bound of its links."""
+    plan, busy = sim.gateway.plan, sim.gateway.users()
+    busy[call.key] -= 1
+    busy = +busy
+    num_its = sum(peer == call.plan.peer for peer, _ in busy)
+    for words, count, bound in (
+        ("a peer may have", busy[call.key], plan.max_calls),
+        ("a peer may ask", num_its, plan.max_links),
+        ("the gateway has reached", len(busy), plan.max_connections),
+    ):
+        if message.startswith(words) and count < bound:
+            raise Violation("full", f"{message}: there are {count} of {bound}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from tests.simulation import inside, inside_gateway
 from tests.simulation.clients import Flood
+from tests.simulation.grpc_calls import Call
 from tests.simulation.questions import Subject
 from tests.simulation.scenario import ADMIN
 from tests.simulation.searching import COLLECTION
@@ -174,6 +176,25 @@ def _hup(sim):
     sim.signal(signal.SIGHUP)
 
 
+def _call(sim, calls):
+    for plan in calls:
+        Call(plan, sim).begin()
+
+
+def _bad_gateway(sim, how, seconds, number):
+    """The gateway is killed, stopped for a while, or loses a link, once it has listened."""
+    if not (sim.gateway.takes_calls and inside.gateway_has_started(sim.server)):
+        return
+    sim.notes.add("gateway")
+    program = sim.gateway.program
+    if how == "kill":
+        program.kill()
+    elif how == "pause":
+        program.loop.pause(seconds)
+    elif links := inside_gateway.busy(sim.gateway) or inside_gateway.connected(sim.gateway):
+        links[number % len(links)].sock.reset()
+
+
 def _stop(sim):
     sim.stop()
 
@@ -188,7 +209,7 @@ EFFECTS = {
         *(_ask, _infer, _search, _cancel, _flood, _end_floods, _query, _bad, _command, _hang_up),
         *(_stall, _kill, _slow, _bad_start, _bad_batch, _bad_search, _disk, _index, _configure),
         *(_break_engine, _break_all, _exchange),
-        *(_stop, _measure),
+        *(_call, _bad_gateway, _stop, _measure),
     )
 }
 

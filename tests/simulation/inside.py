@@ -29,14 +29,18 @@ from qa_service.server.models.plan import make_plan
 from qa_service.server.models.version import Version, VersionState
 from qa_service.server.services.cache_store import ENTRY_BYTES
 from qa_service.server.services.dispatcher import Dispatcher
+from qa_service.server.sidecars.gateway import GATEWAY_PROGRAM
 from qa_service.server.telemetry.metrics import Metrics
+from tests.simulation.gateway import Gateway
 from tests.simulation.network import Network, SocketModule
 from tests.simulation.searching import Library
 from tests.simulation.workers import Machine, SimulatedWorker
-from tests.simulation.world import World
+from tests.simulation.world import OrderedSet, World
 
 NO_COST = 1e-6
 READ_S = 0.01
+_FILE = (1, 1)
+"""The file of the Unix socket, which nobody removes."""
 
 
 class SimulatedLoop(EventLoop):
@@ -96,6 +100,7 @@ def simulated(
     network: Network,
     machine: Machine,
     library: Library,
+    gateway: Gateway,
     disk: dict[str, dict[int, str]],
 ) -> Iterator[None]:
     """The machine around the server is the simulated one."""
@@ -103,29 +108,27 @@ def simulated(
     def make_factory(loop, _, setup):
         return partial(_make_worker, loop, setup, machine)
 
+    def start_program(module, *arguments, **_):
+        if module == GATEWAY_PROGRAM:
+            return gateway.start_program(*arguments)
+        return library.start_program()
+
     replaced = {
         "qa_service.server.life_cycle.EventLoop": lambda: SimulatedLoop(world),
         "qa_service.server.life_cycle.EngineChoices": _Engines,
         "qa_service.server.models.catalog.make_factory": make_factory,
-        "qa_service.server.sidecars.side_program.start_program": library.start_program,
+        "qa_service.server.sidecars.side_program.start_program": start_program,
         "qa_service.net.addresses.socket": SocketModule(network.make_listening_socket),
+        "qa_service.net.listener._bound": lambda _: (network.make_local_socket(), _FILE),
+        "qa_service.net.listener._file_at": lambda _: _FILE,
         "qa_service.server.models.plan.find_versions": partial(_find_versions, disk),
         "qa_service.server.deployment.load_manifest": lambda path: SimpleNamespace(name=path.name),
+        **gateway.parts(),
     }
     with ExitStack() as stack:
         for name, value in replaced.items():
             stack.enter_context(patch(name, value))
         yield
-
-
-class _Ordered(dict):
-    """A set in the order of its making: that of a `set` of objects differs from run to run."""
-
-    def add(self, item):
-        self[item] = None
-
-    def discard(self, item):
-        self.pop(item, None)
 
 
 class SimulatedServer(QaServer):
@@ -134,17 +137,17 @@ class SimulatedServer(QaServer):
     def __init__(self, config, source):
         super().__init__(config, lambda _: None, lambda _: None, source)
 
-    def _on_client(self, sock, name):
-        super()._on_client(sock, name)
+    def _connect(self, stream, name, *, is_local=False):
+        super()._connect(stream, name, is_local=is_local)
         [*_, connection] = self._connections
-        connection.calls = _Ordered()  # type: ignore[assignment]
-        close_gently = connection._stream.close_gently
+        connection.calls = OrderedSet()  # type: ignore[assignment]
+        close_gently = stream.close_gently
 
         def note_and_close():
-            sock.stop_counting()
+            stream._sock.stop_counting()
             close_gently()
 
-        connection._stream.close_gently = note_and_close
+        stream.close_gently = note_and_close
 
 
 def make_server(config: ServerConfig, source: Source) -> QaServer:
@@ -161,6 +164,11 @@ def _find_versions(disk, path):
     if not found:
         raise SetupError(f"{path} cannot be read")
     return {n: FoundVersion(n, path / str(n), found[n]) for n in sorted(found)}
+
+
+def gateway_has_started(server: QaServer) -> bool:
+    """Whether the server knows that its gateway listens, or has listened."""
+    return server._gateway.has_started
 
 
 # What is looked at after every step.
@@ -269,6 +277,11 @@ def serving(server: QaServer) -> set[tuple[str, int, str]]:
 def wanted(server: QaServer) -> set[tuple[str, int, str]]:
     """The same of what the server's plan has."""
     return _versions_of(server.catalog.plan)
+
+
+def has_started(server: QaServer) -> bool:
+    """Whether all that is wanted serves, and the gateway listens or there is none."""
+    return wanted(server) <= serving(server) and gateway_has_started(server)
 
 
 def planned(config: ServerConfig) -> set[tuple[str, int, str]] | None:

@@ -97,6 +97,11 @@ class SimulatedSocket:
                 self.out.clear()
             self._end_output()
 
+    @property
+    def unread_bytes(self) -> int:
+        """What has arrived at the server, which has not read it yet."""
+        return len(self._in)
+
     def stop_counting(self) -> None:
         """What is read from now on is thrown away: the connection is being closed."""
         self._counts = False
@@ -152,12 +157,13 @@ class Peer:
 
 
 class Network:
-    """Where clients connect to the server's listening socket."""
+    """Where clients connect to the server's listening sockets: the port, and the Unix socket."""
 
     def __init__(self, world: World, capacity: int) -> None:
         self.world = world
         self.capacity = capacity
         self.listening: ListeningSocket | None = None
+        self.local: ListeningSocket | None = None
         self._port = 40000
 
     @property
@@ -170,14 +176,29 @@ class Network:
         if not self.is_open:
             return False
         self._port += 1
-        peer.sock = SimulatedSocket(self.world, peer, self.capacity)
-        present(self.listening).arrive(peer.sock, ("127.0.0.1", self._port))
+        self._arrive(peer, present(self.listening), ("127.0.0.1", self._port))
         return True
+
+    def connect_locally(self, peer: Peer) -> bool:
+        """Connects a program of this machine; False if it is refused."""
+        if not (self.local and self.local.listens):
+            return False
+        self._arrive(peer, self.local, "")
+        return True
+
+    def _arrive(self, peer, listening, address):
+        peer.sock = SimulatedSocket(self.world, peer, self.capacity)
+        listening.arrive(peer.sock, address)
 
     def make_listening_socket(self, *_) -> ListeningSocket:
         """What the server's `socket.socket()` gives."""
         self.listening = ListeningSocket()
         return self.listening
+
+    def make_local_socket(self) -> ListeningSocket:
+        """What the server binds to its Unix socket's path."""
+        self.local = ListeningSocket()
+        return self.local
 
 
 class ListeningSocket:
@@ -188,7 +209,7 @@ class ListeningSocket:
     def __init__(self) -> None:
         self.listens = False
         self.ready = 0
-        self._backlog: list[tuple[SimulatedSocket, tuple[str, int]]] = []
+        self._backlog: list[tuple[SimulatedSocket, object]] = []
 
     def setsockopt(self, *_):
         pass
@@ -219,7 +240,7 @@ class ListeningSocket:
             sock.close()
         self._backlog.clear()
 
-    def arrive(self, sock: SimulatedSocket, address: tuple[str, int]) -> None:
+    def arrive(self, sock: SimulatedSocket, address: object) -> None:
         self._backlog.append((sock, address))
         self.ready = EVENT_READ
 

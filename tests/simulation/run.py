@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from qa_service.errors import SetupError
-from tests.simulation import checks, inside
+from tests.simulation import checks, inside, inside_gateway
 from tests.simulation.clients import Client, ClientPlan, Talk
 from tests.simulation.events import happen
+from tests.simulation.gateway import Gateway
 from tests.simulation.network import Network
 from tests.simulation.questions import Subject
 from tests.simulation.scenario import TOKENS, Scenario, draw
@@ -57,10 +58,17 @@ def run(scenario: Scenario, log_level: str = "") -> Report:
         with _Log(sim, log_level):
             sim.run()
     except Violation as violation:
-        failure = violation
+        failure = _first(violation)
     finally:
         random.setstate(state)
     return Report(failure, sim.world.steps, sim.world.rounds, sim.outcomes, sim.trace)
+
+
+def _first(violation: Violation) -> Violation:
+    """What has gone wrong before the server's end, which may raise another."""
+    while isinstance(violation.__context__, Violation):
+        violation = violation.__context__
+    return violation
 
 
 def check_seeds(seeds: range) -> None:
@@ -94,6 +102,7 @@ class Simulation:
         self.library = Library(self.world)
         self.network = Network(self.world, scenario.capacity)
         self.clients = [Client(plan, self.network, self) for plan in scenario.clients]
+        self.gateway = Gateway(scenario.gateway, self.network)
         self.floods = []
         self.source = inside.Source(scenario.configs[0])
         self.disk = {name: dict(versions) for name, versions in scenario.disk.items()}
@@ -127,7 +136,7 @@ class Simulation:
         last_s = max((event.at_s for event in self.scenario.events), default=0.0)
         self.world.after(last_s + CALM_S, self._calm)
         self.world.at_rest = self._check
-        parts = (self.network, self.machine, self.library, self.disk)
+        parts = (self.network, self.machine, self.library, self.gateway, self.disk)
         with inside.simulated(self.world, *parts):
             self.server = inside.make_server(self.scenario.configs[0], self.source)
             try:
@@ -167,6 +176,7 @@ class Simulation:
             if client.talk:
                 client.talk.hurry()
         waiting = [asked for talk in self._open_talks() for asked in talk.wire.outstanding]
+        waiting += [asked for call in self.gateway.calls for asked in call.waiting.values()]
         self._look_again(self._await, self._ask_probe, waiting, "unanswered")
 
     def _look_again(self, look, go_on, waiting, check) -> None:
@@ -216,7 +226,9 @@ class Simulation:
 
     def _await_nothing(self) -> None:
         """Nothing is held, once instances have ended what nobody waits for."""
-        held = list(inside.held(self.server))
+        held = [*inside.held(self.server)]
+        if self.has_gateway:
+            held += inside_gateway.held(self.gateway)
         self._look_again(self._await_nothing, self._check_quiet, held, "held")
 
     def _check_quiet(self) -> None:
@@ -237,26 +249,41 @@ class Simulation:
 
     def _check_over(self) -> None:
         self.world.settle()
-        if processes := [*self.machine.processes, *self.library.processes]:
+        if processes := self._processes():
             raise Violation("orphans", f"{len(processes)} processes are left")
         for talk in self._open_talks():
             if not talk.sock.closed:
                 raise Violation("sockets", "a connection is left open")
+
+        for call in self.gateway.calls:
+            raise Violation("unanswered", f"a gRPC call of {call.key} has not ended")
+
+    def _processes(self):
+        return [*self.machine.processes, *self.library.processes, *self.gateway.processes]
 
     # After every step.
 
     def _check(self) -> None:
         if self.exceptions:
             raise Violation("exception", self.exceptions[-1])
-        if self.started_s is None and inside.wanted(self.server) <= inside.serving(self.server):
+        if self.started_s is None and inside.has_started(self.server):
             self.started_s = self.world.time_s
         for what in inside.over_bounds(self.server):
             raise Violation("bound", what)
+        for what in inside_gateway.over_bounds(self.gateway):
+            raise Violation("links", what)
         if inside.queue_length(self.server):
             self.empty_since_s = self.world.time_s
         if self.world.steps % STRAYS_EVERY == 0 or self.stop_s is not None:
             for check, what in inside.strays(self.server):
                 raise Violation(check, what)
+            for what in inside_gateway.astray(self.server, self.gateway):
+                raise Violation("astray", what)
+
+    @property
+    def has_gateway(self) -> bool:
+        """Whether the server has a port for gRPC."""
+        return self.scenario.configs[0].listen.grpc_port > 0
 
     @property
     def may_not_start(self) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from qa_service.server.services.options import (
     SearchOptions,
 )
 from tests.simulation.clients import ClientPlan
+from tests.simulation.gateway import GatewayPlan
+from tests.simulation.grpc_drawing import CallDrawer, has_gateway
 from tests.simulation.questions import ABSENT, FAULT, PLAIN, POISON, Subject
 from tests.simulation.searching import COLLECTION
 
@@ -62,6 +65,7 @@ class Scenario:
         disk: Fingerprints of the versions that are there at the start, by model.
         machine: What the workers' machine is like: fields of `workers.Machine`.
         capacity: Bytes that may be under way to a client.
+        gateway: The gRPC gateway's bounds, if the first configuration has a port for it.
         shares: Of a run that measures shares, what each client's should be at the minimum, and how
             much of that may be missing.
     """
@@ -74,6 +78,7 @@ class Scenario:
     machine: dict[str, Any] = field(default_factory=dict)
     capacity: int = 1 << 16
     shares: dict[int, tuple[float, float]] = field(default_factory=dict)
+    gateway: GatewayPlan = field(default_factory=GatewayPlan)
 
 
 def draw(seed: int) -> Scenario:
@@ -108,7 +113,8 @@ class _Drawn:
             "load_s": draws.choice([0.0, 0.02, 0.2]),
         }
         capacity = draws.choice([64, 1000, 1 << 16])
-        return Scenario(self.seed, configs, disk, clients, events, machine, capacity)
+        scenario = Scenario(self.seed, configs, disk, clients, events, machine, capacity)
+        return self._with_gateway(scenario) if has_gateway(self.seed) else scenario
 
     # Configurations.
 
@@ -262,6 +268,17 @@ class _Drawn:
         if draws.random() < 0.1:
             events.append(Event(0.0, "disk", self._disk()))  # while the server starts
         return sorted(events, key=lambda event: event.at_s)
+
+    def _with_gateway(self, scenario: Scenario) -> Scenario:
+        """The same with a gRPC gateway, and calls that are made of it."""
+        listen = ListenOptions(host="127.0.0.1", unix_socket=FOLDER / "socket", grpc_port=8001)
+        configs = [structs.replace(config, listen=listen) for config in scenario.configs]
+        tokens = list(TOKENS.values()) if self.has_tokens else []
+        drawer = CallDrawer(self.seed, tokens, has_table=self.is_table)
+        stops_s = [event.at_s for event in scenario.events if event.kind == "stop"]
+        its = drawer.events(scenario.events[0].at_s, scenario.events[-1].at_s, stops_s)
+        events = sorted([*scenario.events, *starmap(Event, its)], key=lambda event: event.at_s)
+        return replace(scenario, configs=configs, events=events, gateway=drawer.plan())
 
     def _ask(self):
         draws = self.draws

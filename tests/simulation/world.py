@@ -33,6 +33,16 @@ class Violation(BaseException):
         self.check = check
 
 
+class OrderedSet(dict):
+    """A set in the order of its making: that of a `set` of objects differs from run to run."""
+
+    def add(self, item):
+        self[item] = None
+
+    def discard(self, item):
+        self.pop(item, None)
+
+
 class World:
     """The clock, what is to happen, and which sockets are ready.
 
