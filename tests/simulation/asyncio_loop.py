@@ -14,10 +14,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from contextvars import Context
 from types import SimpleNamespace
+from typing import Any, TypeVarTuple
 
 from tests.simulation.network import Network, Peer, SimulatedSocket
 from tests.simulation.world import Violation, World
+
+Ts = TypeVarTuple("Ts")
 
 READ_BYTES = 1 << 18
 """All that may be under way to it."""
@@ -87,22 +91,30 @@ class SimulatedAsyncLoop(asyncio.BaseEventLoop):
     def time(self):
         return self.world.now_s()
 
-    def call_soon(self, callback, *args, context=None):
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
         self.world.soon(self._turn)
         return super().call_soon(callback, *args, context=context)
 
-    def call_at(self, when, callback, *args, context=None):
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
         self.world.after(max(0.0, when - self.world.time_s), self._turn)
         return super().call_at(when, callback, *args, context=context)
 
-    async def create_connection(self, protocol_factory, *_, sock, **__):
+    async def create_connection(self, protocol_factory, *_, sock=None, **__):
         protocol = protocol_factory()
         transport = Transport(self, sock, protocol)
         protocol.connection_made(transport)
         await asyncio.sleep(0)
         return transport, protocol
 
-    def add_signal_handler(self, sig, callback, *args):
+    def add_signal_handler(self, sig: int, callback: Callable[[*Ts], Any], *args: *Ts) -> None:
         pass
 
     def call_exception_handler(self, context):

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from qa_service.errors import ERROR_KINDS
 from tests.simulation import inside_gateway
+from tests.simulation.clients import Asker, Talk
 from tests.simulation.questions import FAULT, POISON, Subject, find_key, score_of
 from tests.simulation.searching import PASSAGE_START
 from tests.simulation.world import Violation
 from tests.support import present
 
 if TYPE_CHECKING:
-    from tests.simulation.clients import Talk
     from tests.simulation.grpc_calls import Call
     from tests.simulation.run import Simulation
     from tests.simulation.wires import Asked, Reply
@@ -50,7 +50,7 @@ def code_of(reply: Reply) -> str:
     return _BY_STATUS.get(reply.code, reply.code)
 
 
-def check_reply(sim: Simulation, talk: Talk, reply: Reply) -> None:
+def check_reply(sim: Simulation, talk: Asker, reply: Reply) -> None:
     """Sees that a reply is to something that was asked, once, and is right."""
     asked = reply.asked
     if asked is None:
@@ -59,7 +59,8 @@ def check_reply(sim: Simulation, talk: Talk, reply: Reply) -> None:
     if asked.sent_s is None and "drips" not in talk.reasons:
         raise Violation("early", f"a reply came to what was not sent yet: {reply.body}")
     code = code_of(reply)
-    is_last = talk.client.plan.wire == "http" and not talk.wire.outstanding
+    is_http = talk.client.plan.wire == "http"
+    is_last = is_http and isinstance(talk, Talk) and not talk.wire.outstanding
     if code == "shutting_down" and is_last and not reply.says_close:
         raise Violation("leaving", "a draining server refuses and keeps the connection alive")
     if asked.kind == "bad":
@@ -76,7 +77,7 @@ def check_reply(sim: Simulation, talk: Talk, reply: Reply) -> None:
         raise Violation("query", f"{asked.what}: {reply.body}")
 
 
-def _check_break(sim: Simulation, talk: Talk, reply: Reply) -> None:
+def _check_break(sim: Simulation, talk: Asker, reply: Reply) -> None:
     """A message that answers nothing: the connection is broken off, and must have a reason."""
     code = code_of(reply)
     if (code and reply.body.get("id", 0) is None) or talk.client.plan.wire == "http":
@@ -137,7 +138,7 @@ def _fingerprints(sim: Simulation, reply: Reply) -> set[str]:
 # Errors.
 
 
-def _why_not(sim: Simulation, talk: Talk, asked: Asked | None, code: str) -> str | None:
+def _why_not(sim: Simulation, talk: Asker, asked: Asked | None, code: str) -> str | None:
     """Why an error should not have come; None if it may."""
     if code in _ALLOWED:
         is_allowed, otherwise = _ALLOWED[code]
@@ -256,14 +257,15 @@ def _say(asked: Asked) -> str:
 
 def check_call(sim: Simulation, call: Call, reply: Reply) -> None:
     """Sees to what a reply to a gRPC call must be besides: its token's, and not of a lost link."""
+    asked = present(reply.asked)
     if not reply.code and not call.plan.is_known:
-        raise Violation("token", f"a made-up token is answered: {_say(reply.asked)}")
+        raise Violation("token", f"a made-up token is answered: {_say(asked)}")
     if reply.code == "unauthorized" and inside_gateway.keeps_idle(sim.gateway, call.key):
         raise Violation("refused", f"the refused link of {call.key} is kept")
     if "lost" in reply.message and not sim.drain_is_over:
         lost_s = sim.gateway.program.loop.lost_s
-        if lost_s < reply.asked.sent_s:
-            raise Violation("lost", f"no connection was lost meanwhile: {_say(reply.asked)}")
+        if lost_s < present(asked.sent_s):
+            raise Violation("lost", f"no connection was lost meanwhile: {_say(asked)}")
 
 
 def check_lost(sim: Simulation, call: Call) -> None:

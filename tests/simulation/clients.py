@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tests.simulation.network import Network, Peer
 from tests.simulation.wires import Asked, FrameWire, HttpWire, Reply
@@ -79,6 +79,17 @@ class Client:
         self.talks.append(talk)
         talk.begin()
         return talk
+
+
+class Asker(Protocol):
+    """What asks: a connection, or a gRPC call.
+
+    Attributes:
+        reasons: Why the server may close it.
+    """
+
+    client: Client
+    reasons: set[str]
 
 
 class Talk(Peer):

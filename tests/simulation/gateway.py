@@ -9,10 +9,11 @@ The server starts it, restarts it when it is killed, and has it drain. Its bound
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import Counter
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from msgspec import structs
 
@@ -24,6 +25,7 @@ from qa_service.sidecars.grpc_gateway.stream import InferStream
 from tests.simulation.asyncio_loop import SimulatedAsyncLoop
 from tests.simulation.network import Network, SimulatedSocket, SocketModule
 from tests.simulation.world import OrderedSet, Violation
+from tests.support import present
 
 if TYPE_CHECKING:
     from tests.simulation.grpc_calls import Call
@@ -47,24 +49,28 @@ class Gateway:
 
     Attributes:
         calls: Those under way.
-        program: The latest; None before the first start.
     """
 
     def __init__(self, plan: GatewayPlan, network: Network) -> None:
         self.plan, self.network = plan, network
         self.calls: list[Call] = []
-        self.program: GatewayProgram | None = None
+        self._program: GatewayProgram | None = None
         self._seen_turns = 0
+
+    @property
+    def program(self) -> GatewayProgram:
+        """The latest, once the first has been started."""
+        return present(self._program)
 
     @property
     def takes_calls(self) -> bool:
         """Whether its port is open."""
-        return self.program is not None and self.program.is_listening
+        return self._program is not None and self._program.is_listening
 
     @property
     def processes(self) -> list[GatewayProgram]:
         """Those that have not ended."""
-        return [self.program] if self.program and self.program.poll() is None else []
+        return [self._program] if self._program and self._program.poll() is None else []
 
     def has_run(self) -> bool:
         """Whether it listens and has run since this was asked last."""
@@ -84,12 +90,12 @@ class Gateway:
 
     def start_program(self, *arguments: str) -> tuple[GatewayProgram, SimulatedSocket]:
         """What `start_program` gives."""
-        self.program = GatewayProgram(self, arguments)
-        return self.program, self.program.sock
+        self._program = GatewayProgram(self, arguments)
+        return self._program, self._program.sock
 
     def parts(self) -> dict[str, object]:
         """What stands in for the parts of the gateway's machine, by their names."""
-        module = SocketModule(lambda *_: asyncio.get_running_loop().make_socket())
+        module = SocketModule(lambda *_: _running_loop().make_socket())
         return {
             "qa_service.aio.connection.socket": module,
             "qa_service.sidecars.grpc_gateway.reports.socket": module,
@@ -101,6 +107,10 @@ class Gateway:
         }
 
 
+def _running_loop() -> SimulatedAsyncLoop:
+    return cast(SimulatedAsyncLoop, asyncio.get_running_loop())
+
+
 class GatewayProgram:
     """A process of the gateway: what `subprocess.Popen` gives, and the program."""
 
@@ -108,7 +118,7 @@ class GatewayProgram:
 
     def __init__(self, gateway: Gateway, flags: tuple[str, ...]) -> None:
         self.loop = SimulatedAsyncLoop(gateway.network)
-        self.server: GrpcServer | None = None
+        self._server: GrpcServer | None = None
         self._gateway, self._world = gateway, gateway.network.world
         self._channel = self.loop.make_channel(CHANNEL_BYTES)
         self.sock = self._channel.sock
@@ -118,13 +128,18 @@ class GatewayProgram:
         self._world.after(START_S, self._begin)
 
     @property
+    def server(self) -> GrpcServer:
+        """What it runs, once it has begun."""
+        return present(self._server)
+
+    @property
     def rpcs(self) -> RpcServer:
         """What takes its calls, once it listens."""
         return self.server._server
 
     @property
     def is_listening(self) -> bool:
-        return self._code is None and self.server is not None and self.rpcs.is_listening
+        return self._code is None and self._server is not None and self.rpcs.is_listening
 
     # As `subprocess.Popen`.
 
@@ -142,9 +157,9 @@ class GatewayProgram:
             main.add_done_callback(lambda _: self._world.soon(lambda: self._exit(main)))
 
     async def _run(self) -> None:
-        self.server = GrpcServer(self._settings)
-        self.server._inference._streams = OrderedSet()
-        await child_main._serve(self._channel, self.server)
+        self._server = GrpcServer(self._settings)
+        self._server._inference._streams = cast(set[InferStream], OrderedSet())
+        await child_main._serve(cast(socket.socket, self._channel), self._server)
 
     def _exit(self, main: asyncio.Task[None]) -> None:
         if self._code is None:
@@ -167,7 +182,7 @@ class OrderedStream(InferStream):
 
     def __init__(self, *args):
         super().__init__(*args)
-        self._asking = OrderedSet()
+        self._asking = cast(set[asyncio.Task[None]], OrderedSet())
 
 
 class RpcServer:

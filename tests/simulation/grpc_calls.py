@@ -12,14 +12,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from qa_service.sidecars.grpc_gateway.messages import ModelInferRequest
 from tests.simulation import checks
-from tests.simulation.clients import ClientPlan
+from tests.simulation.clients import Client, ClientPlan
 from tests.simulation.gateway import GatewayProgram
 from tests.simulation.questions import Subject
 from tests.simulation.wires import Asked, Reply
@@ -70,10 +69,8 @@ class Call:
         options = {**plan.options, **({"timeout_ms": timeout_ms} if timeout_ms else {})}
         self.waiting = {str(number): Asked("infer", subjects, options)
                         for number, subjects in enumerate(plan.requests)}  # fmt: skip
-        # As `clients.Talk` has it, for the checks.
-        self.client = SimpleNamespace(
-            plan=ClientPlan("grpc", plan.token if plan.is_known else "wrong")
-        )
+        client_plan = ClientPlan("grpc", plan.token if plan.is_known else "wrong")
+        self.client = Client(client_plan, sim.network, sim)
         self.reasons: set[str] = set()
         self._sim, self._gateway = sim, sim.gateway
         self._unread = deque(_message(number, subjects, plan.options)
@@ -208,9 +205,9 @@ def _message(number: int, subjects: Sequence[Subject], options: dict[str, Any]) 
 
 
 def _rows(response) -> Iterator[tuple[str, float, int | None, int | None]]:
-    columns = {output.name: output.contents for output in response.outputs}
-    columns = (columns["answer"].bytes_contents, columns["score"].fp32_contents,
-               columns["start"].int_contents, columns["end"].int_contents)  # fmt: skip
+    its = {output.name: output.contents for output in response.outputs}
+    columns = (its["answer"].bytes_contents, its["score"].fp32_contents,
+               its["start"].int_contents, its["end"].int_contents)  # fmt: skip
     for answer, score, start, end in zip(*columns, strict=True):
         is_none = start < 0
         yield answer.decode(), round(score, 4), None if is_none else start, None if is_none else end

@@ -18,7 +18,11 @@ _Event = tuple[float, str, dict[str, Any]]
 """When something happens, what, and its values."""
 _SOON_S = (0.0005, 0.002, 0.01)
 """Meanwhile calls are under way."""
-_FAULT = {"how": ["kill", "pause", "cut", "cut"], "seconds": [0.05, 0.5], "number": range(4)}
+_FAULT: dict[str, Sequence[Any]] = {
+    "how": ["kill", "pause", "cut", "cut"],
+    "seconds": [0.05, 0.5],
+    "number": range(4),
+}
 
 
 def has_gateway(seed: int) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any, cast
 
 from qa_service.aio.connection import AsyncConnection
 from qa_service.server.life_cycle import QaServer
 from qa_service.sidecars.grpc_gateway.links import PeerLinks
 from tests.simulation.asyncio_loop import UnixSocket
 from tests.simulation.gateway import Gateway
+from tests.simulation.network import SimulatedSocket
 
 NUM_OWN_TASKS = 2
 """One serves, the other follows the server's commands."""
@@ -43,20 +45,24 @@ def over_bounds(gateway: Gateway) -> Iterator[str]:
 
 def connected(gateway: Gateway) -> list[UnixSocket]:
     """The sockets over which it asks."""
-    sockets = gateway.program.loop.sockets
-    return [sock for sock in sockets if isinstance(sock.protocol, AsyncConnection)]
+    return list(_connections(gateway))
 
 
 def busy(gateway: Gateway) -> list[UnixSocket]:
     """Those of them over which questions are under way."""
-    return [sock for sock in connected(gateway) if sock.protocol.in_flight]
+    return [sock for sock, one in _connections(gateway).items() if one.in_flight]
+
+
+def _connections(gateway: Gateway) -> dict[UnixSocket, AsyncConnection]:
+    sockets = gateway.program.loop.sockets
+    return {s: s.protocol for s in sockets if isinstance(s.protocol, AsyncConnection)}
 
 
 def _strays(gateway):
     """Connections that take questions and belong to no link."""
     links = gateway.program.server._links._links.values()
     known = {id(link._connection) for link in links}
-    connections = [sock.protocol for sock in connected(gateway)]
+    connections = _connections(gateway).values()
     strays = [one for one in connections if one.can_ask and id(one) not in known]
     if len(strays) > sum(link._opening.locked() for link in links):
         yield f"{len(strays)} connections belong to no link"
@@ -66,11 +72,11 @@ def astray(server: QaServer, gateway: Gateway) -> Iterator[str]:
     """Questions that the server has by the link of another peer or token, or of no call."""
     if not gateway.takes_calls or gateway.program.loop.is_paused:
         return
-    sockets = {id(sock.protocol): sock.sock for sock in connected(gateway)}
+    sockets = {id(one): sock.sock for sock, one in _connections(gateway).items()}
     links = gateway.program.server._links._links
     key_of = {sockets.get(id(link._connection)): key for key, link in links.items()}
     for connection in server._connections:
-        sock = connection._stream._sock
+        sock: SimulatedSocket = cast(Any, connection._stream)._sock
         if (key := key_of.get(sock)) and not (
             sock.unread_bytes or connection._codec.buffered_bytes
         ):

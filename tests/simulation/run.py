@@ -11,7 +11,7 @@ from functools import partial
 
 from qa_service.errors import SetupError
 from tests.simulation import checks, inside, inside_gateway
-from tests.simulation.clients import Client, ClientPlan, Talk
+from tests.simulation.clients import Asker, Client, ClientPlan, Talk
 from tests.simulation.events import happen
 from tests.simulation.gateway import Gateway
 from tests.simulation.network import Network
@@ -304,13 +304,13 @@ class Simulation:
 
     # What clients see.
 
-    def on_sent(self, talk: Talk, asked: Asked) -> None:
+    def on_sent(self, talk: Asker, asked: Asked) -> None:
         self.num_outstanding += 1
         asked.was_alone = self.num_outstanding == 1
         if asked.kind == "bad" and asked.what == "length":
             talk.reasons.add("bad length")
 
-    def on_reply(self, talk: Talk, reply: Reply) -> None:
+    def on_reply(self, talk: Asker, reply: Reply) -> None:
         code = reply.code or "answered"
         self.outcomes[code] += 1
         self.trace = hash((self.trace, code, round(self.world.time_s, 6), str(reply.answers)))
