@@ -20,7 +20,8 @@ for file in train_squad train_nq; do
     $python -m training.finetune_model "${teacher[@]}" --label "$data/$file.json.gz" "$out/labels.npz"
 done
 
-# Passages of documents, whole sections, and passages that lack the answer.
+# Passages of documents, whole sections, and passages that lack the answer. (docs/TRAINING.md's eighteenth
+# round has what `--train_passages` is worth, in which the passages of a question compete.)
 $python -m training.documents "$data/docs_train" --questions training/questions/*.jsonl \
     --work "$out/work" --output "$out/docs.json.gz" --sections "$out/sections.json.gz" \
     --unanswered "$out/none.json.gz"
