@@ -24,7 +24,7 @@ OPENVINO = ("--inference_engine_type", "openvino", "--precision", "fp32")
 """The engine that is silent; float32, so that a batch's company does not change an answer."""
 
 SHORT_OF_MEMORY = """
-import resource, sys
+import os, resource, sys
 from pathlib import Path
 import numpy as np
 from qa_service.instance.engines import EngineConfig, make_engine
@@ -43,17 +43,18 @@ del reference
 engine.logits(batches[0], np.ones_like(batches[0]), np.zeros_like(batches[0]))
 used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used_bytes + room_bytes,) * 2)
-counts = {"right": 0, "wrong": 0, "fault": 0, "error": 0}
+os.write(1, b"limited")
 for ids, wanted in zip(batches, right):
     try:
         found = engine.logits(ids, np.ones_like(ids), np.zeros_like(ids))
     except EngineFaultError:
-        counts["fault"] += 1
+        outcome = b" fault"
     except Exception:
-        counts["error"] += 1
+        outcome = b" error"
     else:
-        counts["right" if np.abs(np.subtract(found, wanted)).max() < 1e-3 else "wrong"] += 1
-print(*counts.values())
+        is_right = np.abs(np.subtract(found, wanted)).max() < 1e-3
+        outcome = b" right" if is_right else b" wrong"
+    os.write(1, outcome)
 """
 
 
@@ -61,10 +62,14 @@ print(*counts.values())
 @pytest.mark.parametrize("kind", ["openvino", "onnx"])
 def test_an_engine_short_of_memory_gives_right_logits_or_fails(builtin_model, kind, room_bytes):
     done = run_python("-c", SHORT_OF_MEMORY, builtin_model, kind, room_bytes)
-    right, wrong, faults, errors = map(int, done.stdout.split())
-    assert (right + faults + errors, wrong) == (12, 0)
+    first, *outcomes = done.stdout.split()
+    assert first == "limited", done.stderr
+    assert "wrong" not in outcomes
+    # An allocation that fails in a thread of the engine may end the process: its worker's death.
+    has_ended = done.returncode != 0
+    assert has_ended or len(outcomes) == 12
     if kind == "openvino" and not room_bytes:
-        assert faults + errors, "it was not short of memory"
+        assert has_ended or set(outcomes) != {"right"}, "it was not short of memory"
 
 
 @dataclass
