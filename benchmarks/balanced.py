@@ -10,12 +10,11 @@ deploy/haproxy.cfg has it; then two behind HAProxy.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from benchmarks.feed import FIXED_US, SERVER_FLAGS, WORKER, Accelerator, accelerators
+from benchmarks.feed import FIXED_US, SERVER_FLAGS, Accelerator, accelerators, sleeping
 from benchmarks.load import Figures, measure
 from benchmarks.record import Section, make_parser
 from benchmarks.tables import markdown, median, spread
@@ -24,7 +23,7 @@ from benchmarks.texts import Item, uniform
 from harness.haproxy import Balancer
 from harness.ports import reserve_port
 from harness.process import cpu_s, tree
-from harness.server import ROOT, RunningServer, running_server
+from harness.server import RunningServer, running_server
 from qa_service.data.squad import read_squad
 
 NAME = "T4, bert-base"
@@ -41,12 +40,9 @@ def balanced(
     accelerator: Accelerator, num_servers: int, flags: argparse.Namespace, items: Sequence[Item],
     *, behind: bool,
 ) -> Figures:  # fmt: skip
-    """Loads some servers; the figures, and what each second takes of the cores."""
+    """Loads some servers; the figures, and what an answer takes of the cores."""
     target = ours(accelerator.name, "--num_inference_sessions", "1", *SERVER_FLAGS)
-    wrapper = (
-        *("env", f"PYTHONPATH={WORKER}{os.pathsep}{ROOT}"),
-        *(f"FEED_FIXED_US={FIXED_US}", f"FEED_ROW_US={accelerator.row_us}"),
-    )
+    wrapper = sleeping(FIXED_US=FIXED_US, ROW_US=accelerator.row_us)
     share = 0.3 if flags.quick else 1.0
     with ExitStack() as stack:
         servers = [

@@ -73,15 +73,22 @@ def accelerators() -> list[Accelerator]:
     return [*found, Accelerator("10,000 a second", 100.0 - FIXED_US / BATCH)]
 
 
+def sleeping(root: Path = ROOT, **figures: float) -> tuple[str, ...]:
+    """What makes a server's engines sleep: for a batch (FIXED_US), its rows and its tokens.
+
+    Args:
+        root: The checkout that the server runs in.
+    """
+    variables = (f"FEED_{name}={value}" for name, value in figures.items())
+    return "env", f"PYTHONPATH={WORKER}{os.pathsep}{root}", *variables
+
+
 def feed(
     accelerator: Accelerator, instances: int, flags: argparse.Namespace, items: Sequence[Item]
 ) -> Figures:
     """Loads a server of some instances; the figures of its load and of its processes."""
     target = ours(accelerator.name, "--num_inference_sessions", str(instances), *SERVER_FLAGS)
-    wrapper = (
-        *("env", f"PYTHONPATH={WORKER}{os.pathsep}{ROOT}"),
-        *(f"FEED_FIXED_US={FIXED_US}", f"FEED_ROW_US={accelerator.row_us}"),
-    )
+    wrapper = sleeping(FIXED_US=FIXED_US, ROW_US=accelerator.row_us)
     share = 0.3 if flags.quick else 1.0
     with running_server(flags.model, *target.flags, wrapper=wrapper) as server:
         running = Running(target, server.port, server.process.pid)

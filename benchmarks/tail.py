@@ -13,14 +13,13 @@ changes little: server, connections and clients are real.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.feed import WORKER
+from benchmarks.feed import sleeping
 from benchmarks.record import Section, checkouts_of, make_parser
 from benchmarks.tables import markdown, median, spread
 from benchmarks.texts import uniform
@@ -73,8 +72,7 @@ def wrapper(flags: argparse.Namespace, root: Path) -> tuple[str, ...]:
     """What makes the server's engines sleep, if they are to."""
     if flags.token_us is None:
         return ()
-    figures = (f"FEED_FIXED_US={flags.fixed_us}", f"FEED_TOKEN_US={flags.token_us}")
-    return "env", f"PYTHONPATH={WORKER}{os.pathsep}{root}", *figures
+    return sleeping(root, FIXED_US=flags.fixed_us, TOKEN_US=flags.token_us)
 
 
 def report(section: Section, engine: str, found: dict[tuple[int, str], Figures]) -> None:
