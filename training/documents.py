@@ -240,15 +240,14 @@ def main() -> int:
             archive = flags.data / group / f"docs_{question.tree}.tar.gz"
             if archive not in trees:
                 trees[archive] = open_tree(archive, flags.work)
+            of_one = [asked] if (asked := answered(question, trees[archive])) else []
             found = unanswered(question, trees[archive], rng)
+            with_answer += of_one
             without += found
-            if asked := answered(question, trees[archive]):
-                with_answer.append(asked)
-                passages += [asked, *found]
-            elif question.answers:
+            if question.answers and not of_one:
                 _LOG.warning("%s: no passage has the answer to %r", path, question.question)
             else:
-                passages += found
+                passages += [*of_one, *found]
             if question.context and (asked := in_section(question)):
                 in_sections.append(asked)
     write_squad(with_answer, flags.output)

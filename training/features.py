@@ -204,7 +204,7 @@ def plan_batches(rows: Sequence[Features], batch_size: int, rng: random.Random) 
 
 
 def _filled(units: Sequence[list[int]], size: int) -> Iterator[list[list[int]]]:
-    """Runs of units, each but the last with at least so many rows."""
+    """Runs of units, each but the last with at least `size` rows."""
     run: list[list[int]] = []
     for unit in units:
         run.append(unit)

@@ -9,15 +9,18 @@ are drawn. Of a file of passages a question is drawn with all the passages that 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, groupby
 from pathlib import Path
+from typing import TypeVar
 
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.evaluation.unanswerable import UnanswerableMaker
 from training.paragraphs import Example, among_neighbours, untokenized
 from training.soft_labels import SoftLabels
+
+T = TypeVar("T")
 
 _MAX_NEIGHBOURS = 3
 """Sentences on each side: with them, a text has about a paragraph's length at most."""
@@ -77,7 +80,7 @@ def _draw_groups(
     """Draws questions with all their passages."""
     questions = read_questions(source.path, are_sentences=False)
     groups = [list(of_one) for _, of_one in groupby(questions, lambda q: q.question)]
-    drawn = rng.sample(groups, min(source.count or len(groups), len(groups)))
+    drawn = _sampled(source, len(groups), lambda: groups, rng)
     return [
         [Example(question, labels.get(question), group=number) for question in group]
         for group, number in zip(drawn, numbers, strict=False)
@@ -97,15 +100,33 @@ def _draw(source: Source, labels: SoftLabels, rng: random.Random) -> list[Exampl
         examples = [
             e for e in examples if e.question.answers or e.label or e.question.is_impossible
         ]
-    if not examples:
-        raise ValueError(f"{source.path} has no questions that are answered or labelled")
-    drawn: list[Example] = []
-    wanted = source.count or len(examples)
-    while len(drawn) < wanted:
-        once = examples
+
+    def once() -> list[Example]:
         if source.are_sentences:
-            once = among_neighbours(examples, _MAX_NEIGHBOURS, rng)
-        drawn += rng.sample(once, min(len(once), wanted - len(drawn)))
+            return among_neighbours(examples, _MAX_NEIGHBOURS, rng)
+        return examples
+
+    return _sampled(source, len(examples), once, rng)
+
+
+def _sampled(
+    source: Source, number: int, once: Callable[[], list[T]], rng: random.Random
+) -> list[T]:
+    """Draws from what `once` gives, anew for each pass: each once before any a second time.
+
+    Args:
+        number: How many there are.
+
+    Raises:
+        ValueError: There are none.
+    """
+    if not number:
+        raise ValueError(f"{source.path} has no questions that are answered or labelled")
+    drawn: list[T] = []
+    wanted = source.count or number
+    while len(drawn) < wanted:
+        found = once()
+        drawn += rng.sample(found, min(len(found), wanted - len(drawn)))
     return drawn
 
 

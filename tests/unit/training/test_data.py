@@ -195,6 +195,14 @@ def test_a_question_is_drawn_with_all_its_passages(tmp_path):
     assert [len(list(of)) for _, of in groupby(asked)] == [3] * 4
     assert len({example.group for example in drawn}) == 4
     assert {example.question.context for example in drawn} == {"a b 0", "a b 1", "a b 2"}
+    more = draw_mixture([Source(source.path, 8, are_passages=True)], SoftLabels())
+    assert len({example.group for example in more}) == 8
+
+
+def test_a_file_without_passages_is_refused(tmp_path):
+    source = Source(write_squad(tmp_path / "q.json.gz", []), 4, are_passages=True)
+    with pytest.raises(ValueError, match="no questions"):
+        draw_mixture([source], SoftLabels())
 
 
 def test_collate_pads_at_the_end(tokenizer):
