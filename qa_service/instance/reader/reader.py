@@ -25,6 +25,7 @@ from qa_service.instance.learned_costs import LearnedCosts
 from qa_service.instance.messages import Answers, ModelFacts
 from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, Manifest
 from qa_service.instance.reader.spans import (
+    NEAR_BEST,
     BestSpans,
     Candidate,
     answers_at_best_spans,
@@ -228,6 +229,8 @@ class Reader:
         log_total, numbers, log_scores = row[0], row[1 : NUM_BEST + 1], row[NUM_BEST + 1 :]
         candidates = []
         for number, log_score in zip(numbers, log_scores, strict=True):
+            if log_score < log_scores[0] - NEAR_BEST:
+                break
             first, further = divmod(int(number), self._config.max_answer_tokens)
             first -= window.text_begin
             candidates.append(Candidate(log_score, first, first + further))

@@ -38,7 +38,7 @@ from qa_service.wire.spans import (
 
 _MAX_TRIES = 100
 """Bound on the spans tried to find `top_k`: a text may be mostly white space."""
-_NEAR_BEST = 3.5
+NEAR_BEST = 3.5
 """A span whose log score is lower by more adds less than 3 % to the best answer's score."""
 
 _NOT_FINITE = "the model's logits are not finite"
@@ -57,7 +57,8 @@ class BestSpans:
     """The best spans of a window, found by the engine, in place of the window's logits.
 
     Attributes:
-        candidates: Up to `NUM_BEST`, best first; the first is not finite if the logits are not.
+        candidates: Up to `NUM_BEST`, best first, and none that is not near the best; the first is
+            not finite if the logits are not.
         log_total: Log of the sum over all spans of the window, without the null answer.
     """
 
@@ -138,7 +139,7 @@ def answers_at_best_spans(
     spans = _Spans(text, encoded)
     if not spans.may_be(best.candidates[0]):
         return None
-    found = spans.result(_near_best(best.candidates), best.log_total)
+    found = spans.result(best.candidates, best.log_total)
     if not found.spans:  # each is marks alone, of which `whole_words` leaves nothing
         return None
     return to_answers(text, found, config.null_log_score, 1)
@@ -190,7 +191,7 @@ def _candidates(table: FloatArray) -> list[Candidate]:
     best_score = float(scores.max())
     if best_score == -math.inf:
         return []
-    near = np.flatnonzero(scores >= best_score - _NEAR_BEST)
+    near = np.flatnonzero(scores >= best_score - NEAR_BEST)
     best = near[np.argsort(-scores[near], kind="stable")[:NUM_BEST]]
     return [
         Candidate(score, number // width, number // width + number % width)
@@ -198,9 +199,20 @@ def _candidates(table: FloatArray) -> list[Candidate]:
     ]
 
 
-def _near_best(candidates: Sequence[Candidate]) -> list[Candidate]:
-    bound = candidates[0].log_score - _NEAR_BEST
-    return [candidate for candidate in candidates if candidate.log_score >= bound]
+class _Look(NamedTuple):
+    """What a look at a candidate found.
+
+    Attributes:
+        start: Where its words begin, in code points; white space may be a token.
+        end: Where they end, or the item or cell does that they begin in.
+        may_be_answer: By the rule, and not empty.
+        leaves_cell: Whether its tokens go on past `end` into another item or cell.
+    """
+
+    start: int
+    end: int
+    may_be_answer: bool
+    leaves_cell: bool
 
 
 class _Spans:
@@ -210,11 +222,11 @@ class _Spans:
         self.rule = AnswerRule(encoded.question, text)
         self._text = text
         self._offsets = encoded.offsets
+        self._looks: dict[Candidate, _Look] = {}
 
     def may_be(self, candidate: Candidate) -> bool:
-        """Whether a candidate may be an answer; white space may be a token, and is none."""
-        start, end = self._cut_at_tokens(candidate)
-        return start < end and self.rule.allows(start, end)
+        """Whether a candidate may be an answer."""
+        return self._look(candidate).may_be_answer
 
     def result(self, candidates: Sequence[Candidate], log_total: float) -> SegmentResult:
         """The places of the candidates that may be answers.
@@ -227,7 +239,7 @@ class _Spans:
                 out.
         """
         may_be = [candidate for candidate in candidates if self.may_be(candidate)]
-        kept = [candidate for candidate in may_be if not self._leaves_cell(candidate)] or may_be
+        kept = [one for one in may_be if not self._look(one).leaves_cell] or may_be
         lost = sum(
             math.exp(candidate.log_score - log_total)
             for candidate in candidates
@@ -293,20 +305,20 @@ class _Spans:
         return places
 
     def _bounds(self, candidate: Candidate) -> tuple[int, int]:
-        start, end = self._cut_at_tokens(candidate)
-        start, end = whole_characters(self._text, start, end)
+        look = self._look(candidate)
+        start, end = whole_characters(self._text, look.start, look.end)
         start, end = whole_words(self._text, start, end, self.rule.asked)
         return whole_characters(self._text, start, end) if start < end else (start, end)
 
-    def _cut_at_tokens(self, candidate: Candidate) -> tuple[int, int]:
-        return stripped(self._text, *self.rule.within_cell(*self._token_bounds(candidate)))
-
-    def _leaves_cell(self, candidate: Candidate) -> bool:
-        start, end = self._token_bounds(candidate)
-        return self.rule.within_cell(start, end)[1] < end
-
-    def _token_bounds(self, candidate: Candidate) -> tuple[int, int]:
-        return self._offsets[candidate.first][0], self._offsets[candidate.last][1]
+    def _look(self, candidate: Candidate) -> _Look:
+        if found := self._looks.get(candidate):
+            return found
+        first, last = self._offsets[candidate.first][0], self._offsets[candidate.last][1]
+        within = self.rule.within_cell(first, last)
+        start, end = stripped(self._text, *within)
+        may_be_answer = start < end and self.rule.allows(start, end)
+        look = self._looks[candidate] = _Look(start, end, may_be_answer, within[1] < last)
+        return look
 
     def _key(self, start: int, end: int) -> str:
         return answer_key(self._text[start:end])

@@ -94,13 +94,13 @@ class PairLayout:
             text_type=pair.type_ids[text[0]],
         )
 
-    def head(self, question_ids: Sequence[int]) -> Int64Array:
+    def head(self, question_ids: Int64Array) -> Int64Array:
         """What a row has before its text: int64 [2, n], ids and token types."""
         question = np.full((2, len(question_ids)), self.question_type, np.int64)
         question[0] = question_ids
         return np.concatenate((self.prefix, question, self.middle), axis=1)
 
-    def window(self, head: Int64Array, text_ids: Sequence[int], first_token: int = 0) -> Window:
+    def window(self, head: Int64Array, text_ids: Int64Array, first_token: int = 0) -> Window:
         """The row of a head and some tokens of a text."""
         text_begin = len(head[0])
         text_end = text_begin + len(text_ids)
@@ -170,7 +170,7 @@ class WindowBuilder:
             )
         ]
 
-    def _check_question(self, ids: Sequence[int]) -> QuestionTooLongError | None:
+    def _check_question(self, ids: Int64Array) -> QuestionTooLongError | None:
         if len(ids) <= self._max_question_tokens:
             return None
         return QuestionTooLongError(
@@ -178,7 +178,7 @@ class WindowBuilder:
             f"this model takes at most {self._max_question_tokens}"
         )
 
-    def _cut(self, question_ids: list[int], text_ids: list[int]) -> tuple[Window, ...]:
+    def _cut(self, question_ids: Int64Array, text_ids: Int64Array) -> tuple[Window, ...]:
         layout = self._layout
         head = layout.head(question_ids)
         room = self._window_tokens - layout.special_tokens - len(question_ids)
@@ -197,10 +197,10 @@ def sample_rows(tokenizer: Tokenizer, rows: int, tokens: int) -> Rows:
     between the two (Longformer counts its separators).
     """
     layout = PairLayout.of(tokenizer)
-    word = [tokenizer.encode("a", add_special_tokens=False).ids[-1]]
+    word = np.array(tokenizer.encode("a", add_special_tokens=False).ids[-1:], np.int64)
     head = layout.head(word)
     room = max(0, tokens - len(head[0]) - len(layout.suffix[0]))
-    window = layout.window(head, word * room)
+    window = layout.window(head, word.repeat(room))
     row = (window.input_ids[:tokens], window.token_type_ids[:tokens])
     ids, types = (np.tile(values, (rows, 1)) for values in row)
     return ids, np.ones_like(ids), types

@@ -2,9 +2,10 @@
 
 BERT's tokenizers cut a text at white space and punctuation, and tokenize each word by itself, so
 that a word has the same tokens in every text. The tokens of a text are joined from those of its
-words; only new words are tokenized. A text with many new words, and any text of another tokenizer,
-is tokenized whole. What is tokenized of a batch goes to the tokenizer at once: it gives up Python's
-lock, and on a GPU's instance has threads of its own.
+chunks, which are what is between spaces; a new chunk's are joined from those of its words. Only new
+words are tokenized. A text with many of them, and any text of another tokenizer, is tokenized
+whole. What is tokenized of a batch goes to the tokenizer at once: it gives up Python's lock, and on
+a GPU's instance has threads of its own.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ import itertools
 import operator
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, cast
 
+import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
+
+from qa_service.instance.arrays import Int64Array
 
 
 class Offsets(Protocol):
@@ -37,16 +40,17 @@ class Offsets(Protocol):
         """Those of all tokens."""
 
 
-Tokens = tuple[list[int], Offsets]
+Tokens = tuple[Int64Array, Offsets]
 """The ids and offsets of a text's tokens."""
 
-Word = tuple[list[int], Sequence[tuple[int, int]] | None]
-"""The ids of a word's tokens, and their offsets in it; None for one token that is all of it."""
+Word = tuple[bytes, Sequence[tuple[int, int]] | None]
+"""The ids of the tokens of a word or a chunk, an int64 each, and their offsets in it; None for one
+token that is all of it."""
 
 MAX_WORDS = 1 << 16
-"""Some 25 MB; then the cache is emptied."""
+"""And chunks: some 25 MB; then the cache is emptied."""
 MAX_WORD_CHARS = 32
-"""Longer words, such as hashes, seldom come again; leaving them out bounds the cache's bytes."""
+"""Longer ones, such as hashes, seldom come again; leaving them out bounds the cache's bytes."""
 MAX_NEW = 16
 """A text with more new words is tokenized whole, which is cheaper."""
 
@@ -55,23 +59,30 @@ _PUNCTUATION = r"!-/:-@\[-`{-~\u2013\u2014\u2018\u2019\u201c\u201d\u2026"
 _WORD = re.compile(rf"([^\t\n\r {_PUNCTUATION}]+|[{_PUNCTUATION}])")
 """A cut here is one of the tokenizer's too, whatever is within a word."""
 
+_SPACE = " "
+_BETWEEN = np.int64(-1).tobytes()
+"""Between the ids of two chunks, while they are joined."""
 _ids_of = operator.itemgetter(0)
 
 
 class JoinedOffsets:
-    """The offsets of a text that is joined from words, each computed when it is asked for.
+    """The offsets of a text that is joined from chunks, each computed when it is asked for.
 
     An answer needs a few of a text's hundreds, and objects for all of them would be most of what an
     instance does for it.
 
     Args:
-        pieces: What is before a word, and the word, by turns.
-        words: What is known of each word.
+        words: What is known of each chunk.
+        tokens_until: How many tokens there are before each chunk but the first: int64.
+        num_tokens: Of the text.
     """
 
-    def __init__(self, pieces: Sequence[str], words: Sequence[Word], num_tokens: int) -> None:
-        self._pieces = pieces
+    def __init__(
+        self, text: str, words: Sequence[Word], tokens_until: Int64Array, num_tokens: int
+    ) -> None:
+        self._text = text
         self._words = words
+        self._tokens_until = tokens_until
         self._num_tokens = num_tokens
 
     def __len__(self) -> int:
@@ -82,66 +93,35 @@ class JoinedOffsets:
         """The start and end of a token, counted from 0; an `IndexError` past the last."""
         if not 0 <= token < self._num_tokens:
             raise IndexError(token)
-        number = bisect_right(self._tokens_until, token)
-        start, end = self._piece_ends[2 * number : 2 * number + 2]
-        ids, within = self._words[number]
+        number = bisect_right(self._first_tokens, token) - 1
+        start = self._starts[number]
+        _, within = self._words[number]
         if within is None:
-            return start, end
-        first, last = within[token - self._tokens_until[number] + len(ids)]
+            return start, self._starts[number + 1] - len(_SPACE)
+        first, last = within[token - self._first_tokens[number]]
         return start + first, start + last
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """The start and end of each token."""
-        for (_, within), start, end in zip(
-            self._words, self._piece_ends[::2], self._piece_ends[1::2], strict=False
-        ):
+        places = itertools.pairwise(self._starts)
+        for (_, within), (start, following) in zip(self._words, places, strict=True):
             if within is None:
-                yield start, end
+                yield start, following - len(_SPACE)
             else:
                 for first, last in within:
                     yield start + first, start + last
 
     @cached_property
-    def _tokens_until(self) -> list[int]:
-        """How many tokens there are up to each word's end."""
-        return list(itertools.accumulate(map(len, map(_ids_of, self._words))))
+    def _first_tokens(self) -> list[int]:
+        """Each chunk's first token, or the next one's if it has none."""
+        return [0, *self._tokens_until.tolist()]
 
     @cached_property
-    def _piece_ends(self) -> list[int]:
-        return list(itertools.accumulate(map(len, self._pieces)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """A text cut into words.
-
-    Attributes:
-        pieces: What is before a word, and the word, by turns; at last what is after all words.
-        words: What is known of each word; None for a new one.
-    """
-
-    pieces: list[str]
-    words: list[Word | None]
-
-    def new(self) -> list[str]:
-        """The new words, up to `MAX_NEW` of them."""
-        if None not in self.words:
-            return []
-        words = zip(self.pieces[1::2], self.words, strict=True)
-        every = dict.fromkeys(text for text, word in words if word is None)
-        return list(itertools.islice(every, MAX_NEW))
-
-    def joined(self, learned: Mapping[str, Word]) -> Tokens | None:
-        """The text's tokens, with those of new words; None if some are not among these."""
-        words: list[Word | None] = self.words
-        if None in words:
-            named = zip(self.pieces[1::2], words, strict=True)
-            words = [learned.get(text) if word is None else word for text, word in named]
-        known = [word for word in words if word is not None]
-        if len(known) < len(words):
-            return None
-        ids = list(itertools.chain.from_iterable(map(_ids_of, known)))
-        return ids, JoinedOffsets(self.pieces, known, len(ids))
+    def _starts(self) -> list[int]:
+        """Where each chunk begins, and where one after the text would."""
+        points = np.frombuffer(self._text.encode("utf-32-le", "surrogatepass"), np.uint32)
+        spaces = np.flatnonzero(points == ord(_SPACE))
+        return [0, *(spaces + 1).tolist(), len(self._text) + 1]
 
 
 class Words:
@@ -160,35 +140,106 @@ class Words:
 
     def encode(self, texts: Sequence[str]) -> list[Tokens]:
         """The ids and offsets of each text's tokens."""
-        cuts = [self._cut(text) for text in texts]
-        learned = self._learn({word for cut in cuts if cut for word in cut.new()})
-        found = [cut.joined(learned) if cut else None for cut in cuts]
-        others = [text for text, tokens in zip(texts, found, strict=True) if tokens is None]
-        whole = iter(self._tokenize(others))
-        return [next(whole) if tokens is None else tokens for tokens in found]
+        if not self._is_by_words:  # such a tokenizer may look at several words at once
+            return self._whole(texts)
+        known = self._known
+        found = [_joined(text, list(map(known.get, text.split(_SPACE)))) for text in texts]
+        _fill(found, texts, self._learned)
+        _fill(found, texts, self._whole)
+        return [tokens for tokens in found if tokens is not None]
 
-    def _cut(self, text: str) -> _Cut | None:
-        """A text's words; None for a tokenizer that may look at several at once."""
-        if not self._is_by_words:
-            return None
-        pieces = _WORD.split(text)
-        return _Cut(pieces, list(map(self._known.get, pieces[1::2])))
+    def _learned(self, texts: Sequence[str]) -> list[Tokens | None]:
+        """Tokenizes new words, up to `MAX_NEW` of each text; None for a text that has more."""
+        known = self._known
+        pieces: dict[str, list[str]] = {}
+        new: set[str] = set()
+        for text in texts:
+            chunks = [chunk for chunk in text.split(_SPACE) if chunk not in known]
+            pieces.update((chunk, _WORD.split(chunk)) for chunk in chunks if chunk not in pieces)
+            words = (word for chunk in chunks for word in pieces[chunk][1::2] if word not in known)
+            new.update(itertools.islice(dict.fromkeys(words), MAX_NEW))
+        asked = sorted(new)
+        learned = {
+            word: _as_word(ids, offsets, len(word))
+            for word, (ids, offsets) in zip(asked, self._tokenize(asked), strict=True)
+        }
+        for chunk, cut in pieces.items():
+            if word := _put_together(cut, [learned.get(w) or known.get(w) for w in cut[1::2]]):
+                learned[chunk] = word
+        found = [
+            _joined(text, [learned.get(chunk) or known.get(chunk) for chunk in text.split(_SPACE)])
+            for text in texts
+        ]
+        for word_or_chunk, word in learned.items():
+            self._keep(word_or_chunk, word)
+        return found
 
-    def _learn(self, texts: Iterable[str]) -> dict[str, Word]:
-        """Tokenizes words, and caches what was found."""
-        new = sorted(texts)
-        learned: dict[str, Word] = {}
-        for text, (ids, offsets) in zip(new, self._tokenize(new), strict=True):
-            is_one_token = offsets == [(0, len(text))]
-            word = learned[text] = ids, None if is_one_token else offsets
-            if len(text) <= MAX_WORD_CHARS:
-                if len(self._known) >= MAX_WORDS:
-                    self._known.clear()
-                self._known[text] = word
-        return learned
+    def _keep(self, text: str, word: Word) -> None:
+        if len(text) <= MAX_WORD_CHARS:
+            if len(self._known) >= MAX_WORDS:
+                self._known.clear()
+            self._known[text] = word
+
+    def _whole(self, texts: Sequence[str]) -> list[Tokens]:
+        return [(np.array(ids, np.int64), offsets) for ids, offsets in self._tokenize(texts)]
 
     def _tokenize(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
         if not texts:
             return []
         encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
         return [(encoding.ids, encoding.offsets) for encoding in encodings]
+
+
+def _fill(
+    found: list[Tokens | None],
+    texts: Sequence[str],
+    encode: Callable[[list[str]], Sequence[Tokens | None]],
+) -> None:
+    """Fills in the texts whose tokens are not found yet."""
+    missing = [number for number, tokens in enumerate(found) if tokens is None]
+    if missing:
+        filling = encode([texts[number] for number in missing])
+        for number, tokens in zip(missing, filling, strict=True):
+            found[number] = tokens
+
+
+def _joined(text: str, words: list[Word | None]) -> Tokens | None:
+    """The tokens of a text, by what is known of its chunks; None if one of them is not known."""
+    if None in words:
+        return None
+    known = cast(list[Word], words)
+    ids = np.frombuffer(_BETWEEN.join(map(_ids_of, known)), np.int64)
+    is_token = ids >= 0
+    between = np.flatnonzero(~is_token)
+    ids = ids[is_token]
+    return ids, JoinedOffsets(text, known, between - np.arange(len(between)), len(ids))
+
+
+def _put_together(pieces: Sequence[str], words: Sequence[Word | None]) -> Word | None:
+    """What is known of a chunk, by its words; None if one of them is not known.
+
+    Args:
+        pieces: What is before a word, and the word, by turns; at last what is after all words.
+    """
+    ends = list(itertools.accumulate(map(len, pieces)))
+    ids = b""
+    offsets: list[tuple[int, int]] = []
+    for word, start, end in zip(words, ends[::2], ends[1::2], strict=False):
+        if word is None:
+            return None
+        its_ids, within = word
+        ids += its_ids
+        whole = [(0, end - start)]
+        offsets += [(start + a, start + b) for a, b in (whole if within is None else within)]
+    return ids, _unless_whole(offsets, ends[-1])
+
+
+def _as_word(ids: Sequence[int], offsets: Sequence[tuple[int, int]], num_chars: int) -> Word:
+    return np.array(ids, np.int64).tobytes(), _unless_whole(offsets, num_chars)
+
+
+def _unless_whole(
+    offsets: Sequence[tuple[int, int]], num_chars: int
+) -> Sequence[tuple[int, int]] | None:
+    """Offsets; None for one token that is all of a word's characters."""
+    return None if offsets == [(0, num_chars)] else offsets

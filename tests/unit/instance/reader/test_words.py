@@ -27,7 +27,7 @@ def expected(tokenizer, text):
 
 
 def encoded(known, asked):
-    return [(ids, list(offsets)) for ids, offsets in known.encode(asked)]
+    return [(ids.tolist(), list(offsets)) for ids, offsets in known.encode(asked)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -40,6 +40,7 @@ def encoded(known, asked):
         "\u6cb3\u5ddd the\u3002river",
     ]
 )
+@example(["  the  river ", " ", "the,river ,the", "the\n the river\n", "river, river, the."])
 @example(["_^`~$+<=>|", "x" * 101, "y" * MAX_WORD_CHARS, "riverriver the-river 3.14"])
 def test_tokens_equal_the_tokenizers(kind, asked):
     tokenizer, known = make(kind)
@@ -70,6 +71,16 @@ def test_the_tokenizer_is_asked_for_new_words_only():
     for text in ("Ada the river", "the river, Ada", "the lake"):
         known.encode([text])
     assert counting.asked == [["Ada", "river", "the"], [","], ["lake"]]
+
+
+def test_a_new_chunk_of_known_words_asks_the_tokenizer_nothing():
+    counting = Counting(make()[0])
+    known = Words(cast(Tokenizer, counting))
+    known.encode(["the river , Ada ("])
+    del counting.asked[:]
+    text = "(Ada,the river , the,"
+    assert encoded(known, [text]) == [expected(counting.tokenizer, text)]
+    assert not counting.asked
 
 
 def test_a_batch_is_tokenized_at_once():
