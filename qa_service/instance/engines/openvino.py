@@ -13,6 +13,7 @@ import contextlib
 import functools
 import mmap
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -36,9 +37,10 @@ STEP_TOKENS = 16
 """Padding to it costs 8 tokens on average; a window of 384 tokens has 24 lengths to warm."""
 WARMING_S = 0.5
 """Bounds how long warming delays a start; lengths that it leaves out compile at their first use."""
-STATIC_SHAPES_S = 3.0
+STATIC_SHAPES_S = 5.0
 """Bounds how long static shapes delay a start, but for the first one's length: to load one takes a
-tenth of a second of a quiet core, to compile it three."""
+fifth of a second of a Zen 4 core, to compile it three; with 3 s some are left to the first
+questions' time."""
 CACHE_DIR = "openvino"
 GROUP_VALUES = 64
 """So many values of an activation share a scale in int8: OpenVINO's own 32 take longer, 128
@@ -98,15 +100,16 @@ class OpenVinoEngine(Engine):
     def prepare_lengths(self, seen: SeenLengths, usual: Iterable[int]) -> None:
         """Gets static shapes for the lengths that were seen most.
 
-        A first start expects the usual ones, and those between them.
+        A first start expects the usual ones, those between them, and some that are longer.
         """
         if not self.static_shapes.left_bytes:
             return
         if not seen:
             expected = [padded_tokens(tokens, self._longest) for tokens in usual]
-            between = range(min(expected, default=0), max(expected, default=0), STEP_TOKENS)
-            for tokens in (*expected, *between):
-                seen.count(tokens, OFTEN)
+            shortest, longest = min(expected, default=0), max(expected, default=0)
+            longest = min(longest + longest // 4, self._longest)
+            expected += range(shortest, longest, STEP_TOKENS)
+            seen.add({tokens: OFTEN * rows for tokens, rows in Counter(expected).items()})
         self.static_shapes.prepare(seen, STATIC_SHAPES_S)
 
     def _run(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:

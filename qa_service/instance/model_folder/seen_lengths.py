@@ -7,6 +7,7 @@ The last one wins: they see the same traffic.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -50,13 +51,17 @@ class SeenLengths:
 
     def count(self, tokens: int, rows: int = 1) -> int:
         """Counts rows of a length; returns how many have been counted of it."""
-        self._counts[tokens] += rows
-        num_rows = self._counts[tokens]
-        self._num_rows += rows
+        num_rows = self._counts[tokens] + rows
+        self.add({tokens: rows})
+        return num_rows
+
+    def add(self, num_rows: Mapping[int, int]) -> None:
+        """Counts rows of several lengths, which are written together."""
+        self._counts.update(num_rows)
+        self._num_rows += sum(num_rows.values())
         if self._num_rows >= self._keep_at:
             self._keep_at = self._num_rows + min(self._num_rows, KEPT_EVERY)
             self._keep()
-        return num_rows
 
     def most_seen(self, at_least: int) -> list[int]:
         """The lengths with that many rows, those with the most first."""

@@ -221,17 +221,15 @@ def _put_together(pieces: Sequence[str], words: Sequence[Word | None]) -> Word |
     Args:
         pieces: What is before a word, and the word, by turns; at last what is after all words.
     """
+    if None in words:
+        return None
     ends = list(itertools.accumulate(map(len, pieces)))
-    ids = b""
+    known = cast(Sequence[Word], words)
     offsets: list[tuple[int, int]] = []
-    for word, start, end in zip(words, ends[::2], ends[1::2], strict=False):
-        if word is None:
-            return None
-        its_ids, within = word
-        ids += its_ids
+    for (_, within), start, end in zip(known, ends[::2], ends[1::2], strict=False):
         whole = [(0, end - start)]
         offsets += [(start + a, start + b) for a, b in (whole if within is None else within)]
-    return ids, _unless_whole(offsets, ends[-1])
+    return b"".join(map(_ids_of, known)), _unless_whole(offsets, ends[-1])
 
 
 def _as_word(ids: Sequence[int], offsets: Sequence[tuple[int, int]], num_chars: int) -> Word:
