@@ -48,7 +48,7 @@ Word = tuple[bytes, Sequence[tuple[int, int]] | None]
 token that is all of it."""
 
 MAX_WORDS = 1 << 16
-"""And chunks: some 25 MB; then the cache is emptied."""
+"""And chunks: some 28 MB; then the cache is emptied."""
 MAX_WORD_CHARS = 32
 """Longer ones, such as hashes, seldom come again; leaving them out bounds the cache's bytes."""
 MAX_NEW = 16
