@@ -163,13 +163,14 @@ class Words:
             word: _as_word(ids, offsets, len(word))
             for word, (ids, offsets) in zip(asked, self._tokenize(asked), strict=True)
         }
+
+        def find(word_or_chunk: str) -> Word | None:
+            return learned.get(word_or_chunk) or known.get(word_or_chunk)
+
         for chunk, cut in pieces.items():
-            if word := _put_together(cut, [learned.get(w) or known.get(w) for w in cut[1::2]]):
+            if word := _put_together(cut, list(map(find, cut[1::2]))):
                 learned[chunk] = word
-        found = [
-            _joined(text, [learned.get(chunk) or known.get(chunk) for chunk in text.split(_SPACE)])
-            for text in texts
-        ]
+        found = [_joined(text, list(map(find, text.split(_SPACE)))) for text in texts]
         for word_or_chunk, word in learned.items():
             self._keep(word_or_chunk, word)
         return found
