@@ -5,10 +5,11 @@
 
 A question file names a tree, a document and the answers. The passage of that document that has the
 first answer becomes a question with an answer, and so does its section, which is what a client
-gives as a text. Passages that a search in the tree's collection finds for it, and that have none of
-the answers, become questions without one: most of what a reader is given is of this kind. All files
-are SQuAD JSON, for `finetune_model --train`; `--passages` writes one for `--train_passages`, which
-has the passages of both kinds, question by question.
+gives as a text: the question's `context`, or else the passages around it up to the next headings.
+Passages that a search in the tree's collection finds for it, and that have none of the answers,
+become questions without one: most of what a reader is given is of this kind. All files are SQuAD
+JSON, for `finetune_model --train`; `--passages` writes one for `--train_passages`, which has the
+passages of both kinds, question by question.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from qa_service.data.squad import normalize_answer
 from qa_service.evaluation.unanswerable import words_of
 from qa_service.retrieval.build import Choices, Reporter, build
 from qa_service.retrieval.collection import Collection
-from qa_service.retrieval.documents import Document
+from qa_service.retrieval.documents import Document, Passage
 from qa_service.retrieval.formats.markups import markup_of
 from qa_service.retrieval.manifest import MANIFEST_FILE
 from qa_service.retrieval.passages import cut
@@ -41,6 +42,8 @@ _FOUND = 10
 """How many passages are looked at for some without an answer."""
 _UNANSWERED = 2
 """How many of these a question that has an answer is put to; any other is put to all."""
+_SECTION_SIZES = (300, 2_000)
+"""Characters of a section that is joined from passages; drawn evenly between these."""
 
 
 class DocumentQuestion(msgspec.Struct, frozen=True):
@@ -99,8 +102,25 @@ class Tree:
         return [read_text(its.title, its.heading, its.text).text for its in passages]
 
 
-def answered(question: DocumentQuestion, tree: Tree) -> Asked | None:
-    """Puts a question to the passage that has its best answer; None if no passage has one.
+class Source(msgspec.Struct, frozen=True):
+    """Where the answer of a question stands.
+
+    Attributes:
+        passages: Those of the document, in its order.
+        at: Which of them has the answer.
+        answer: As it stands there.
+        start: Its first character's place in the document's text.
+    """
+
+    document: Document
+    passages: Sequence[Passage]
+    at: int
+    answer: str
+    start: int
+
+
+def find_source(question: DocumentQuestion, tree: Tree) -> Source | None:
+    """Finds the passage that has a question's best answer; None if no passage has one.
 
     Of several passages with an answer, the one that shares most words with the context, or with the
     heading and the question.
@@ -109,18 +129,27 @@ def answered(question: DocumentQuestion, tree: Tree) -> Asked | None:
     markup = markup_of(question.document) or "text"
     context = render_fragment(question.context, markup) if question.context else ""
     wanted = set(words_of(context or f"{question.heading} {question.question}"))
-    passages = [(its, document.text[its.start : its.end]) for its in cut(document)]
+    passages = list(cut(document))
+    texts = [document.text[its.start : its.end] for its in passages]
     for answer in question.answers:
         found = [
-            (_share(f"{its.heading} {text}", wanted), its.heading, text, match)
-            for its, text in passages
+            (_share(f"{passages[at].heading} {text}", wanted), at, match)
+            for at, text in enumerate(texts)
             if (match := _find(answer, markup, text, question.question))
         ]
         if found:
-            _, heading, text, match = max(found, key=lambda one: one[0])
-            read = read_text(document.title, heading, text)
-            return Asked(question, read.text, match[0], read.start + match.start())
+            _, at, match = max(found, key=lambda one: one[0])
+            start = passages[at].start + match.start()
+            return Source(document, passages, at, match[0], start)
     return None
+
+
+def answered(question: DocumentQuestion, source: Source) -> Asked:
+    """Puts a question to the passage that has its answer, as a reader is given it."""
+    passage = source.passages[source.at]
+    text = source.document.text[passage.start : passage.end]
+    read = read_text(source.document.title, passage.heading, text)
+    return Asked(question, read.text, source.answer, read.start + source.start - passage.start)
 
 
 def in_section(question: DocumentQuestion) -> Asked | None:
@@ -132,6 +161,23 @@ def in_section(question: DocumentQuestion) -> Asked | None:
     found = (_find(answer, markup, text, question.question) for answer in question.answers)
     match = next(filter(None, found), None)
     return Asked(question, text, match[0], match.start()) if match else None
+
+
+def among_neighbours(question: DocumentQuestion, source: Source, rng: random.Random) -> Asked:
+    """Puts a question to the passage of its answer with those around it, up to the next headings.
+
+    How many characters around it is drawn.
+    """
+    document, own = source.document, source.passages[source.at]
+    size = rng.uniform(*_SECTION_SIZES)
+    begin = own.start - rng.uniform(0, size)
+    headings = [heading.start for heading in document.headings]
+    begin = max([begin, *(start for start in headings if start <= own.start)])
+    end = min([begin + size, *(start for start in headings if start >= own.end)])
+    section = [its for its in source.passages if begin <= its.start and its.end <= end]
+    start = min(its.start for its in [own, *section])
+    text = document.text[start : max(its.end for its in [own, *section])]
+    return Asked(question, text, source.answer, source.start - start)
 
 
 def _share(text: str, wanted: set[str]) -> float:
@@ -240,16 +286,20 @@ def main() -> int:
             archive = flags.data / group / f"docs_{question.tree}.tar.gz"
             if archive not in trees:
                 trees[archive] = open_tree(archive, flags.work)
-            of_one = [asked] if (asked := answered(question, trees[archive])) else []
+            source = find_source(question, trees[archive])
             found = unanswered(question, trees[archive], rng)
-            with_answer += of_one
             without += found
-            if question.answers and not of_one:
+            if source:
+                with_answer.append(answered(question, source))
+                passages += [with_answer[-1], *found]
+            elif question.answers:
                 _LOG.warning("%s: no passage has the answer to %r", path, question.question)
             else:
-                passages += [*of_one, *found]
-            if question.context and (asked := in_section(question)):
-                in_sections.append(asked)
+                passages += found
+            if question.context:
+                in_sections += [asked] if (asked := in_section(question)) else []
+            elif source:
+                in_sections.append(among_neighbours(question, source, rng))
     write_squad(with_answer, flags.output)
     if flags.sections:
         write_squad(in_sections, flags.sections)

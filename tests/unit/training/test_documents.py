@@ -7,13 +7,17 @@ import random
 import pytest
 
 from qa_service.data.squad import read_squad
+from qa_service.retrieval.documents import Document, Heading, Passage
 from tests.support import present
 from training import documents
 from training.documents import (
     Asked,
     DocumentQuestion,
+    Source,
     Tree,
+    among_neighbours,
     answered,
+    find_source,
     in_section,
     read_lines,
     unanswered,
@@ -54,7 +58,8 @@ def question(words, *answers, **fields):
 
 
 def test_an_answer_is_found_in_its_passage_below_title_and_headings(tree):
-    asked = present(answered(question("How often does a client try?", "*three times*"), tree))
+    about_tries = question("How often does a client try?", "*three times*")
+    asked = answered(about_tries, present(find_source(about_tries, tree)))
     assert asked.answer == "three times"
     assert asked.text[asked.start :].startswith("three times")
     assert asked.text.startswith("Guide")
@@ -63,17 +68,17 @@ def test_an_answer_is_found_in_its_passage_below_title_and_headings(tree):
 
 def test_of_several_places_the_line_that_shares_the_questions_words_has_the_answer(tree):
     about_ports = question("Which port has the management page?", "15672", "5672")
-    asked = present(answered(about_ports, tree))
+    asked = answered(about_ports, present(find_source(about_ports, tree)))
     line = asked.text[asked.start :].partition("\n")[0]
     assert line == "15672; Use: the management page"
 
 
 def test_an_answer_that_no_passage_has_gives_nothing(tree):
-    assert answered(question("Who wrote it?", "Ada"), tree) is None
+    assert find_source(question("Who wrote it?", "Ada"), tree) is None
 
 
 def test_an_answer_is_no_part_of_a_longer_word(tree):
-    assert answered(question("Which port?", "672"), tree) is None
+    assert find_source(question("Which port?", "672"), tree) is None
 
 
 def test_passages_without_the_answer_are_what_the_search_finds(tree):
@@ -99,6 +104,33 @@ def test_a_section_is_a_text_without_headings_from_elsewhere():
     assert asked.text[asked.start :].startswith("three times")
     assert in_section(question("Who wrote it?", "Ada", context=context)) is None
     assert present(in_section(question("Who wrote it?", context=context))).start == -1
+
+
+def source_in(*passages, at):
+    """An answer "b" in one of a document's passages; "#" begins a heading."""
+    text = "\n".join(passages)
+    starts = [text.index(words) for words in passages]
+    headings = tuple(
+        Heading(start, 1, words)
+        for start, words in zip(starts, passages, strict=True)
+        if words.startswith("#")
+    )
+    cut = [
+        Passage(start, start + len(words))
+        for start, words in zip(starts, passages, strict=True)
+        if not words.startswith("#")
+    ]
+    start = text.index("b")
+    return Source(Document("guide.md", "", text, headings), cut, at, "b", start)
+
+
+@pytest.mark.parametrize(("size", "section"), [(100, "two\nb\nthree"), (1, "b")])
+def test_a_section_is_the_passages_between_headings_up_to_a_size(monkeypatch, size, section):
+    monkeypatch.setattr(documents, "_SECTION_SIZES", (size, size))
+    source = source_in("one", "# x", "two", "b", "three", "# y", "four", at=2)
+    asked = [among_neighbours(question("What?", "b"), source, random.Random(n)) for n in range(9)]
+    assert max((one.text for one in asked), key=len) == section
+    assert all(one.text[one.start] == "b" for one in asked)
 
 
 def test_a_written_file_is_read_as_squad(tmp_path):
