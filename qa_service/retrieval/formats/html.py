@@ -20,6 +20,19 @@ _HIDDEN = frozenset({
 _APART = frozenset({"nav", "footer"})
 """What belongs to the site and not to the page."""
 _APART_ROLES = frozenset({"navigation", "contentinfo", "search"})
+_APART_CLASSES = frozenset({"navheader", "navfooter"})
+"""DocBook's."""
+_NAVIGATION = re.compile(
+    r"(?:\b|_)(?:(?:doc|top|site|page|local)?nav(?:bar|igation|links?)?"
+    r"|(?:main|sub|search|top)?menu|breadcrumbs?|(?:sphinx)?sidebar|pag(?:er|ination)|toc|related"
+    r")\d*(?:\b|_)",
+    re.IGNORECASE,
+)
+"""Classes and ids of what leads elsewhere, where no element says so."""
+_LINKED_SHARE = 0.6
+"""Of the letters of such an element; one with fewer in links is text."""
+_MAX_LOOKED_CHARS = 2_000_000
+"""In such elements of a page, of which each counts as 5,000 at least: they may nest."""
 _BLOCKS = frozenset({
     "address", "article", "aside", "blockquote", "body", "dd", "details", "dialog", "div", "dl",
     "dt", "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5",
@@ -46,6 +59,8 @@ _SCRIPT_TEMPLATE = re.compile(
     r"<script\b[^>]*\btype=[\"']?text/(?:x-handlebars-template|x-template|template|html)\b[^>]*>",
     re.I,
 )
+_PERMALINKS = frozenset({"¶", "#", "§", "🔗"})
+"""What a link to the heading that it stands in shows."""
 _HIDING = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 _MAX_NODES = 20_000_000
 _MAX_SCRIPTS = 4
@@ -119,6 +134,9 @@ class _Page:
         """How many tables are around this."""
         self._arrangements: list[int] = []
         """Open tables that hold no data."""
+        self._left_out: LexborNode | None = None
+        """The element that was left out last."""
+        self._num_looked_chars = 0
 
     def read(self, root: LexborNode) -> None:
         node, count = self._open(root), 0
@@ -143,7 +161,12 @@ class _Page:
         if tag == "-text":
             self._words.append(node.text_content or "")
             return None
-        if tag in _HIDDEN or tag[0] in "-!" or _is_left_out(node, tag):
+        if tag in _HIDDEN or tag[0] in "-!":
+            return None
+        if _is_left_out(node, tag) or self._is_navigation(node, tag):
+            self._left_out = node
+            return None
+        if tag == "a" and node.text().strip() in _PERMALINKS:
             return None
         if tag in _BLOCKS:
             self._end_block()
@@ -158,6 +181,21 @@ class _Page:
         elif tag in {"sup", "sub"}:
             self._scripts = [*self._scripts[-_MAX_SCRIPTS:], len(self._words)]
         return node.child
+
+    def _is_navigation(self, node: LexborNode, tag: str) -> bool:
+        """Whether an element is named as navigation, and most of it is links."""
+        given = node.attributes
+        if tag not in _BLOCKS or tag == "body" or not ("class" in given or "id" in given):
+            return False
+        if given.get("class") in _APART_CLASSES:
+            return True
+        if not _NAVIGATION.search(f"{given.get('class')} {given.get('id')}"):
+            return False
+        if self._num_looked_chars > _MAX_LOOKED_CHARS:
+            return False
+        self._num_looked_chars += max(5_000, len(node.text()))
+        linked = sum(_num_letters(link) for link in node.css("a"))
+        return linked >= _LINKED_SHARE * _num_letters(node)
 
     def _open_block(self, node: LexborNode, tag: str) -> None:
         if tag in _LISTS:
@@ -187,7 +225,7 @@ class _Page:
             return  # one that holds data
         if tag in {"sup", "sub"}:
             self._end_script(node, tag)
-        if tag not in _BLOCKS or (tag != "table" and _is_left_out(node, tag)):
+        if tag not in _BLOCKS or node is self._left_out:
             return
         if tag in _HEADINGS:
             words, self._words = _joined(self._words), []
@@ -254,6 +292,11 @@ class _Page:
             self._out.code("".join(words).replace(_BREAK, "\n"), self._line)
         else:
             self._out.paragraph(_joined(words), self._line)
+
+
+def _num_letters(node: LexborNode) -> int:
+    """How long its text is without white space."""
+    return len("".join(node.text().split()))
 
 
 def _line_of(node: LexborNode, default: int) -> int:

@@ -105,6 +105,13 @@ HTML = [
     ("<table><tr><th>Type:</th><td>int</td></tr></table>", "Type: int"),
     ("<tr><td>1</td><td>2</td></tr>", "1; 2"),
     ("<nav>menu</nav><p>text<footer>mine</footer><p hidden>x<p style='display: none'>y", "text"),
+    (
+        "<div class='menu main'><ul><li><a>Home</a><li><a>Buy</a></ul></div><div id=toc_2>see "
+        "<a>1. Use</a></div><div class='toc'>The list of all modules is in <a>here</a>.</div>",
+        "The list of all modules is in here.",
+    ),
+    ("<div class=navheader><p>A long title <a>Next</a></div><p class=menubar>text", "text"),
+    ("<h2>Use<a class=headerlink href=#use>¶</a></h2><p>see <a href=#c>C#</a>", "Use\n\nsee C#"),
     ("<pre>a\n  b</pre>", "a\n  b"),
     ("<dl><dt>term<dd>what it is</dl>", "term: what it is"),
     ("10<sup>6</sup> H<sub>2</sub>O a<sup><a href=#n>1</a></sup>", "10^6 H2O a"),
