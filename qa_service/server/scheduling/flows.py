@@ -217,6 +217,8 @@ class Flows:
 
     def _start_equal(self) -> None:
         """On an idle machine no flow has a debt: only those of long texts are kept."""
+        if self._has_texts:
+            self._end_turns_for_texts()
         kept = [flow for flow in self._flows.values() if flow.reserved or flow.sort_key]
         self._flows = {flow.name: flow for flow in kept}
         self._without_turn = {flow.name: flow for flow in kept if flow.sort_key is None}

@@ -170,6 +170,16 @@ def test_waiting_work_is_counted_by_flow():
     assert queue.flows.cost == 0.0
 
 
+def test_a_flow_is_forgotten_when_its_text_ends_and_then_its_last_request_leaves():
+    queue = scheduler()
+    text, short = make_ticket(flow="a", cost=50.0), make_ticket(flow="a")
+    queue.begin(text)
+    queue.add(short)
+    queue.flows.reserve(text, -50.0)
+    queue.remove(short)
+    assert len(queue.flows) == 0
+
+
 def test_cost_until_done_counts_short_flows_as_continuing_and_long_texts_once():
     queue = scheduler(make_ticket(flow="short", weight=2.0))
     queue.begin(make_ticket(flow="long", cost=50.0))
