@@ -19,13 +19,13 @@ from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer
-from tqdm import tqdm
 
 from qa_service.data.squad import SquadQuestion
 from qa_service.errors import QuestionTooLongError
 from qa_service.instance.arrays import FloatArray, LogitsFunction
 from qa_service.instance.reader.reader import padded
 from qa_service.instance.reader.windows import Window, WindowBuilder
+from qa_service.progress import progress_bar
 
 _SAVED_EVERY = 512
 """Questions: what a run that is cut off loses at most."""
@@ -106,7 +106,7 @@ def label_questions(
     labels = SoftLabels(destination) if destination.exists() else SoftLabels()
     windows = WindowBuilder(tokenizer, _MAX_TOKENS, 0)
     left = [question for question in questions if labels.get(question) is None]
-    bar = tqdm(total=len(left), unit="question", disable=None)
+    bar = progress_bar(total=len(left), unit="question")
     for first in range(0, len(left), _SAVED_EVERY):
         chunk = left[first : first + _SAVED_EVERY]
         rows = [(q, row) for q in chunk if (row := _only_window(windows, q)) is not None]

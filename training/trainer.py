@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from tqdm import tqdm
 
 from qa_service.evaluation.measures import Metrics
+from qa_service.progress import progress_bar
 from training.features import Features, TrainingBatch, collate
 
 _CHECKPOINT_FILE = "checkpoint.pt"
@@ -81,9 +81,7 @@ class Trainer:
         """
         self._resume(len(batches))
         losses: list[float] = []
-        bar = tqdm(
-            total=len(batches), initial=self._steps_done, unit="batch", mininterval=5, disable=None
-        )
+        bar = progress_bar(total=len(batches), initial=self._steps_done, unit="batch")
         for numbers in batches[self._steps_done :]:
             began = time.monotonic()
             batch = collate([rows[i] for i in numbers], pad_token_id)
