@@ -4,14 +4,15 @@
 
 A line of a question file has `tree`, `document`, `question`, `answers` (any of them is right; none
 if the documents do not answer), `kind`, and `context`, the section with the answer as it stands in
-the file. A tree has its documents in `docs/TREE`, or in `docs`. Each tree is indexed, and asked
-through a server. An answer is right if its F1 with an accepted one is at least 0.5, and "no answer"
-if there is none.
+the file, or else the passages around the answer, so many as are drawn. A tree has its documents in
+`docs/TREE`, or in `docs`. Each tree is indexed, and asked through a server. An answer is right if
+its F1 with an accepted one is at least 0.5, and "no answer" if there is none.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,13 @@ from qa_service.encoder_folder import DEFAULT_ENCODER
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.encoder import SharedEncoder
 from qa_service.retrieval.rendering import render_fragment
-from training.documents import DocumentQuestion, read_lines
+from training.documents import (
+    DocumentQuestion,
+    Tree,
+    among_neighbours,
+    find_source,
+    read_lines,
+)
 
 RIGHT = 0.5
 DEPTHS = (1, 5, 10)
@@ -57,20 +64,29 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def measure(
-    server: RunningServer, questions: Sequence[DocumentQuestion], folder: Path
+    server: RunningServer, questions: Sequence[DocumentQuestion], documents: Path, folder: Path
 ) -> list[Asked]:
     """Asks a tree's questions, of its collection in `folder` and of their sections."""
-    tree = questions[0].tree
+    name, tree = questions[0].tree, Tree(documents, folder)
     collection = Collection(folder, SharedEncoder(DEFAULT_ENCODER))
-    found = ask(server, [(one.question, None) for one in questions], collection=tree)
-    having = [one for one in questions if one.context]
-    pairs = [(one.question, render_fragment(one.context, one.document)) for one in having]
+    found = ask(server, [(one.question, None) for one in questions], collection=name)
+    texts = [section_of(one, tree) for one in questions]
+    pairs = [(one.question, text) for one, text in zip(questions, texts, strict=True) if text]
     read = iter(ask(server, pairs, top_k=2))
-    sections = [next(read) if one.context else None for one in questions]
+    sections = [next(read) if text else None for text in texts]
     return [
         Asked(one, answer.answer, _read(section), _forced(section), rank(one, collection))
         for one, answer, section in zip(questions, found, sections, strict=True)
     ]
+
+
+def section_of(question: DocumentQuestion, tree: Tree) -> str:
+    """The section that has a question's answer; "" if it has none."""
+    if question.context:
+        return render_fragment(question.context, question.document)
+    if source := find_source(question, tree):
+        return among_neighbours(question, source, random.Random(question.question)).text
+    return ""
 
 
 def _read(section: Answer | None) -> str:
@@ -168,10 +184,15 @@ def run(
     for one in questions:
         by_tree.setdefault(one.tree, []).append(one)
     started_s = time.perf_counter()
-    collections = {tree: index(folder, tree, [_or_itself(documents, tree)]) for tree in by_tree}
+    folders = {tree: _or_itself(documents, tree) for tree in by_tree}
+    collections = {tree: index(folder, tree, [its]) for tree, its in folders.items()}
     indexed_s = time.perf_counter() - started_s
     with serving(model, folder, collections) as server:
-        asked = [one for t, of in by_tree.items() for one in measure(server, of, collections[t])]
+        asked = [
+            one
+            for tree, its in by_tree.items()
+            for one in measure(server, its, folders[tree], collections[tree])
+        ]
         took = latencies(server, questions)
         memory = peak_mib([server.process.pid, *server.worker_pids()])
     passages = sum(Collection(path).head.passages for path in collections.values())
