@@ -20,8 +20,9 @@ for file in train_squad train_nq; do
     $python -m training.finetune_model "${teacher[@]}" --label "$data/$file.json.gz" "$out/labels.npz"
 done
 
-# Passages of documents, whole sections, and passages that lack the answer. (docs/TRAINING.md's eighteenth
-# round has what `--train_passages` is worth, in which the passages of a question compete.)
+# Passages of documents, whole sections, and passages that lack the answer; of trees that are not in
+# docs_train the questions are left out. (docs/TRAINING.md's eighteenth and nineteenth rounds have what
+# `--train_passages` is worth, in which the passages of a question compete.)
 $python -m training.documents "$data/docs_train" --questions training/questions/*.jsonl \
     --work "$out/work" --output "$out/docs.json.gz" --sections "$out/sections.json.gz" \
     --unanswered "$out/none.json.gz"
@@ -36,7 +37,7 @@ for seed in 1 2; do
         --train_sentences "$data/unlabelled_squad_sentences.json.gz=${LABELLED:-12000}" \
         "$data/train_qamr.json.gz=${QAMR:-3000}" \
         --train "$data/train_squad.json.gz=${SQUAD:-6000}" "$data/train_nq.json.gz=${NQ:-3000}" \
-        "$out/docs.json.gz" "$out/sections.json.gz=${SECTIONS:-2400}" "$out/none.json.gz=${NONE:-3000}" \
+        "$out/docs.json.gz" "$out/sections.json.gz=${SECTIONS:-6000}" "$out/none.json.gz=${NONE:-3000}" \
         --max_tokens 320 \
         --dev "$data/dev.json" --output_dir "$out/student$seed"
 done

@@ -15,12 +15,14 @@ passages of both kinds, question by question.
 from __future__ import annotations
 
 import argparse
+import functools
 import gzip
 import json
 import logging
 import random
 import re
 import tarfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -84,10 +86,14 @@ class Tree:
 
     def __init__(self, folder: Path, index: Path) -> None:
         self._folder = folder
+        self._index = index
         self._documents: dict[str, Document] = {}
         if not (index / MANIFEST_FILE).exists():
             build(Choices(sources=(folder,), output=index, embeddings=False), Reporter())
-        self._collection = Collection(index)
+
+    @functools.cached_property
+    def _collection(self) -> Collection:
+        return Collection(self._index)
 
     def document(self, name: str) -> Document:
         """A document of the tree, as the server has it."""
@@ -125,6 +131,8 @@ def find_source(question: DocumentQuestion, tree: Tree) -> Source | None:
     Of several passages with an answer, the one that shares most words with the context, or with the
     heading and the question.
     """
+    if not question.answers:
+        return None
     document = tree.document(question.document)
     markup = markup_of(question.document) or "text"
     context = render_fragment(question.context, markup) if question.context else ""
@@ -243,6 +251,12 @@ def write_squad(asked: Sequence[Asked], path: Path) -> None:
         json.dump({"data": data}, file, ensure_ascii=False)
 
 
+def missing_trees(questions: Sequence[DocumentQuestion], group: Path) -> Counter[str]:
+    """The archives that are not in a group's folder, and how many questions are of each."""
+    names = Counter(f"docs_{question.tree}.tar.gz" for question in questions)
+    return Counter({name: count for name, count in names.items() if not (group / name).exists()})
+
+
 def open_tree(archive: Path, work: Path) -> Tree:
     """Unpacks `docs_TREE.tar.gz` in a folder for this, once, and indexes it."""
     name = archive.name.removeprefix("docs_").removesuffix(".tar.gz")
@@ -282,8 +296,14 @@ def main() -> int:
     passages: list[Asked] = []
     for path in [*sorted(flags.data.glob("*/questions.jsonl")), *flags.questions]:
         group = path.parent.name if path.stem == "questions" else path.stem
-        for question in read_lines(path):
+        lines = list(read_lines(path))
+        missing = missing_trees(lines, flags.data / group)
+        for name, count in missing.items():
+            _LOG.warning("%s: %d questions left out, no %s", path, count, name)
+        for question in lines:
             archive = flags.data / group / f"docs_{question.tree}.tar.gz"
+            if archive.name in missing:
+                continue
             if archive not in trees:
                 trees[archive] = open_tree(archive, flags.work)
             source = find_source(question, trees[archive])

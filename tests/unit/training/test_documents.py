@@ -19,6 +19,7 @@ from training.documents import (
     answered,
     find_source,
     in_section,
+    missing_trees,
     read_lines,
     unanswered,
     write_squad,
@@ -75,6 +76,10 @@ def test_of_several_places_the_line_that_shares_the_questions_words_has_the_answ
 
 def test_an_answer_that_no_passage_has_gives_nothing(tree):
     assert find_source(question("Who wrote it?", "Ada"), tree) is None
+
+
+def test_a_question_without_an_answer_needs_no_document(tree):
+    assert find_source(DocumentQuestion("docs", "", "Why?", ()), tree) is None
 
 
 def test_an_answer_is_no_part_of_a_longer_word(tree):
@@ -141,6 +146,12 @@ def test_a_written_file_is_read_as_squad(tmp_path):
     with_answer, without = read_squad(tmp_path / "made.json.gz")
     assert (with_answer.answers, with_answer.answer_starts) == (("15672",), (6,))
     assert without.is_impossible
+
+
+def test_questions_of_trees_that_are_not_there_are_counted(tmp_path):
+    (tmp_path / "docs_here.tar.gz").touch()
+    questions = [DocumentQuestion(tree, "a.md", "Why?", ()) for tree in ("here", "gone", "gone")]
+    assert missing_trees(questions, tmp_path) == {"docs_gone.tar.gz": 2}
 
 
 def test_the_kept_question_files_are_whole():
