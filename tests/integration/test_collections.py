@@ -19,7 +19,7 @@ from tests.programs import run_python
 from tests.support import all_of, present
 from tests.unit.retrieval.test_open_search import Cluster
 
-TELEPHONE = "Alexander Graham Bell patented the telephone in 1876. It carried speech over a wire.\n"
+TELEPHONE = "Alexander Bell patented the telephone in 1876. It carried speech over a wire.\n"
 
 
 class Folders:
@@ -150,24 +150,24 @@ def test_a_collection_indexed_while_serving_is_served_after_sighup(builtin_model
     folders = Folders(tmp_path)
     asked = {"question": "Who patented the telephone?", "collection": "machines"}
     with running_server(builtin_model, "--config", str(folders.file), *EXACT_ENGINE) as server:
-        assert server.ask(**asked)["answer"] != "Alexander Graham Bell"
+        assert server.ask(**asked)["answer"] != "Alexander Bell"
         write_documents(folders.documents, {"people/bell.txt": TELEPHONE})
         index(folders.documents, folders.collection, update=True)
         server.signal(signal.SIGHUP)
         server.wait_for_log("collection machines: the new index is served")
         reply = server.ask(**asked)
-        assert reply["answer"] == "Alexander Graham Bell"
+        assert reply["answer"] == "Alexander Bell"
         assert reply["passage"]["document"] == "people/bell.txt"
 
         folders.write(f'[collections.more]\npath = "{folders.collection}"\nmax_passages = 1\n')
         server.signal(signal.SIGHUP)
         server.wait_for_log("collection more is served")
-        assert server.ask(**{**asked, "collection": "more"})["answer"] == "Alexander Graham Bell"
+        assert server.ask(**{**asked, "collection": "more"})["answer"] == "Alexander Bell"
 
         folders.write('[collections.more]\npath = "nowhere"\n')
         server.signal(signal.SIGHUP)
         server.wait_for_log("collection more stays as it is: nowhere is no collection")
-        assert server.ask(**{**asked, "collection": "more"})["answer"] == "Alexander Graham Bell"
+        assert server.ask(**{**asked, "collection": "more"})["answer"] == "Alexander Bell"
 
 
 BOUND_BY_MODES = ("setpriv", "--bounding-set=-dac_override") if os.getuid() == 0 else ()
@@ -196,7 +196,7 @@ def test_a_collection_that_cannot_be_written_is_served_and_opened_again(builtin_
         server.signal(signal.SIGHUP)
         server.wait_for_log("collection machines: the new index is served")
         reply = server.ask(question="Who patented the telephone?", collection=name)
-        assert reply["answer"] == "Alexander Graham Bell"
+        assert reply["answer"] == "Alexander Bell"
 
 
 def test_the_collections_of_a_folder_are_served_by_their_names(builtin_model, tmp_path):
@@ -213,7 +213,7 @@ def test_the_collections_of_a_folder_are_served_by_their_names(builtin_model, tm
         index(tmp_path / "people", place / "bell")
         server.signal(signal.SIGHUP)
         server.wait_for_log("collection bell is served")
-        assert server.ask(**asked)["answer"] == "Alexander Graham Bell"
+        assert server.ask(**asked)["answer"] == "Alexander Bell"
 
 
 FILLER = "The river runs by the old stone mill and on to the sea, past fields and farms. " * 40
