@@ -28,6 +28,9 @@ VOCABULARY = "the vocabulary"
 MEASURED_SLACK = 3.0
 """What is tolerated, as a multiple of the largest difference seen when the file was prepared: other
 processors have other kernels, and in int8 a row's logits change with its batch."""
+ROUNDED_SLACK = 5.0
+"""The same below float32, where a shape that is compiled later rounds elsewhere: in int8 with bf16
+a row of `builtin-base` is 3.1 times as far off in static shapes as the median row was measured."""
 EXACT_SLACK = 10.0
 """In float32 no more is tolerated than this multiple of the catalogue's tolerance: an engine that
 computed wrongly when the model was prepared is no measure."""
@@ -95,11 +98,13 @@ def tolerance_of(manifest: Manifest, kind: Kind, device: str) -> Callable[[str],
     if not measured:
         return lambda _: ROWS[kind].tolerance
     usual = statistics.median(measured.values())
-    most = EXACT_SLACK * ROWS[kind].tolerance if kind[1] == "fp32" else math.inf
+    is_exact = kind[1] == "fp32"
+    slack = MEASURED_SLACK if is_exact else ROUNDED_SLACK
+    most = EXACT_SLACK * ROWS[kind].tolerance if is_exact else math.inf
 
     def tolerance(name: str) -> float:
         its = measured.get(VOCABULARY if name.startswith(VOCABULARY) else name, 0.0)
-        return min(most, max(MIN_TOLERANCE, MEASURED_SLACK * max(its, usual)))
+        return min(most, max(MIN_TOLERANCE, slack * max(its, usual)))
 
     return tolerance
 

@@ -15,6 +15,7 @@ from qa_service.instance.engines.outputs import EngineFaultError, marked
 from qa_service.instance.model_folder.known_answers import (
     MEASURED_SLACK,
     MIN_TOLERANCE,
+    ROUNDED_SLACK,
     VOCABULARY,
     tolerance_of,
 )
@@ -235,12 +236,14 @@ def tolerance(differences, kind=("onnx", "int8"), device="cpu"):
 def test_tolerance_is_the_prepared_difference_times_the_slack():
     measured = {"onnx int8": {"usual": 0.2, "far off": 0.6, VOCABULARY: 0.3}}
     found = tolerance(measured)
-    assert found("far off") == pytest.approx(0.6 * MEASURED_SLACK)
-    assert found("usual") == found("not measured") == pytest.approx(0.3 * MEASURED_SLACK)
-    assert found(f"{VOCABULARY}, row 3") == pytest.approx(0.3 * MEASURED_SLACK)
+    assert found("far off") == pytest.approx(0.6 * ROUNDED_SLACK)
+    assert found("usual") == found("not measured") == pytest.approx(0.3 * ROUNDED_SLACK)
+    assert found(f"{VOCABULARY}, row 3") == pytest.approx(0.3 * ROUNDED_SLACK)
     wrong_when_prepared = tolerance({"onnx fp32": {"a": 7.0}}, ("onnx", "fp32"))
     assert wrong_when_prepared("a") == 10 * ROWS["onnx", "fp32"].tolerance
-    assert tolerance({"onnx fp32": {"a": 1e-7}}, ("onnx", "fp32"))("a") == MIN_TOLERANCE
+    exact = tolerance({"onnx fp32": {"a": 1e-7, "b": 1e-4, "c": 1e-7}}, ("onnx", "fp32"))
+    assert exact("a") == MIN_TOLERANCE
+    assert exact("b") == pytest.approx(1e-4 * MEASURED_SLACK)
 
 
 def test_on_another_device_or_unmeasured_the_catalogue_has_the_tolerance():
