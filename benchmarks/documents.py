@@ -4,7 +4,7 @@
 
 A line of a question file has `tree`, `document`, `question`, `answers` (any of them is right; none
 if the documents do not answer), `kind`, and `context`, the section with the answer as it stands in
-the file, or else the passages around the answer, so many as are drawn. A tree has its documents in
+the file, or else some passages around the answer. A tree has its documents in
 `docs/TREE`, or in `docs`. Each tree is indexed, and asked through a server. An answer is right if
 its F1 with an accepted one is at least 0.5, and "no answer" if there is none.
 """
@@ -33,8 +33,8 @@ from qa_service.retrieval.rendering import render_fragment
 from training.documents import (
     DocumentQuestion,
     Tree,
-    among_neighbours,
-    find_source,
+    around_answer,
+    locate,
     read_lines,
 )
 
@@ -84,8 +84,8 @@ def section_of(question: DocumentQuestion, tree: Tree) -> str:
     """The section that has a question's answer; "" if it has none."""
     if question.context:
         return render_fragment(question.context, question.document)
-    if source := find_source(question, tree):
-        return among_neighbours(question, source, random.Random(question.question)).text
+    if located := locate(question, tree):
+        return around_answer(question, located, random.Random(question.question)).text
     return ""
 
 

@@ -108,7 +108,7 @@ class Tree:
         return [read_text(its.title, its.heading, its.text).text for its in passages]
 
 
-class Source(msgspec.Struct, frozen=True):
+class Located(msgspec.Struct, frozen=True):
     """Where the answer of a question stands.
 
     Attributes:
@@ -125,7 +125,7 @@ class Source(msgspec.Struct, frozen=True):
     start: int
 
 
-def find_source(question: DocumentQuestion, tree: Tree) -> Source | None:
+def locate(question: DocumentQuestion, tree: Tree) -> Located | None:
     """Finds the passage that has a question's best answer; None if no passage has one.
 
     Of several passages with an answer, the one that shares most words with the context, or with the
@@ -148,16 +148,16 @@ def find_source(question: DocumentQuestion, tree: Tree) -> Source | None:
         if found:
             _, at, match = max(found, key=lambda one: one[0])
             start = passages[at].start + match.start()
-            return Source(document, passages, at, match[0], start)
+            return Located(document, passages, at, match[0], start)
     return None
 
 
-def answered(question: DocumentQuestion, source: Source) -> Asked:
+def answered(question: DocumentQuestion, located: Located) -> Asked:
     """Puts a question to the passage that has its answer, as a reader is given it."""
-    passage = source.passages[source.at]
-    text = source.document.text[passage.start : passage.end]
-    read = read_text(source.document.title, passage.heading, text)
-    return Asked(question, read.text, source.answer, read.start + source.start - passage.start)
+    passage = located.passages[located.at]
+    text = located.document.text[passage.start : passage.end]
+    read = read_text(located.document.title, passage.heading, text)
+    return Asked(question, read.text, located.answer, read.start + located.start - passage.start)
 
 
 def in_section(question: DocumentQuestion) -> Asked | None:
@@ -171,21 +171,21 @@ def in_section(question: DocumentQuestion) -> Asked | None:
     return Asked(question, text, match[0], match.start()) if match else None
 
 
-def among_neighbours(question: DocumentQuestion, source: Source, rng: random.Random) -> Asked:
+def around_answer(question: DocumentQuestion, located: Located, rng: random.Random) -> Asked:
     """Puts a question to the passage of its answer with those around it, up to the next headings.
 
     How many characters around it is drawn.
     """
-    document, own = source.document, source.passages[source.at]
+    document, own = located.document, located.passages[located.at]
     size = rng.uniform(*_SECTION_SIZES)
     begin = own.start - rng.uniform(0, size)
     headings = [heading.start for heading in document.headings]
     begin = max([begin, *(start for start in headings if start <= own.start)])
     end = min([begin + size, *(start for start in headings if start >= own.end)])
-    section = [its for its in source.passages if begin <= its.start and its.end <= end]
+    section = [its for its in located.passages if begin <= its.start and its.end <= end]
     start = min(its.start for its in [own, *section])
     text = document.text[start : max(its.end for its in [own, *section])]
-    return Asked(question, text, source.answer, source.start - start)
+    return Asked(question, text, located.answer, located.start - start)
 
 
 def _share(text: str, wanted: set[str]) -> float:
@@ -306,11 +306,11 @@ def main() -> int:
                 continue
             if archive not in trees:
                 trees[archive] = open_tree(archive, flags.work)
-            source = find_source(question, trees[archive])
+            located = locate(question, trees[archive])
             found = unanswered(question, trees[archive], rng)
             without += found
-            if source:
-                with_answer.append(answered(question, source))
+            if located:
+                with_answer.append(answered(question, located))
                 passages += [with_answer[-1], *found]
             elif question.answers:
                 _LOG.warning("%s: no passage has the answer to %r", path, question.question)
@@ -318,8 +318,8 @@ def main() -> int:
                 passages += found
             if question.context:
                 in_sections += [asked] if (asked := in_section(question)) else []
-            elif source:
-                in_sections.append(among_neighbours(question, source, rng))
+            elif located:
+                in_sections.append(around_answer(question, located, rng))
     write_squad(with_answer, flags.output)
     if flags.sections:
         write_squad(in_sections, flags.sections)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
@@ -163,7 +163,8 @@ class _Page:
             return None
         if tag in _HIDDEN or tag[0] in "-!":
             return None
-        if _is_left_out(node, tag) or self._is_navigation(node, tag):
+        given = node.attributes
+        if _is_left_out(given, tag) or (tag in _BLOCKS and self._is_navigation(node, given)):
             self._left_out = node
             return None
         if tag == "a" and node.text().strip() in _PERMALINKS:
@@ -182,10 +183,9 @@ class _Page:
             self._scripts = [*self._scripts[-_MAX_SCRIPTS:], len(self._words)]
         return node.child
 
-    def _is_navigation(self, node: LexborNode, tag: str) -> bool:
+    def _is_navigation(self, node: LexborNode, given: Mapping[str, str | None]) -> bool:
         """Whether an element is named as navigation, and most of it is links."""
-        given = node.attributes
-        if tag not in _BLOCKS or tag == "body" or not ("class" in given or "id" in given):
+        if node.tag == "body" or not ("class" in given or "id" in given):
             return False
         if given.get("class") in _APART_CLASSES:
             return True
@@ -193,9 +193,10 @@ class _Page:
             return False
         if self._num_looked_chars > _MAX_LOOKED_CHARS:
             return False
-        self._num_looked_chars += max(5_000, len(node.text()))
-        linked = sum(_num_letters(link) for link in node.css("a"))
-        return linked >= _LINKED_SHARE * _num_letters(node)
+        text = node.text()
+        self._num_looked_chars += max(5_000, len(text))
+        linked = sum(_num_letters(link.text()) for link in node.css("a"))
+        return linked >= _LINKED_SHARE * _num_letters(text)
 
     def _open_block(self, node: LexborNode, tag: str) -> None:
         if tag in _LISTS:
@@ -294,9 +295,9 @@ class _Page:
             self._out.paragraph(_joined(words), self._line)
 
 
-def _num_letters(node: LexborNode) -> int:
-    """How long its text is without white space."""
-    return len("".join(node.text().split()))
+def _num_letters(text: str) -> int:
+    """How long a text is without white space."""
+    return len("".join(text.split()))
 
 
 def _line_of(node: LexborNode, default: int) -> int:
@@ -308,10 +309,9 @@ def _joined(words: list[str]) -> str:
     return _SPACES.sub(" ", "".join(words)).replace(_BREAK, "\n").strip()
 
 
-def _is_left_out(node: LexborNode, tag: str) -> bool:
+def _is_left_out(given: Mapping[str, str | None], tag: str) -> bool:
     if tag in _APART:
         return True
-    given = node.attributes
     if not given:
         return False
     return (

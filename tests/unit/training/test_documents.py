@@ -13,12 +13,12 @@ from training import documents
 from training.documents import (
     Asked,
     DocumentQuestion,
-    Source,
+    Located,
     Tree,
-    among_neighbours,
     answered,
-    find_source,
+    around_answer,
     in_section,
+    locate,
     missing_trees,
     read_lines,
     unanswered,
@@ -60,7 +60,7 @@ def question(words, *answers, **fields):
 
 def test_an_answer_is_found_in_its_passage_below_title_and_headings(tree):
     about_tries = question("How often does a client try?", "*three times*")
-    asked = answered(about_tries, present(find_source(about_tries, tree)))
+    asked = answered(about_tries, present(locate(about_tries, tree)))
     assert asked.answer == "three times"
     assert asked.text[asked.start :].startswith("three times")
     assert asked.text.startswith("Guide")
@@ -69,21 +69,21 @@ def test_an_answer_is_found_in_its_passage_below_title_and_headings(tree):
 
 def test_of_several_places_the_line_that_shares_the_questions_words_has_the_answer(tree):
     about_ports = question("Which port has the management page?", "15672", "5672")
-    asked = answered(about_ports, present(find_source(about_ports, tree)))
+    asked = answered(about_ports, present(locate(about_ports, tree)))
     line = asked.text[asked.start :].partition("\n")[0]
     assert line == "15672; Use: the management page"
 
 
 def test_an_answer_that_no_passage_has_gives_nothing(tree):
-    assert find_source(question("Who wrote it?", "Ada"), tree) is None
+    assert locate(question("Who wrote it?", "Ada"), tree) is None
 
 
 def test_a_question_without_an_answer_needs_no_document(tree):
-    assert find_source(DocumentQuestion("docs", "", "Why?", ()), tree) is None
+    assert locate(DocumentQuestion("docs", "", "Why?", ()), tree) is None
 
 
 def test_an_answer_is_no_part_of_a_longer_word(tree):
-    assert find_source(question("Which port?", "672"), tree) is None
+    assert locate(question("Which port?", "672"), tree) is None
 
 
 def test_passages_without_the_answer_are_what_the_search_finds(tree):
@@ -111,7 +111,7 @@ def test_a_section_is_a_text_without_headings_from_elsewhere():
     assert present(in_section(question("Who wrote it?", context=context))).start == -1
 
 
-def source_in(*passages, at):
+def located_in(*passages, at):
     """An answer "b" in one of a document's passages; "#" begins a heading."""
     text = "\n".join(passages)
     starts = [text.index(words) for words in passages]
@@ -126,14 +126,14 @@ def source_in(*passages, at):
         if not words.startswith("#")
     ]
     start = text.index("b")
-    return Source(Document("guide.md", "", text, headings), cut, at, "b", start)
+    return Located(Document("guide.md", "", text, headings), cut, at, "b", start)
 
 
 @pytest.mark.parametrize(("size", "section"), [(100, "two\nb\nthree"), (1, "b")])
 def test_a_section_is_the_passages_between_headings_up_to_a_size(monkeypatch, size, section):
     monkeypatch.setattr(documents, "_SECTION_SIZES", (size, size))
-    source = source_in("one", "# x", "two", "b", "three", "# y", "four", at=2)
-    asked = [among_neighbours(question("What?", "b"), source, random.Random(n)) for n in range(9)]
+    located = located_in("one", "# x", "two", "b", "three", "# y", "four", at=2)
+    asked = [around_answer(question("What?", "b"), located, random.Random(n)) for n in range(9)]
     assert max((one.text for one in asked), key=len) == section
     assert all(one.text[one.start] == "b" for one in asked)
 
