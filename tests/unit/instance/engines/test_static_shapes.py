@@ -12,7 +12,7 @@ class Compiler:
 
     def __init__(self, max_bytes=1000, each_bytes=100, first_bytes=0, elsewhere=()):
         self.asked, self.used_bytes, self.each_bytes = [], 5000, each_bytes
-        self.may_end = threading.Event()
+        self.has_begun, self.may_end = threading.Event(), threading.Event()
         self.may_end.set()
         self.now_s, self.in_thread = 0.0, []
         self.shapes = StaticShapes(
@@ -27,6 +27,7 @@ class Compiler:
     def compile(self, tokens):
         self.asked.append(tokens)
         self.in_thread.append(threading.current_thread() is not threading.main_thread())
+        self.has_begun.set()
         self.may_end.wait()
         self.now_s += 0.3
         self.used_bytes += self.each_bytes
@@ -62,6 +63,7 @@ def test_one_length_is_compiled_at_a_time():
     compiler = Compiler()
     compiler.may_end.clear()
     compiler.run(64, OFTEN)
+    compiler.has_begun.wait()
     compiler.run(80, 3 * OFTEN)
     assert compiler.asked == [64]
     compiler.may_end.set()
