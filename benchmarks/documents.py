@@ -29,6 +29,7 @@ from qa_service.data.squad import exact_match, f1_score, normalize_answer
 from qa_service.encoder_folder import DEFAULT_ENCODER
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.encoder import SharedEncoder
+from qa_service.retrieval.manifest import load_head
 from qa_service.retrieval.rendering import render_fragment
 from training.documents import (
     DocumentQuestion,
@@ -195,7 +196,7 @@ def run(
         ]
         took = latencies(server, questions)
         memory = peak_mib([server.process.pid, *server.worker_pids()])
-    passages = sum(Collection(path).head.passages for path in collections.values())
+    passages = sum(load_head(path).passages for path in collections.values())
     groups = groups_of(asked)
     section.raw["groups"] = {name: summary(group) for name, group in groups.items()}
     section.say(table(groups))

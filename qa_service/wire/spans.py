@@ -193,6 +193,8 @@ def _answer(equal: Sequence[_Found], score: float) -> Answer:
 
 def log_sum_exp(values: Sequence[float]) -> float:
     """Log of the sum of exponentials; minus infinity of nothing."""
+    if len(values) == 1:
+        return values[0]
     peak = max(values, default=-math.inf)
     if peak == -math.inf:
         return peak

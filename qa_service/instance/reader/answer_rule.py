@@ -67,16 +67,16 @@ _SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?](?=\S)[^.!?\n]*)*[.!?]?")
 
 
 class AnswerRule:
-    """What may be an answer to one question in one text."""
+    """What may be an answer to one question in one text.
+
+    Attributes:
+        asked: The question's words, in lower case.
+    """
 
     def __init__(self, question: str, text: str) -> None:
+        self.asked = frozenset(map(str.lower, _WORD.findall(question)))
         self._question = question
         self._text = text
-
-    @functools.cached_property
-    def asked(self) -> frozenset[str]:
-        """The question's words, in lower case."""
-        return frozenset(word.lower() for word in _WORD.findall(self._question))
 
     def allows(self, start: int, end: int) -> bool:
         """Whether a span, in code points, may be an answer."""
@@ -85,7 +85,7 @@ class AnswerRule:
             return False
         words = [word.lower() for word in _WORD.findall(text, start, end)]
         known = self.asked | _ARTICLES
-        is_new = any(word not in known for word in words)
+        is_new = not known.issuperset(words)
         if is_new and not (_MAY_BE_MARK.fullmatch(words[0]) and _begins_line(text, start)):
             return True
         return not self._worthless[start:end].all()

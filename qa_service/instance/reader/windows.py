@@ -96,17 +96,18 @@ class PairLayout:
 
     def head(self, question_ids: Int64Array) -> Int64Array:
         """What a row has before its text: int64 [2, n], ids and token types."""
-        question = np.full((2, len(question_ids)), self.question_type, np.int64)
-        question[0] = question_ids
+        question = np.empty((2, len(question_ids)), np.int64)
+        question[0], question[1] = question_ids, self.question_type
         return np.concatenate((self.prefix, question, self.middle), axis=1)
 
     def window(self, head: Int64Array, text_ids: Int64Array, first_token: int = 0) -> Window:
         """The row of a head and some tokens of a text."""
         text_begin = len(head[0])
         text_end = text_begin + len(text_ids)
-        row = np.full((2, text_end + len(self.suffix[0])), self.text_type, np.int64)
+        row = np.empty((2, text_end + len(self.suffix[0])), np.int64)
         row[:, :text_begin] = head
         row[0, text_begin:text_end] = text_ids
+        row[1, text_begin:text_end] = self.text_type
         row[:, text_end:] = self.suffix
         return Window(
             input_ids=row[0],

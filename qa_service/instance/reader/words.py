@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import operator
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Protocol, cast
@@ -60,8 +59,8 @@ _WORD = re.compile(rf"([^\t\n\r {_PUNCTUATION}]+|[{_PUNCTUATION}])")
 """A cut here is one of the tokenizer's too, whatever is within a word."""
 
 _SPACE = " "
-_BETWEEN = np.int64(-1).tobytes()
-"""Between the ids of two chunks, while they are joined."""
+_BEFORE = np.int64(-1).tobytes()
+"""Before the ids of each chunk, while they are joined."""
 _ids_of = operator.itemgetter(0)
 
 
@@ -73,16 +72,16 @@ class JoinedOffsets:
 
     Args:
         words: What is known of each chunk.
-        tokens_until: How many tokens there are before each chunk but the first: int64.
+        first_ids: Where each chunk's ids begin, with one more id before each chunk: int64.
         num_tokens: Of the text.
     """
 
     def __init__(
-        self, text: str, words: Sequence[Word], tokens_until: Int64Array, num_tokens: int
+        self, text: str, words: Sequence[Word], first_ids: Int64Array, num_tokens: int
     ) -> None:
         self._text = text
         self._words = words
-        self._tokens_until = tokens_until
+        self._first_ids = first_ids
         self._num_tokens = num_tokens
 
     def __len__(self) -> int:
@@ -93,17 +92,17 @@ class JoinedOffsets:
         """The start and end of a token, counted from 0; an `IndexError` past the last."""
         if not 0 <= token < self._num_tokens:
             raise IndexError(token)
-        number = bisect_right(self._first_tokens, token) - 1
-        start = self._starts[number]
+        number = int(self._first_tokens.searchsorted(token, side="right")) - 1
+        start = int(self._starts[number])
         _, within = self._words[number]
         if within is None:
-            return start, self._starts[number + 1] - len(_SPACE)
-        first, last = within[token - self._first_tokens[number]]
+            return start, int(self._starts[number + 1]) - len(_SPACE)
+        first, last = within[token - int(self._first_tokens[number])]
         return start + first, start + last
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """The start and end of each token."""
-        places = itertools.pairwise(self._starts)
+        places = itertools.pairwise(self._starts.tolist())
         for (_, within), (start, following) in zip(self._words, places, strict=True):
             if within is None:
                 yield start, following - len(_SPACE)
@@ -112,16 +111,18 @@ class JoinedOffsets:
                     yield start + first, start + last
 
     @cached_property
-    def _first_tokens(self) -> list[int]:
+    def _first_tokens(self) -> Int64Array:
         """Each chunk's first token, or the next one's if it has none."""
-        return [0, *self._tokens_until.tolist()]
+        return self._first_ids - np.arange(len(self._first_ids))
 
     @cached_property
-    def _starts(self) -> list[int]:
+    def _starts(self) -> Int64Array:
         """Where each chunk begins, and where one after the text would."""
-        points = np.frombuffer(self._text.encode("utf-32-le", "surrogatepass"), np.uint32)
-        spaces = np.flatnonzero(points == ord(_SPACE))
-        return [0, *(spaces + 1).tolist(), len(self._text) + 1]
+        text = f"{_SPACE}{self._text}{_SPACE}"
+        code, kind = ("ascii", np.uint8) if text.isascii() else ("utf-32-le", np.uint32)
+        points = np.frombuffer(text.encode(code, "surrogatepass"), kind)
+        starts: Int64Array = (points == ord(_SPACE)).nonzero()[0]
+        return starts
 
 
 class Words:
@@ -209,11 +210,11 @@ def _joined(text: str, words: list[Word | None]) -> Tokens | None:
     if None in words:
         return None
     known = cast(list[Word], words)
-    ids = np.frombuffer(_BETWEEN.join(map(_ids_of, known)), np.int64)
+    ids = np.frombuffer(_BEFORE.join([b"", *map(_ids_of, known)]), np.int64)
     is_token = ids >= 0
-    between = np.flatnonzero(~is_token)
+    first_ids = (~is_token).nonzero()[0]
     ids = ids[is_token]
-    return ids, JoinedOffsets(text, known, between - np.arange(len(between)), len(ids))
+    return ids, JoinedOffsets(text, known, first_ids, len(ids))
 
 
 def _put_together(pieces: Sequence[str], words: Sequence[Word | None]) -> Word | None:
