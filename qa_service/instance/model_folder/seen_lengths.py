@@ -49,10 +49,10 @@ class SeenLengths:
         """Whether any length has been counted."""
         return bool(self._counts)
 
-    def count(self, tokens: int, rows: int = 1) -> int:
-        """Counts rows of a length; returns how many have been counted of it."""
-        num_rows = self._counts[tokens] + rows
-        self.add({tokens: rows})
+    def count(self, tokens: int) -> int:
+        """Counts a row of a length; returns how many have been counted of it."""
+        num_rows = self._counts[tokens] + 1
+        self.add({tokens: 1})
         return num_rows
 
     def add(self, num_rows: Mapping[int, int]) -> None:

@@ -132,8 +132,7 @@ def test_a_length_that_cannot_be_compiled_is_the_last(caplog):
 
 def seen(**num_rows):
     lengths = SeenLengths()
-    for name, rows in num_rows.items():
-        lengths.count(int(name.removeprefix("of_")), rows)
+    lengths.add({int(name.removeprefix("of_")): rows for name, rows in num_rows.items()})
     return lengths
 
 

@@ -22,14 +22,13 @@ def test_counts_are_kept_for_the_next_start(tmp_path):
 
 
 def test_few_rows_write_nothing(tmp_path):
-    SeenLengths(tmp_path).count(64, FIRST_KEPT - 1)
+    SeenLengths(tmp_path).add({64: FIRST_KEPT - 1})
     assert not lengths_file(tmp_path).exists()
 
 
 def test_most_seen_leaves_out_rare_lengths():
     seen = SeenLengths()
-    for tokens, rows in ((64, 15), (80, 16), (96, 40), (112, 16)):
-        seen.count(tokens, rows)
+    seen.add({64: 15, 80: 16, 96: 40, 112: 16})
     assert seen.most_seen(16) == [96, 80, 112]
 
 
@@ -37,17 +36,17 @@ def test_a_version_begins_with_the_counts_of_the_one_that_it_replaces(tmp_path):
     old, new = tmp_path / "1", tmp_path / "2"
     old.mkdir()
     new.mkdir()
-    SeenLengths(old).count(64, FIRST_KEPT)
+    SeenLengths(old).add({64: FIRST_KEPT})
     replacing = SeenLengths(new, old)
     assert replacing.most_seen(1) == [64]
-    replacing.count(80, 2 * FIRST_KEPT)
+    replacing.add({80: 2 * FIRST_KEPT})
     assert SeenLengths(new, old).most_seen(1) == [80, 64]
     assert SeenLengths(old).most_seen(1) == [64]
 
 
 def test_new_traffic_takes_the_place_of_old():
     seen = SeenLengths()
-    seen.count(64, MAX_ROWS)
+    seen.add({64: MAX_ROWS})
     for _ in range(MAX_ROWS):
         seen.count(80)
     assert seen.most_seen(1) == [80, 64]
@@ -63,4 +62,6 @@ def test_a_damaged_file_counts_as_none(tmp_path, content):
 
 def test_a_folder_that_cannot_be_written_costs_only_the_counts(tmp_path):
     lengths_file(tmp_path).parent.write_text("not a folder")
-    assert SeenLengths(tmp_path).count(64, FIRST_KEPT) == FIRST_KEPT
+    seen = SeenLengths(tmp_path)
+    seen.add({64: FIRST_KEPT})
+    assert seen.count(64) == FIRST_KEPT + 1
