@@ -59,8 +59,8 @@ _WORD = re.compile(rf"([^\t\n\r {_PUNCTUATION}]+|[{_PUNCTUATION}])")
 """A cut here is one of the tokenizer's too, whatever is within a word."""
 
 _SPACE = " "
-_BEFORE = np.int64(-1).tobytes()
-"""Before the ids of each chunk, while they are joined."""
+_MARK = np.int64(-1).tobytes()
+"""Stands before the ids of each chunk, while they are joined."""
 _ids_of = operator.itemgetter(0)
 
 
@@ -72,16 +72,16 @@ class JoinedOffsets:
 
     Args:
         words: What is known of each chunk.
-        first_ids: Where each chunk's ids begin, with one more id before each chunk: int64.
+        marks: Where the mark before each chunk's ids is among ids and marks: int64.
         num_tokens: Of the text.
     """
 
     def __init__(
-        self, text: str, words: Sequence[Word], first_ids: Int64Array, num_tokens: int
+        self, text: str, words: Sequence[Word], marks: Int64Array, num_tokens: int
     ) -> None:
         self._text = text
         self._words = words
-        self._first_ids = first_ids
+        self._marks = marks
         self._num_tokens = num_tokens
 
     def __len__(self) -> int:
@@ -113,7 +113,7 @@ class JoinedOffsets:
     @cached_property
     def _first_tokens(self) -> Int64Array:
         """Each chunk's first token, or the next one's if it has none."""
-        return self._first_ids - np.arange(len(self._first_ids))
+        return self._marks - np.arange(len(self._marks))
 
     @cached_property
     def _starts(self) -> Int64Array:
@@ -210,11 +210,11 @@ def _joined(text: str, words: list[Word | None]) -> Tokens | None:
     if None in words:
         return None
     known = cast(list[Word], words)
-    ids = np.frombuffer(_BEFORE.join([b"", *map(_ids_of, known)]), np.int64)
+    ids = np.frombuffer(_MARK.join([b"", *map(_ids_of, known)]), np.int64)
     is_token = ids >= 0
-    first_ids = (~is_token).nonzero()[0]
+    marks = (~is_token).nonzero()[0]
     ids = ids[is_token]
-    return ids, JoinedOffsets(text, known, first_ids, len(ids))
+    return ids, JoinedOffsets(text, known, marks, len(ids))
 
 
 def _put_together(pieces: Sequence[str], words: Sequence[Word | None]) -> Word | None:
