@@ -103,7 +103,7 @@ def test_unwritable_place_is_one_line(tmp_path):
 
 def test_the_lengths_that_were_asked_are_kept(target):
     _write(target, "old")
-    SeenLengths(target).count(64, FIRST_KEPT)
+    SeenLengths(target).add({64: FIRST_KEPT})
     with locked(target, _never), replacing(target) as new:
         _write(new, "new")
     assert SeenLengths(target).most_seen(1) == [64]
