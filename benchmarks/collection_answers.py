@@ -34,6 +34,7 @@ from qa_service.programs.load.generator import measure
 from qa_service.programs.load.plan import LoadPlan, check_passage
 from qa_service.programs.load.wire import CollectionWire
 from qa_service.retrieval.build import Choices, Reporter, build
+from qa_service.retrieval.manifest import load_head
 
 DEPTHS = (1, 5, 10, 20)
 CLIENTS = (1, 20)
@@ -176,6 +177,12 @@ def run(
         "others": index(folder, "others", flags.paths),
     }
     raw = section.raw
+    raw["passages"] = passages = {
+        name: load_head(path).passages for name, path in collections.items()
+    }
+    section.say(
+        f"{passages['all']:,} passages; {passages['others']:,} without those of the questions."
+    )
     with serving(flags.model, folder, collections) as server:
         gold = score(ask(server, [(one.question, one.context) for one in questions]), questions)
         found = qualities(server, questions, "all")

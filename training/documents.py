@@ -251,9 +251,13 @@ def write_squad(asked: Sequence[Asked], path: Path) -> None:
         json.dump({"data": data}, file, ensure_ascii=False)
 
 
+def _archive_name(tree: str) -> str:
+    return f"docs_{tree}.tar.gz"
+
+
 def missing_trees(questions: Sequence[DocumentQuestion], group: Path) -> Counter[str]:
     """The archives that are not in a group's folder, and how many questions are of each."""
-    names = Counter(f"docs_{question.tree}.tar.gz" for question in questions)
+    names = Counter(_archive_name(question.tree) for question in questions)
     return Counter({name: count for name, count in names.items() if not (group / name).exists()})
 
 
@@ -301,7 +305,7 @@ def main() -> int:
         for name, count in missing.items():
             _LOG.warning("%s: %d questions left out, no %s", path, count, name)
         for question in lines:
-            archive = flags.data / group / f"docs_{question.tree}.tar.gz"
+            archive = flags.data / group / _archive_name(question.tree)
             if archive.name in missing:
                 continue
             if archive not in trees:
