@@ -2,12 +2,15 @@
 
     python -m benchmarks.feed --questions_file dev.json
     python -m benchmarks.feed --questions_file dev.json --only T4 --instances 1
+    python -m benchmarks.feed --questions_file dev.json --only 10,000 --alone
 
 A real server answers real questions; its instances have a tokenizer, a channel and a reader, and an
 engine that sleeps as long as an accelerator would compute. Its clients are this process. Where the
 cores of the machine are too few for loop, instances and clients together, it is they that hold
 the pace, and the figures that count are the processor's time for an answer: what one loop and one
-instance would reach on cores of their own.
+instance would reach on cores of their own. With `--alone` there is no loop and there are no
+clients: this process gives one instance batches that were made before, as many at once as the loop
+would.
 
 The accelerators are computed, not measured: the floating-point operations of a row of 160 tokens
 over 40 % of the peak in half precision that the manufacturer names, and 1 ms for a batch.
@@ -16,9 +19,14 @@ over 40 % of the peak in half precision that the manufacturer names, and 1 ms fo
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import os
+import socket
+import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +38,22 @@ from benchmarks.texts import Item, uniform
 from harness.process import cpu_s
 from harness.server import ROOT, running_server
 from qa_service.data.squad import read_squad
+from qa_service.instance.launch import WORKER_PROGRAM, launch
+from qa_service.instance.messages import (
+    MAX_MESSAGE_BYTES,
+    Batch,
+    Ready,
+    Results,
+    Setup,
+    encode,
+    to_loop_decoder,
+)
+from qa_service.instance.options import InstanceOptions
+from qa_service.logs import LogOptions
 from qa_service.machine import num_cpus
+from qa_service.server.instances.base import MAX_HELD_OVERLAPPED
+from qa_service.wire.frames import FrameReader, receive_frame
+from qa_service.wire.messages import Task
 
 WORKER = Path(__file__).parent / "sleeping_worker"
 FIXED_US = 1000.0
@@ -110,6 +133,76 @@ def feed(
     }
 
 
+@contextlib.contextmanager
+def instance_alone(
+    accelerator: Accelerator, model: Path
+) -> Iterator[tuple[socket.socket, subprocess.Popen[bytes]]]:
+    """An instance that is ready, and the loop's end of its channel."""
+    os.environ.update(
+        PYTHONPATH=f"{WORKER}{os.pathsep}{ROOT}",
+        FEED_FIXED_US=str(FIXED_US),
+        FEED_ROW_US=str(accelerator.row_us),
+    )
+    options = InstanceOptions(
+        inference_engine_type="onnx",
+        precision="fp32",
+        cost_table="off",
+        max_batch_size=BATCH,
+        max_batch_tokens=MAX_BATCH_TOKENS,
+    )
+    setup = Setup(str(model), options)
+    process, sock = launch(WORKER_PROGRAM, setup, LogOptions())
+    try:
+        sock.sendall(encode(setup))
+        yield sock, process
+    finally:
+        sock.close()
+        process.wait()
+
+
+def feed_alone(
+    accelerator: Accelerator, flags: argparse.Namespace, items: Sequence[Item]
+) -> Figures:
+    """Gives one instance batches without a loop; the figures of its answers."""
+    tasks = [Task(item.question, item.text) for item in items]
+    full = len(tasks) // BATCH * BATCH
+    batches = [tasks[first : first + BATCH] for first in range(0, full, BATCH)]
+    share = 0.3 if flags.quick else 1.0
+    with instance_alone(accelerator, flags.model) as (sock, process):
+        frames = FrameReader(MAX_MESSAGE_BYTES)
+
+        def received() -> object:
+            body = receive_frame(frames, sock.recv)
+            return to_loop_decoder.decode(body) if body else None
+
+        if not isinstance(ready := received(), Ready):
+            raise RuntimeError(f"the instance is not ready: {ready}")
+        made = [encode(Batch(number, batch)) for number, batch in enumerate(batches)]
+        turns = itertools.cycle(made)
+        for _ in range(MAX_HELD_OVERLAPPED):
+            sock.sendall(next(turns))
+
+        def answered(duration_s: float) -> tuple[int, float]:
+            began_s, count = time.perf_counter(), 0
+            while time.perf_counter() - began_s < duration_s:
+                if not isinstance(results := received(), Results):
+                    raise RuntimeError(f"the instance has ended: {results}")
+                sock.sendall(next(turns))
+                count += len(results.outcomes)
+            return count, time.perf_counter() - began_s
+
+        answered(WARMUP_S * share)
+        before_s, own_s = cpu_s(process.pid), time.process_time()
+        count, took_s = answered(DURATION_S * share)
+        used_s, own_s = cpu_s(process.pid) - before_s, time.process_time() - own_s
+    return {
+        "throughput": count / took_s,
+        "reached": count / took_s / accelerator.pace_per_s,
+        "instance_us": used_s * 1e6 / count,
+        "own_us": own_s * 1e6 / count,
+    }
+
+
 def _idle_s() -> float:
     """Seconds in which the cores that this process may use did nothing: others may use them too."""
     lines = (line.split() for line in Path("/proc/stat").read_text().splitlines())
@@ -118,8 +211,11 @@ def _idle_s() -> float:
     return own / os.sysconf("SC_CLK_TCK")
 
 
+MAX_BATCH_TOKENS = BATCH * 512
+"""So that a batch is run at once, as the pace of an accelerator has it."""
 SERVER_FLAGS = (
     *("--devices", "cpu", "--cost_table", "off", "--max_batch_size", str(BATCH)),
+    *("--max_batch_tokens", str(MAX_BATCH_TOKENS)),
     *("--static_shapes_bytes", "0", "--max_queue_size", "20000", "--max_connections", "4000"),
     *("--request_timeout_ms", "0"),
 )
@@ -162,22 +258,51 @@ def report(section: Section, found: dict[tuple[Accelerator, int], list[Figures]]
     section.raw["cells"] = {f"{a.name}, {n}": repeats for (a, n), repeats in found.items()}
 
 
+def report_alone(section: Section, found: dict[Accelerator, list[Figures]]) -> None:
+    """Says what an instance without a loop reached."""
+    rows = []
+    for accelerator, repeats in found.items():
+        figures = {name: [one[name] for one in repeats] for name in repeats[0]}
+        rows.append(
+            [
+                accelerator.name,
+                f"{accelerator.pace_per_s:,.0f}",
+                spread(figures["throughput"], 0),
+                spread(figures["reached"], 2),
+                spread(figures["instance_us"], 0),
+                spread(figures["own_us"], 0),
+            ]
+        )
+    head = ["simulated accelerator, one instance, no loop", "its pace, answers/s", "answers/s"]
+    head += ["share", "instance, us an answer", "this process, us an answer"]
+    section.say(markdown(head, rows))
+    section.raw["alone"] = {one.name: repeats for one, repeats in found.items()}
+
+
 def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--only", action="append", help="only accelerators with this in their name")
     parser.add_argument("--instances", nargs="+", type=int, default=[1, 2], help="how many")
+    parser.add_argument("--alone", action="store_true", help="one instance, without a server")
     flags = parser.parse_args()
     section = Section("feed", "Feeding an accelerator, simulated", flags)
     items = uniform(read_squad(flags.questions_file))
     words = flags.only or [""]
     chosen = [one for one in accelerators() if any(word in one.name for word in words)]
     found: dict[tuple[Accelerator, int], list[Figures]] = {}
+    alone: dict[Accelerator, list[Figures]] = {}
     for _ in range(1 if flags.quick else flags.repeats):
         for accelerator in chosen:
+            if flags.alone:
+                alone.setdefault(accelerator, []).append(feed_alone(accelerator, flags, items))
+                continue
             for instances in flags.instances:
                 figures = feed(accelerator, instances, flags, items)
                 found.setdefault((accelerator, instances), []).append(figures)
-    report(section, found)
+    if flags.alone:
+        report_alone(section, alone)
+    else:
+        report(section, found)
     section.close()
     return 0
 

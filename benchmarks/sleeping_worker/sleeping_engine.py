@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 
-from qa_service.instance import engines, runs
+from qa_service.instance import engines, messages, runs
 from qa_service.instance.arrays import NUM_BEST
 from qa_service.instance.engines.base import Engine
 from qa_service.instance.model_folder import known_answers
@@ -26,7 +26,7 @@ class SleepingEngine(Engine):
     """Its answer to each row is a few tokens in the middle of the text.
 
     One token would often be a word that is no answer, which a model rarely gives: the reader then
-    runs the row again and looks at all its spans.
+    looks at all the row's spans.
     """
 
     device, chooses_spans, runtime = "cuda", True, "sleeping"
@@ -43,22 +43,22 @@ class SleepingEngine(Engine):
         return start, end
 
     def best_spans(self, ids, mask, types, text_mask):
-        _compute(ids)
+        logits = self._run(ids, mask, types)
         first = text_mask.argmax(axis=1) + text_mask.sum(axis=1) // 2
         found = np.full((len(ids), 1 + 2 * NUM_BEST), -np.inf, np.float32)
         found[:, 0], found[:, 1 : NUM_BEST + 1] = 0.1, first[:, None] * self._width + FURTHER
         found[:, NUM_BEST + 1] = 0.0
-        return found
+        return found, logits
 
 
 def replace_engine():
-    """Replaces the engine and its known answers; a CPU's instance tokenizes ahead as a GPU's."""
+    """Replaces the engine and its known answers; a CPU's instance works as a GPU's, and says so."""
     engines.make_engine = lambda engine_type, model_dir, manifest, config: SleepingEngine(manifest)
     known_answers.load_known_answers = lambda *_: None
-    received = runs.received
+    runs.answer_in_turn = runs.answer_overlapped
+    ready = messages.Ready
 
-    def received_ahead(*arguments):
-        runs.received = received  # what `received_ahead` itself calls
-        return runs.received_ahead(*arguments)
+    def ready_on_gpu(model, costs, _, *more):
+        return ready(model, costs, "cuda:0", *more)
 
-    runs.received = received_ahead
+    messages.Ready = ready_on_gpu  # type: ignore[misc, assignment]

@@ -22,5 +22,7 @@ LogitsFunction = Callable[[Int64Array, Int64Array, Int64Array], Logits]
 NUM_BEST = 16
 """How many of a window's best spans are compared: equal ones among them are one answer."""
 
-BestSpansFunction = Callable[[Int64Array, Int64Array, Int64Array, Int64Array], FloatArray]
-"""`Engine.best_spans`: also takes the text's mask; each row's best spans."""
+BestSpansFunction = Callable[
+    [Int64Array, Int64Array, Int64Array, Int64Array], tuple[FloatArray, Logits]
+]
+"""`Engine.best_spans`: also takes the text's mask; each row's best spans, and the logits."""

@@ -31,6 +31,7 @@ from qa_service.wire.spans import ScoredSpan, SegmentResult, merge, to_answers
 logger = logging.getLogger(__name__)
 
 E = TypeVar("E")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -113,22 +114,26 @@ class _BadResultError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Encoded(Generic[E]):
-    """A batch: its tasks as they were sent, the errors by index, and the others tokenized."""
+class _Hooked(Generic[T]):
+    """A batch: its tasks as they were sent, the errors by index, and the others as they are now.
+
+    Attributes:
+        others: Tokenized, then scored.
+    """
 
     tasks: Sequence[Task]
     errors: dict[int, QaError]
-    encoded: E
+    others: T
 
 
-class HookedReader(Generic[E]):
+class HookedReader(Generic[E, S]):
     """A reader between hooks.
 
     Each text is read as a segment, so that texts, parts of long texts and passages of collections
     have one rule: hooks are given the spans before these become answers.
     """
 
-    def __init__(self, reader: TaskReader[E], loaded: LoadedHooks) -> None:
+    def __init__(self, reader: TaskReader[E, S], loaded: LoadedHooks) -> None:
         self._reader = reader
         self._hooks = loaded.hooks
         self._name = loaded.name
@@ -141,7 +146,7 @@ class HookedReader(Generic[E]):
         """The reader's."""
         return self._reader.rule
 
-    def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> _Encoded[E]:
+    def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> _Hooked[E]:
         """Has the hooks change questions and texts, and tokenizes these."""
         errors: dict[int, QaError] = {}
         changed: list[Task] = []
@@ -151,14 +156,19 @@ class HookedReader(Generic[E]):
                 errors[number] = item
             else:
                 changed.append(item)
-        return _Encoded(tasks, errors, self._reader.encode(changed, stopwatch))
+        return _Hooked(tasks, errors, self._reader.encode(changed, stopwatch))
 
-    def answer(self, encoded: _Encoded[E], stopwatch: Stopwatch) -> list[Outcome]:
-        """Runs the model, and has the hooks change what it found."""
-        read = iter(self._reader.answer(encoded.encoded, stopwatch))
+    def score(self, encoded: _Hooked[E], stopwatch: Stopwatch) -> _Hooked[S]:
+        """Runs the model."""
+        scored = self._reader.score(encoded.others, stopwatch)
+        return _Hooked(encoded.tasks, encoded.errors, scored)
+
+    def find(self, scored: _Hooked[S], stopwatch: Stopwatch) -> list[Outcome]:
+        """Has the hooks change what the model found."""
+        found = iter(self._reader.find(scored.others, stopwatch))
         outcomes: list[Outcome] = []
-        for number, task in enumerate(encoded.tasks):
-            outcome = encoded.errors.get(number) or next(read)
+        for number, task in enumerate(scored.tasks):
+            outcome = scored.errors.get(number) or next(found)
             if isinstance(outcome, SegmentResult):
                 outcome = self._outcome(task, outcome)
             outcomes.append(outcome)

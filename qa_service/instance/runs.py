@@ -1,20 +1,22 @@
 """An instance answers batches, one after another.
 
-With a GPU, a thread tokenizes the next batch while the present one runs. On a CPU it would only
-take the model's cores.
+With a GPU, one thread tokenizes the next batch and another reads the logits of the last one, while
+the present one runs. On a CPU they would only take the model's cores.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
 from qa_service.errors import InternalError, QaError
-from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.batch_cost import BatchRule, CostTable
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.engines.outputs import EngineFaultError
 from qa_service.instance.messages import Batch, Check, Checked, Failure, ModelFacts, Results
@@ -25,12 +27,21 @@ from qa_service.wire.messages import Task
 
 logger = logging.getLogger(__name__)
 
+SWITCH_INTERVAL_S = 1e-4
+"""How long the thread that runs the model waits for Python's lock, where others tokenize and read:
+with the interpreter's 5 ms a GPU would be idle for as long as it computes."""
+
 E = TypeVar("E")
 """A reader's tasks, tokenized."""
+S = TypeVar("S")
+"""The same, scored by the model."""
 
 
-class TaskReader(Protocol[E]):
-    """Answers tasks: a `Reader`, an `InstantReader`, or a `HookedReader` around one."""
+class TaskReader(Protocol[E, S]):
+    """Answers tasks: a `Reader`, an `InstantReader`, or a `HookedReader` around one.
+
+    Each of the three steps may be in another thread, but none is in two at once.
+    """
 
     @property
     def model(self) -> ModelFacts:
@@ -43,58 +54,79 @@ class TaskReader(Protocol[E]):
     def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> E:
         """Tokenizes the tasks."""
 
-    def answer(self, encoded: E, stopwatch: Stopwatch) -> Sequence[Outcome]:
-        """Runs the model; returns an outcome for each task, in their order."""
+    def score(self, encoded: E, stopwatch: Stopwatch) -> S:
+        """Runs the model."""
+
+    def find(self, scored: S, stopwatch: Stopwatch) -> Sequence[Outcome]:
+        """Reads what the model returned; returns an outcome for each task, in their order."""
 
 
-class Run(Generic[E]):
+class Run(Generic[E, S]):
     """A batch on its way through an instance."""
 
-    def __init__(self, reader: TaskReader[E], batch: Batch) -> None:
+    def __init__(self, reader: TaskReader[E, S], batch: Batch) -> None:
         self._reader = reader
         self._batch = batch
         self._stopwatch = Stopwatch()
         self._encoded: E | None = None
+        self._scored: S | None = None
+        self._alone: list[Run[E, S]] = []
+        self._started_s = 0.0
+        self._news: CostTable | None = None
 
-    def encode(self) -> Run[E]:
-        """Tokenizes ahead of time; an error is logged, and occurs again in `results`."""
+    def encode(self) -> Run[E, S]:
+        """Tokenizes ahead of time; an error is logged, and occurs again in `score`."""
         try:
             self._encoded = self._reader.encode(self._batch.tasks, self._stopwatch)
         except Exception:
             logger.exception("a batch of %d could not be tokenized", len(self._batch.tasks))
         return self
 
-    def results(self) -> Results:
-        """Runs the batch.
+    def score(self) -> Run[E, S]:
+        """Runs the model on the batch; if that fails, on each task alone.
 
         Raises:
             EngineFaultError: The engine cannot be believed.
         """
-        costs = self._reader.rule.costs
-        started_s = time.monotonic()
-        outcomes = self._outcomes(self._batch.tasks, self._encoded)
-        inference_ms = round((time.monotonic() - started_s) * 1e3, 3)
-        messages = [
-            Failure(outcome.code, outcome.message) if isinstance(outcome, QaError) else outcome
-            for outcome in outcomes
-        ]
-        stages_ms = self._stopwatch.take()
-        learned = self._reader.rule.costs
-        news = learned if learned is not costs else None
-        return Results(self._batch.number, messages, started_s, inference_ms, stages_ms, news)
-
-    def _outcomes(self, tasks: Sequence[Task], encoded: E | None = None) -> list[Outcome]:
-        """Answers tasks; one that breaks the batch fails alone."""
+        tasks, costs = self._batch.tasks, self._reader.rule.costs
+        self._started_s = time.monotonic()
         try:
-            encoded = encoded or self._reader.encode(tasks, self._stopwatch)
-            return list(self._reader.answer(encoded, self._stopwatch))
+            if self._encoded is None:
+                self._encoded = self._reader.encode(tasks, self._stopwatch)
+            self._scored = self._reader.score(self._encoded, self._stopwatch)
         except EngineFaultError:
             raise
         except Exception:
             logger.exception("a batch of %d failed", len(tasks))
-        if len(tasks) == 1:
+            if len(tasks) > 1:
+                batches = [Batch(self._batch.number, [task]) for task in tasks]
+                self._alone = [Run(self._reader, batch).score() for batch in batches]
+        learned = self._reader.rule.costs
+        self._news = learned if learned is not costs else None
+        return self
+
+    def results(self) -> Results:
+        """Reads what the model returned."""
+        messages = [
+            Failure(outcome.code, outcome.message) if isinstance(outcome, QaError) else outcome
+            for outcome in self._outcomes()
+        ]
+        inference_ms = round((time.monotonic() - self._started_s) * 1e3, 3)
+        stages_ms = self._stopwatch.take()
+        return Results(
+            self._batch.number, messages, self._started_s, inference_ms, stages_ms, self._news
+        )
+
+    def _outcomes(self) -> list[Outcome]:
+        if self._alone:
+            return [outcome for run in self._alone for outcome in run._outcomes()]
+        if self._scored is None:
             return [InternalError()]
-        return [outcome for task in tasks for outcome in self._outcomes([task])]
+        try:
+            return list(self._reader.find(self._scored, self._stopwatch))
+        except Exception:
+            logger.exception("a batch of %d cannot be read", len(self._batch.tasks))
+            return [InternalError()] * len(self._batch.tasks)
 
 
 class Proof:
@@ -102,13 +134,13 @@ class Proof:
 
     def __init__(self, self_test: SelfTest | None, number: int) -> None:
         self._self_test = self_test
-        self._number = number
+        self._checked = Checked(number, 0.0, 0.0)
 
     def encode(self) -> Proof:
         """Has nothing to tokenize."""
         return self
 
-    def results(self) -> Checked:
+    def score(self) -> Proof:
         """Runs a known row.
 
         Raises:
@@ -117,16 +149,63 @@ class Proof:
         started_s = time.monotonic()
         if self._self_test:
             self._self_test.check_next()
-        return Checked(self._number, started_s, round((time.monotonic() - started_s) * 1e3, 3))
+        took_ms = round((time.monotonic() - started_s) * 1e3, 3)
+        self._checked = Checked(self._checked.number, started_s, took_ms)
+        return self
+
+    def results(self) -> Checked:
+        """What to say of it."""
+        return self._checked
 
 
-Job = Run[E] | Proof
+Job = Run[E, S] | Proof
 """What an instance does, one after another."""
 
 
-def received(
-    reader: TaskReader[E], channel: WorkerChannel, self_test: SelfTest | None = None
-) -> Iterator[Job[E]]:
+def answer_in_turn(
+    reader: TaskReader[E, S], channel: WorkerChannel, self_test: SelfTest | None = None
+) -> None:
+    """Answers batches, and proves itself, until its channel ends; all in this thread.
+
+    Raises:
+        EngineFaultError: The engine cannot be believed; the batch has no results.
+        OSError: The loop's end was closed while results were being sent.
+    """
+    for job in _received(reader, channel, self_test):
+        channel.send(job.score().results())
+
+
+def answer_overlapped(
+    reader: TaskReader[E, S], channel: WorkerChannel, self_test: SelfTest | None = None
+) -> None:
+    """The same, with tokenizing and reading in threads of their own; the model runs in this one.
+
+    Raises:
+        EngineFaultError: The engine cannot be believed; the batches before it have their results.
+        OSError: The loop's end was closed while results were being sent.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    beside_model = threading.Lock()
+
+    def finish(job: Job[E, S]) -> None:
+        with beside_model:
+            results = job.results()
+        channel.send(results)
+
+    with ThreadPoolExecutor(1, "reading") as reading:
+        sent: Future[None] | None = None
+        for job in _received_ahead(reader, channel, self_test, beside_model):
+            job.score()
+            if sent:
+                sent.result()
+            sent = reading.submit(finish, job)
+        if sent:
+            sent.result()
+
+
+def _received(
+    reader: TaskReader[E, S], channel: WorkerChannel, self_test: SelfTest | None
+) -> Iterator[Job[E, S]]:
     """Receives an instance's batches and self-tests until its channel ends."""
     while isinstance(message := channel.receive(), Batch | Check):
         if isinstance(message, Batch):
@@ -135,29 +214,27 @@ def received(
             yield Proof(self_test, message.number)
 
 
-def received_ahead(
-    reader: TaskReader[E], channel: WorkerChannel, self_test: SelfTest | None = None
-) -> Iterator[Job[E]]:
-    """Receives and tokenizes the next batches in a thread of its own, while the model runs."""
-    encoded: SimpleQueue[Job[E] | None] = SimpleQueue()
+def _received_ahead(
+    reader: TaskReader[E, S],
+    channel: WorkerChannel,
+    self_test: SelfTest | None,
+    beside_model: threading.Lock,
+) -> Iterator[Job[E, S]]:
+    """Receives and tokenizes the next batches in a thread of its own.
+
+    Args:
+        beside_model: Held while it tokenizes.
+    """
+    encoded: SimpleQueue[Job[E, S] | None] = SimpleQueue()
 
     def receive() -> None:
         try:
-            for job in received(reader, channel, self_test):
-                encoded.put(job.encode())
+            for job in _received(reader, channel, self_test):
+                with beside_model:
+                    job.encode()
+                encoded.put(job)
         finally:
             encoded.put(None)
 
     threading.Thread(target=receive, name="intake", daemon=True).start()
     return iter(encoded.get, None)
-
-
-def answer_batches(jobs: Iterator[Job[E]], channel: WorkerChannel) -> None:
-    """Answers batches, and proves itself, until there are no more.
-
-    Raises:
-        EngineFaultError: The engine cannot be believed; the batch has no results.
-        OSError: The loop's end was closed while results were being sent.
-    """
-    for job in jobs:
-        channel.send(job.results())

@@ -20,7 +20,8 @@ from qa_service.instance.engines.base import Engine
 from qa_service.instance.engines.outputs import EngineFaultError
 from qa_service.instance.model_folder.known_answers import KnownAnswers, KnownRow
 from qa_service.instance.model_folder.manifest import Manifest
-from qa_service.instance.reader.reader import Reader, padded
+from qa_service.instance.reader.padding import padded
+from qa_service.instance.reader.reader import Reader
 from qa_service.instance.reader.spans import best_spans
 from qa_service.instance.reader.windows import Window
 
@@ -127,8 +128,8 @@ class SelfTest:
         for row in self._rows:
             window = as_window(row)
             (logits,) = self._reader.run_logits([window])
-            run = partial(self._reader.run_best_spans, [window])
-            (found,) = self._attempt([row], "for its spans", run)
+            run = partial(self._reader.run_best_spans, window)
+            found = self._attempt([row], "for its spans", run)
             wanted = best_spans(window, *logits, config)
             theirs, ours = found.candidates[0].log_score, wanted.candidates[0].log_score
             difference = max(abs(theirs - ours), abs(found.log_total - wanted.log_total))

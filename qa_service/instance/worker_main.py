@@ -47,7 +47,7 @@ from qa_service.instance.model_folder.seen_lengths import SeenLengths
 from qa_service.instance.reader.instant import InstantReader
 from qa_service.instance.reader.measuring import measure_costs
 from qa_service.instance.reader.reader import Reader
-from qa_service.instance.runs import TaskReader, answer_batches, received, received_ahead
+from qa_service.instance.runs import TaskReader, answer_in_turn, answer_overlapped
 from qa_service.instance.self_test import SelfTest, WrongAnswerError
 from qa_service.instance.stages import Stopwatch
 from qa_service.machine import resident_bytes
@@ -78,7 +78,7 @@ def serve(channel: WorkerChannel) -> None:
         engine_type = setup.options.inference_engine_type
         channel.send(Failed(f"the {engine_type} engine cannot be imported: {error}"))
         return
-    reader: TaskReader[Any] = loaded.reader
+    reader: TaskReader[Any, Any] = loaded.reader
     if hooks:
         reader = HookedReader(reader, hooks)
     memory_bytes = resident_bytes() + loaded.later_bytes
@@ -91,9 +91,9 @@ def serve(channel: WorkerChannel) -> None:
             self_test_ms=test.took_ms,
         )
     channel.send(ready)
-    jobs = received if loaded.device == CPU else received_ahead
+    answer = answer_in_turn if loaded.device == CPU else answer_overlapped
     try:
-        answer_batches(jobs(reader, channel, loaded.self_test), channel)
+        answer(reader, channel, loaded.self_test)
     except EngineFaultError as error:
         channel.send(_failed(error))
 
@@ -135,7 +135,7 @@ def load_reader(setup: Setup) -> Loaded:
         instant.model = msgspec.structs.replace(
             instant.model, name=manifest.name, fingerprint=fingerprint
         )
-        instant.answer([WARMUP], Stopwatch())
+        instant.find([WARMUP], Stopwatch())
         return Loaded(instant)
     files = " ".join(sorted(manifest.computing_files.values()))
     config = EngineConfig.of(options, setup.device)

@@ -33,7 +33,8 @@ from qa_service.instance.model_folder.known_answers import (
     load_known_answers,
 )
 from qa_service.instance.model_folder.manifest import KNOWN_ANSWERS_FILE, TOKENIZER_FILE, Manifest
-from qa_service.instance.reader.reader import Reader, padded
+from qa_service.instance.reader.padding import padded
+from qa_service.instance.reader.reader import Reader
 from qa_service.instance.reader.windows import PairLayout, Window, WindowBuilder
 from qa_service.instance.self_test import SelfTest
 from qa_service.machine import processor

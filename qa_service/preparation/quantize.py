@@ -29,7 +29,7 @@ from qa_service.errors import QuestionTooLongError
 from qa_service.instance.arrays import FloatArray, Int64Array
 from qa_service.instance.engines.base import named_inputs
 from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, Manifest
-from qa_service.instance.reader.reader import padded
+from qa_service.instance.reader.padding import padded
 from qa_service.instance.reader.windows import EncodedQuestion, WindowBuilder
 from qa_service.preparation.sources import as_setup_error
 

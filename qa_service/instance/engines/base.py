@@ -68,7 +68,7 @@ class Engine(ABC):
 
     def best_spans(
         self, ids: Int64Array, mask: Int64Array, types: Int64Array, text_mask: Int64Array
-    ) -> FloatArray:
+    ) -> tuple[FloatArray, Logits]:
         """Runs the model and chooses each row's best spans on the device; only if `chooses_spans`.
 
         Args:
@@ -77,7 +77,8 @@ class Engine(ABC):
         Returns:
             float32 [batch, 1 + 2 * NUM_BEST]: the log of the sum over all spans of the row, as
             `reader.spans` defines it; the numbers of the best, `first * max_answer_tokens + last -
-            first`; their log scores, best first, minus infinity where there are fewer.
+            first`; their log scores, best first, minus infinity where there are fewer. And what
+            `logits` returns.
 
         Raises:
             EngineFaultError: The run returned nothing new.

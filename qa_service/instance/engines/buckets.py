@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from qa_service.instance.arrays import FloatArray, Int64Array, Logits
 from qa_service.instance.engines import EngineConfig
@@ -107,6 +108,18 @@ def _at_least(size: int, sizes: Sequence[int]) -> int:
     return sizes[position] if position < len(sizes) else size
 
 
+class Outputs(NamedTuple):
+    """What a program's run returns, in host memory.
+
+    Attributes:
+        logits: Start and end logits, float32 [2, rows, tokens].
+        best_spans: float32 [rows, 1 + 2 * NUM_BEST], if the program chooses spans.
+    """
+
+    logits: FloatArray
+    best_spans: FloatArray | None = None
+
+
 class Program(ABC):
     """A model made ready for one bucket.
 
@@ -117,15 +130,11 @@ class Program(ABC):
     staging: Int64Array
 
     @abstractmethod
-    def run(self, *, only_best_spans: bool = False) -> FloatArray:
+    def run(self) -> Outputs:
         """Runs the model on what is staged.
 
-        Args:
-            only_best_spans: Whether to return the best spans instead of the logits.
-
         Returns:
-            Start and end logits in host memory, float32 [2, rows, tokens], or the best spans,
-            float32 [rows, 1 + 2 * NUM_BEST]; marked before the run, and overwritten by the next.
+            Memory that is marked before the run, and overwritten by the next.
         """
 
 
@@ -161,16 +170,19 @@ class BucketedEngine(Engine):
 
     def _run(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         rows, tokens = ids.shape
-        start, end = self._staged(ids, mask, types).run()[:, :rows, :tokens]
+        start, end = self._staged(ids, mask, types).run().logits[:, :rows, :tokens]
         return start, end
 
     def best_spans(
         self, ids: Int64Array, mask: Int64Array, types: Int64Array, text_mask: Int64Array
-    ) -> FloatArray:
-        """The best spans of each row; see `Engine.best_spans`."""
-        program = self._staged(ids, mask, types, text_mask)
-        spans = program.run(only_best_spans=True)[: len(ids)]
-        return checked(spans, (len(ids), spans.shape[1]))
+    ) -> tuple[FloatArray, Logits]:
+        """The best spans of each row, and the logits; see `Engine.best_spans`."""
+        rows, tokens = ids.shape
+        logits, spans = self._staged(ids, mask, types, text_mask).run()
+        assert spans is not None
+        start, end = logits[:, :rows, :tokens]
+        chosen = checked(spans[:rows], (rows, spans.shape[1]))
+        return chosen, (checked(start, ids.shape), checked(end, ids.shape))
 
     def _staged(self, *batch: Int64Array) -> Program:
         """The program for a batch, with the batch in its staging memory."""

@@ -20,9 +20,14 @@ from filelock import FileLock
 
 from qa_service.engine_catalogue import ROWS
 from qa_service.errors import DeviceError, SetupError
-from qa_service.instance.arrays import FloatArray
 from qa_service.instance.engines import EngineConfig
-from qa_service.instance.engines.buckets import Bucket, BucketedEngine, BucketGrid, Program
+from qa_service.instance.engines.buckets import (
+    Bucket,
+    BucketedEngine,
+    BucketGrid,
+    Outputs,
+    Program,
+)
 from qa_service.instance.engines.onnx import Provider, inputs_of, open_session
 from qa_service.instance.engines.outputs import marked
 from qa_service.instance.model_folder.manifest import Manifest, prepared_file
@@ -220,11 +225,10 @@ class PlainProgram(Program):
         self._session = session
         self._inputs = inputs
 
-    def run(self, *, only_best_spans: bool = False) -> FloatArray:
-        """Runs the bucket on the staged inputs; never asked for spans."""
-        assert not only_best_spans
+    def run(self) -> Outputs:
+        """Runs the bucket on the staged inputs."""
         outputs = self._session.run(None, dict(zip(self._inputs, self.staging, strict=True)))
-        return np.stack(outputs)
+        return Outputs(np.stack(outputs))
 
 
 class OnnxProgram(Program):
@@ -267,12 +271,11 @@ class OnnxProgram(Program):
             self._options.add_run_config_entry("gpu_graph_id", str(graph_id))
         self.run()
 
-    def run(self, *, only_best_spans: bool = False) -> FloatArray:
-        """Runs the bucket on the staged inputs; never asked for spans."""
-        assert not only_best_spans
+    def run(self) -> Outputs:
+        """Runs the bucket on the staged inputs."""
         for value, plane in zip(self._inputs, self.staging, strict=True):
             value.update_inplace(plane)
         for value in self._outputs:
             value.update_inplace(self._unwritten)
         self._session.run_with_iobinding(self._binding, self._options)
-        return np.stack([value.numpy() for value in self._outputs])
+        return Outputs(np.stack([value.numpy() for value in self._outputs]))

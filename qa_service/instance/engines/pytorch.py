@@ -2,7 +2,7 @@
 
 On a CPU it runs each batch as it comes. On a GPU it runs buckets (`buckets`): the inputs are in
 pinned memory and go to the GPU in one copy, the kernels are a CUDA graph recorded at warmup, and
-the logits, or the best span of each row, come back in one copy. A batch of a small model is
+the logits and the best spans of each row come back in a copy each. A batch of a small model is
 hundreds of kernels, which take longer to launch one by one than to run.
 
 Attention is `scaled_dot_product_attention` wherever `transformers` has it for the architecture.
@@ -20,7 +20,7 @@ from transformers import AutoModelForQuestionAnswering, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from qa_service.errors import DeviceError, SetupError
-from qa_service.instance.arrays import FloatArray, Int64Array, Logits, LogitsFunction
+from qa_service.instance.arrays import Int64Array, Logits, LogitsFunction
 from qa_service.instance.engines import EngineConfig
 from qa_service.instance.engines.base import Engine, describe_cpu, named_inputs
 from qa_service.instance.engines.buckets import (
@@ -28,6 +28,7 @@ from qa_service.instance.engines.buckets import (
     Bucket,
     BucketedEngine,
     BucketGrid,
+    Outputs,
     Program,
 )
 from qa_service.instance.engines.outputs import MARK_BYTE
@@ -197,18 +198,15 @@ class TorchProgram(Program):
         self._replay = capture(scoring, self._inputs)
         self.staging = self._staged.numpy()
 
-    def run(self, *, only_best_spans: bool = False) -> FloatArray:
+    def run(self) -> Outputs:
         """Runs the bucket on the staged inputs."""
         self._inputs.copy_(self._staged, non_blocking=True)
         logits, best_spans = self._replay()
-        wanted, source = (
-            (self._best_spans, best_spans) if only_best_spans else (self._logits, logits)
-        )
-        wanted.copy_(source, non_blocking=True)
+        self._logits.copy_(logits, non_blocking=True)
+        self._best_spans.copy_(best_spans, non_blocking=True)
         if self._stream:
             self._stream.synchronize()
-        result: FloatArray = wanted.numpy()
-        return result
+        return Outputs(self._logits.numpy(), self._best_spans.numpy())
 
 
 def run_eagerly(scoring: Scoring, inputs: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:

@@ -1,4 +1,4 @@
-"""Chooses spans by PyTorch on the GPU, so that only a few numbers a row leave it.
+"""Chooses spans by PyTorch on the GPU, so that the CPU looks at a few numbers a row.
 
 It builds the table that `reader.spans` builds for a window, for all rows of a batch at once: a few
 more kernels in the CUDA graph instead of one table after another on the CPU.

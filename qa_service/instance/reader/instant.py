@@ -26,12 +26,14 @@ class InstantReader:
         """Does nothing."""
         return tasks
 
-    def answer(
-        self, encoded: Sequence[Task], stopwatch: Stopwatch
-    ) -> list[Answers | SegmentResult]:
+    def score(self, encoded: Sequence[Task], stopwatch: Stopwatch) -> Sequence[Task]:
+        """Does nothing."""
+        return encoded
+
+    def find(self, scored: Sequence[Task], stopwatch: Stopwatch) -> list[Answers | SegmentResult]:
         """Answers with each text's first word, or finds it in a part of a text."""
         stopwatch.start()
-        outcomes = [_outcome(task) for task in encoded]
+        outcomes = [_outcome(task) for task in scored]
         stopwatch.lap("read")
         return outcomes
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
 from tokenizers import Tokenizer
 
 from qa_service.data.squad import AGREEMENT_QUESTIONS, read_squad
@@ -16,14 +16,15 @@ from qa_service.errors import InternalError, QaError
 from qa_service.instance.arrays import (
     NUM_BEST,
     BestSpansFunction,
+    FloatArray,
     Logits,
     LogitsFunction,
-    Rows,
 )
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.learned_costs import LearnedCosts
 from qa_service.instance.messages import Answers, ModelFacts
 from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, Manifest
+from qa_service.instance.reader.padding import PaddedBatch, padded, text_mask_of
 from qa_service.instance.reader.spans import (
     NEAR_BEST,
     BestSpans,
@@ -43,19 +44,40 @@ from qa_service.wire.messages import Answer, Question, Task
 from qa_service.wire.sections import sections
 from qa_service.wire.spans import SegmentResult, merge, to_answers
 
+logger = logging.getLogger(__name__)
+
 Outcome = Answers | SegmentResult | QaError
 """A task's outcome: its answers, its result as a segment, or its error."""
 
-EncodedTasks = list[tuple[Task, EncodedQuestion | QaError]]
-"""Each task with its windows, or its error."""
+
+@dataclass(frozen=True, slots=True)
+class EncodedTasks:
+    """Tasks, tokenized and cut into the batches that the model will run.
+
+    Attributes:
+        tasks: Each with its windows, or its error.
+        places: The numbers of each task's windows.
+    """
+
+    tasks: Sequence[tuple[Task, EncodedQuestion | QaError]]
+    places: Sequence[range]
+    batches: Sequence[PaddedBatch]
 
 
 @dataclass(frozen=True, slots=True)
-class _Scores:
-    """The logits, or the best spans, of each window, by its index."""
+class Scores:
+    """What the engine returned for a batch: logits of its rows, and best spans if it chose them."""
 
-    logits: dict[int, Logits] = field(default_factory=dict)
-    best_spans: dict[int, BestSpans] = field(default_factory=dict)
+    logits: Logits
+    best_spans: FloatArray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredTasks:
+    """Tasks whose batches the model has run."""
+
+    encoded: EncodedTasks
+    scores: Sequence[Scores]
 
 
 class Reader:
@@ -115,15 +137,10 @@ class Reader:
                 yield from map(len, encoded.windows)
 
     def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> EncodedTasks:
-        """Tokenizes; this needs no model."""
+        """Tokenizes and pads; this needs no model."""
         stopwatch.start()
-        encoded = self._windows.encode_batch([(task.question, task.text) for task in tasks])
-        stopwatch.lap("tokenize")
-        return list(zip(tasks, encoded, strict=True))
-
-    def answer(self, encoded: EncodedTasks, stopwatch: Stopwatch) -> list[Outcome]:
-        """Runs the model and reads its logits; returns an outcome for each task, in order."""
-        stopwatch.start()
+        pairs = [(task.question, task.text) for task in tasks]
+        encoded = list(zip(tasks, self._windows.encode_batch(pairs), strict=True))
         windows: list[Window] = []
         places: list[range] = []
         lone: set[int] = set()
@@ -134,10 +151,44 @@ class Reader:
                 if _is_lone(task, item):
                     lone.add(first)
             places.append(range(first, len(windows)))
-        scores = self._run(windows, lone, stopwatch)
+        batches = [
+            self._padded(
+                numbers,
+                [windows[number] for number in numbers],
+                for_spans=self.chooses_spans and lone.issuperset(numbers),
+            )
+            for numbers in self._batches(windows)
+        ]
+        stopwatch.lap("tokenize")
+        return EncodedTasks(encoded, places, batches)
+
+    def answer(self, encoded: EncodedTasks, stopwatch: Stopwatch) -> list[Outcome]:
+        """Runs the model and reads its logits; returns an outcome for each task, in order."""
+        return self.find(self.score(encoded, stopwatch), stopwatch)
+
+    def score(self, encoded: EncodedTasks, stopwatch: Stopwatch) -> ScoredTasks:
+        """Runs the model, and learns what it costs."""
+        stopwatch.start()
+        scores = []
+        for batch in encoded.batches:
+            started_s = time.perf_counter()
+            scores.append(self._run(batch))
+            self._learn(batch, (time.perf_counter() - started_s) * 1e3)
+        stopwatch.lap("model")
+        return ScoredTasks(encoded, scores)
+
+    def find(self, scored: ScoredTasks, stopwatch: Stopwatch) -> list[Outcome]:
+        """Reads what the model has returned, without the model; an outcome for each task."""
+        stopwatch.start()
+        encoded, found = scored.encoded, _Found()
+        for batch, scores in zip(encoded.batches, scored.scores, strict=True):
+            found.logits.update(zip(batch.numbers, zip(*scores.logits, strict=True), strict=True))
+            if scores.best_spans is not None:
+                rows = scores.best_spans.tolist()
+                found.best_spans.update(zip(batch.numbers, rows, strict=True))
         outcomes = [
-            item if isinstance(item, QaError) else self._outcome(task, item, scores, place)
-            for (task, item), place in zip(encoded, places, strict=True)
+            item if isinstance(item, QaError) else self._outcome(task, item, found, place)
+            for (task, item), place in zip(encoded.tasks, encoded.places, strict=True)
         ]
         stopwatch.lap("read")
         return outcomes
@@ -164,66 +215,69 @@ class Reader:
         best = merge(found)
         return to_answers(question.text, best, self.model.null_log_score, question.top_k)
 
-    def _outcome(self, task: Task, item: EncodedQuestion, scores: _Scores, place: range) -> Outcome:
+    def _outcome(self, task: Task, item: EncodedQuestion, found: _Found, place: range) -> Outcome:
         text, config = task.text, self._config
         try:
-            if place and (best_spans := scores.best_spans.get(place[0])):
-                found = answers_at_best_spans(text, item, best_spans, config)
-                logits = [] if found else self.run_logits(item.windows)
-                return Answers(found or find_answers(text, item, logits, config))
-            logits = [scores.logits[number] for number in place]
+            if place and (row := found.best_spans.get(place[0])):
+                best_spans = self._as_best_spans(item.windows[0], row)
+                if answers := answers_at_best_spans(text, item, best_spans, config):
+                    return Answers(answers)
+            logits = [found.logits[number] for number in place]
             if task.core:
                 return find_spans(text, item, logits, config, top_k=task.top_k, core=task.core)
             return Answers(find_answers(text, item, logits, config, task.top_k))
         except QaError as error:
             return error
+        except Exception:
+            logger.exception("the model's output for a question cannot be read")
+            return InternalError()
 
-    def _run(self, windows: Sequence[Window], lone: set[int], stopwatch: Stopwatch) -> _Scores:
-        """Runs the windows, those near in length together; `lone` ones need only best spans."""
-        scores = _Scores()
-        for batch in self._batches(windows):
-            rows = [windows[i] for i in batch]
-            started_s = time.perf_counter()
-            if self.chooses_spans and lone.issuperset(batch):
-                scores.best_spans.update(zip(batch, self.run_best_spans(rows), strict=True))
-            else:
-                scores.logits.update(zip(batch, self.run_logits(rows), strict=True))
-            self._learn(rows, (time.perf_counter() - started_s) * 1e3)
-        stopwatch.lap("model")
+    def _padded(
+        self, numbers: Sequence[int], windows: Sequence[Window], *, for_spans: bool = False
+    ) -> PaddedBatch:
+        rows = padded(windows, self._pad_token_id)
+        longest = rows[0].shape[1]
+        mask = text_mask_of(windows, longest) if for_spans else None
+        return PaddedBatch(numbers, longest, rows, mask)
+
+    def _run(self, batch: PaddedBatch) -> Scores:
+        """Runs the model on a batch.
+
+        Raises:
+            InternalError: The engine returned another number of rows.
+        """
+        if batch.text_mask is None or self._best_spans is None:
+            scores = Scores(self.logits(*batch.rows))
+        else:
+            best_spans, logits = self._best_spans(*batch.rows, batch.text_mask)
+            scores = Scores(logits, best_spans)
+            _check_rows(best_spans, batch, "spans")
+        for logits_of_rows in scores.logits:
+            _check_rows(logits_of_rows, batch, "logits")
         return scores
 
-    def _learn(self, rows: Sequence[Window], took_ms: float) -> None:
+    def _learn(self, batch: PaddedBatch, took_ms: float) -> None:
         if self.learned:
-            self.learned.observe(len(rows), max(map(len, rows)), took_ms)
+            self.learned.observe(len(batch.numbers), batch.longest, took_ms)
             if self.learned.table is not self.rule.costs:
                 self.rule = replace(self.rule, costs=self.learned.table)
 
     def run_logits(self, windows: Sequence[Window]) -> list[Logits]:
         """Runs the model on windows, padded to one length; returns each window's logits."""
-        start, end = self.logits(*padded(windows, self._pad_token_id))
-        if not len(start) == len(end) == len(windows):
-            raise InternalError(f"{len(start)} rows of logits for {len(windows)} windows")
-        return list(zip(start, end, strict=True))
+        scores = self._run(self._padded(range(len(windows)), windows))
+        return list(zip(*scores.logits, strict=True))
 
     @property
     def chooses_spans(self) -> bool:
         """Whether the engine finds the best spans of a window by itself."""
         return self._best_spans is not None
 
-    def run_best_spans(self, windows: Sequence[Window]) -> list[BestSpans]:
-        """The best spans of windows, which the engine finds; only if it chooses spans."""
-        assert self._best_spans is not None
-        ids, mask, types = padded(windows, self._pad_token_id)
-        text = np.zeros_like(mask)
-        for row, window in zip(text, windows, strict=True):
-            row[window.text_begin : window.text_end] = 1
-        found = self._best_spans(ids, mask, types, text)
-        if len(found) != len(windows):
-            raise InternalError(f"{len(found)} rows of spans for {len(windows)} windows")
-        return [
-            self._as_best_spans(window, row)
-            for window, row in zip(windows, found.tolist(), strict=True)
-        ]
+    def run_best_spans(self, window: Window) -> BestSpans:
+        """The best spans of a window, which the engine finds; only if it chooses spans."""
+        scores = self._run(self._padded([0], [window], for_spans=True))
+        assert scores.best_spans is not None
+        (row,) = scores.best_spans.tolist()
+        return self._as_best_spans(window, row)
 
     def _as_best_spans(self, window: Window, row: Sequence[float]) -> BestSpans:
         log_total, numbers, log_scores = row[0], row[1 : NUM_BEST + 1], row[NUM_BEST + 1 :]
@@ -248,18 +302,19 @@ class Reader:
             yield batch
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the engine returned, by the numbers of the windows."""
+
+    logits: dict[int, Logits] = field(default_factory=dict)
+    best_spans: dict[int, list[float]] = field(default_factory=dict)
+
+
+def _check_rows(found: FloatArray, batch: PaddedBatch, what: str) -> None:
+    if len(found) != len(batch.numbers):
+        raise InternalError(f"{len(found)} rows of {what} for {len(batch.numbers)} windows")
+
+
 def _is_lone(task: Task, item: EncodedQuestion) -> bool:
     """Whether a task needs only the one best answer of one window."""
     return len(item.windows) == task.top_k == 1 and task.core is None
-
-
-def padded(windows: Sequence[Window], pad_token_id: int, tokens: int = 0) -> Rows:
-    """Stacks windows as rows of one length: the longest's, or more tokens."""
-    shape = (len(windows), max(tokens, *map(len, windows)))
-    ids = np.full(shape, pad_token_id, np.int64)
-    mask, types = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    for row, window in enumerate(windows):
-        ids[row, : len(window)] = window.input_ids
-        mask[row, : len(window)] = 1
-        types[row, : len(window)] = window.token_type_ids
-    return ids, mask, types

@@ -5,7 +5,8 @@ STARTING ──Ready──▶ READY ──batch──▶ READY ...
 
 A ready instance holds at most two batches: one that it runs and one in its channel, so that it does
 not wait for the loop. It gets the second after half of the first's expected time: late enough that
-more calls can join the batch, early enough that the instance is never idle.
+more calls can join the batch, early enough that the instance is never idle. With an accelerator it
+reads one while it runs the next, and gets a third when it should have run the first.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Protocol
 
 import msgspec
 
+from qa_service.instance.devices import CPU
 from qa_service.instance.messages import (
     MAX_MESSAGE_BYTES,
     Batch,
@@ -39,8 +41,8 @@ from qa_service.server.scheduling.request_cost import Pace
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.wire.frames import FrameReader
 
-MAX_HELD = 2
-"""Batches that an instance holds."""
+MAX_HELD, MAX_HELD_OVERLAPPED = 2, 3
+"""Batches that an instance holds; the latter with an accelerator (`runs.answer_overlapped`)."""
 
 
 class WorkerState(Enum):
@@ -130,6 +132,15 @@ class Worker(ABC):
         return self.ready.device if self.ready else self.setup.device.device
 
     @property
+    def _max_held(self) -> int:
+        return MAX_HELD if self.device == CPU else MAX_HELD_OVERLAPPED
+
+    @property
+    def max_begun(self) -> int:
+        """How many of its batches, the first ones, it may have begun: the last waits."""
+        return self._max_held - 1
+
+    @property
     def is_idle(self) -> bool:
         """Whether it is ready and holds no batch."""
         return self.state is WorkerState.READY and not self.in_flight
@@ -140,10 +151,11 @@ class Worker(ABC):
             return math.inf
         if not self.in_flight:
             return -math.inf
-        if len(self.in_flight) >= MAX_HELD:
+        batches = list(self.in_flight.values())
+        if len(batches) >= self._max_held or any(batch.is_retry for batch in batches):
             return math.inf
-        (batch,) = self.in_flight.values()
-        return math.inf if batch.is_retry else batch.since_s + self._pace.value * batch.cost_s / 2
+        first = batches[0]
+        return first.since_s + self._pace.value * first.cost_s * len(batches) / 2
 
     def run(self, members: Sequence[Ticket]) -> None:
         """Gives it a batch."""
@@ -159,7 +171,7 @@ class Worker(ABC):
         """Whether it can take a self-test now."""
         is_able = self.ready is not None and self.ready.can_test
         is_free = self.state is WorkerState.READY and not self.is_leaving
-        return is_able and is_free and len(self.in_flight) < MAX_HELD
+        return is_able and is_free and len(self.in_flight) < self._max_held
 
     @property
     def is_in_test(self) -> bool:

@@ -268,8 +268,8 @@ class WorkerPool:
         elif not self._is_closed and worker.number in self._wanted:
             self._schedule_restart(worker.number)
         self._self_tests.look()
-        for batch in batches:
-            were_running = batch.since_s < math.inf and not worker.is_blameless
+        for place, batch in enumerate(batches):
+            were_running = place < worker.max_begun and not worker.is_blameless
             self.batches.on_lost(batch.members, were_running=were_running)
 
     def _note_start(self, worker: Worker) -> None:

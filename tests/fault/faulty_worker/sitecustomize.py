@@ -77,16 +77,16 @@ FAULTS = {
 def install():
     from qa_service.instance.reader.instant import InstantReader
 
-    answer = InstantReader.answer
+    score = InstantReader.score
 
-    def faulty_answer(self, encoded, stopwatch):
+    def faulty_score(self, encoded, stopwatch):
         for task in encoded:
             for marker, fault in FAULTS.items():
                 if marker in task.question:
                     fault()
-        return answer(self, encoded, stopwatch)
+        return score(self, encoded, stopwatch)
 
-    InstantReader.answer = faulty_answer
+    InstantReader.score = faulty_score
 
 
 def compute_wrongly(damage):

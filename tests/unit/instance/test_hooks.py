@@ -44,7 +44,8 @@ def write_module(tmp_path, monkeypatch):
 
 def answered(reader, *tasks):
     stopwatch = Stopwatch()
-    return reader.answer(reader.encode(tasks, stopwatch), stopwatch)
+    scored = reader.score(reader.encode(tasks, stopwatch), stopwatch)
+    return reader.find(scored, stopwatch)
 
 
 def hooked(hooks, reader=None):

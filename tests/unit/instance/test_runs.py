@@ -2,6 +2,7 @@
 
 import select
 import socket
+import sys
 import threading
 import time
 
@@ -25,17 +26,17 @@ from qa_service.instance.messages import (
 )
 from qa_service.instance.options import InstanceOptions
 from qa_service.instance.reader.instant import InstantReader, first_word
-from qa_service.instance.runs import answer_batches, received, received_ahead
+from qa_service.instance.runs import answer_in_turn, answer_overlapped
 from qa_service.instance.worker_main import WARMUP, serve
 from qa_service.wire.frames import PREFIX, FrameReader
 from qa_service.wire.messages import Answer, Task
 
 
 class CountingReader:
-    """Answers with each text; fails at `fail`, when it encodes or when it answers."""
+    """Answers with each text; fails at `fail`, in one of its steps."""
 
-    def __init__(self, fails_in="answer"):
-        self.fails_in, self.answered = fails_in, 0
+    def __init__(self, fails_in="score"):
+        self.fails_in, self.scored = fails_in, 0
         self.model, self.rule = ModelFacts("a model"), BatchRule()
 
     def encode(self, tasks, stopwatch):
@@ -44,12 +45,16 @@ class CountingReader:
         stopwatch.lap("tokenize")
         return tasks
 
-    def answer(self, encoded, stopwatch):
+    def score(self, encoded, stopwatch):
         stopwatch.start()
-        self.fail("answer", encoded)
-        self.answered += len(encoded)
+        self.fail("score", encoded)
+        self.scored += len(encoded)
         stopwatch.lap("model")
-        return [Answers([Answer(task.text, 1.0, None, None)]) for task in encoded]
+        return encoded
+
+    def find(self, scored, stopwatch):
+        self.fail("find", scored)
+        return [Answers([Answer(task.text, 1.0, None, None)]) for task in scored]
 
     def fail(self, stage, tasks):
         if stage == self.fails_in and any(task.question == "fail" for task in tasks):
@@ -58,9 +63,11 @@ class CountingReader:
             raise EngineFaultError("nothing new")
 
 
-@pytest.fixture(params=[received, received_ahead])
+@pytest.fixture(params=[answer_in_turn, answer_overlapped])
 def run(request):
     """Hands batches to an instance all at once, hangs up for writing, and returns its results."""
+
+    interval_s = sys.getswitchinterval()
 
     def answer(reader, *batches):
         ours, theirs = socket.socketpair()
@@ -69,9 +76,10 @@ def run(request):
             ours.shutdown(socket.SHUT_WR)
             channel = WorkerChannel(theirs)
             try:
-                answer_batches(request.param(reader, channel), channel)
+                request.param(reader, channel)
             finally:
                 wait_for_intake()
+                sys.setswitchinterval(interval_s)
             theirs.close()
             data = b"".join(iter(lambda: ours.recv(65536), b""))
         return messages_in(data)
@@ -96,14 +104,14 @@ def test_an_instance_has_answered_its_warmup_question_before_it_is_ready(tmp_pat
     options = InstanceOptions(inference_engine_type="instant", precision="fp32")
     ours, theirs = socket.socketpair()
     asked = []
-    answer = InstantReader.answer
+    find = InstantReader.find
 
-    def listening_answer(self, encoded, stopwatch):
+    def listening_find(self, scored, stopwatch):
         said = select.select([ours], [], [], 0)[0]
-        asked.extend((task, bool(said)) for task in encoded)
-        return answer(self, encoded, stopwatch)
+        asked.extend((task, bool(said)) for task in scored)
+        return find(self, scored, stopwatch)
 
-    monkeypatch.setattr(InstantReader, "answer", listening_answer)
+    monkeypatch.setattr(InstantReader, "find", listening_find)
     with ours, theirs:
         ours.sendall(encode(Setup(str(write_version(tmp_path / "m", 1)), options)))
         ours.shutdown(socket.SHUT_WR)
@@ -133,16 +141,16 @@ def test_results_carry_the_cost_rule_only_when_it_changed(run):
     table = CostTable((10, 20), (1,), ((1.0,), (2.0,)))
 
     class LearningReader(CountingReader):
-        def answer(self, encoded, stopwatch):
-            if self.answered == 1:
+        def score(self, encoded, stopwatch):
+            if self.scored == 1:
                 self.rule = BatchRule(costs=table)
-            return super().answer(encoded, stopwatch)
+            return super().score(encoded, stopwatch)
 
     results = run(LearningReader(), batch(0), batch(1), batch(2))
     assert [result.costs for result in results] == [None, table, None]
 
 
-@pytest.mark.parametrize("stage", ["encode", "answer"])
+@pytest.mark.parametrize("stage", ["encode", "score"])
 def test_a_question_that_breaks_its_batch_fails_alone(run, stage):
     tasks = [Task("q", "a"), Task("fail", "b"), Task("q", "c")]
     (result,) = run(CountingReader(stage), Batch(3, tasks))
@@ -150,13 +158,46 @@ def test_a_question_that_breaks_its_batch_fails_alone(run, stage):
     assert [result.outcomes[i].answers[0].answer for i in (0, 2)] == ["a", "c"]
 
 
+def test_a_batch_that_cannot_be_read_fails_and_the_next_does_not(run):
+    failed, answered = run(CountingReader("find"), Batch(0, [Task("fail", "a")]), batch(1))
+    assert failed.outcomes == [Failure(InternalError.code, InternalError().message)]
+    assert answered.outcomes[0].answers[0].answer == "t"
+
+
+def test_a_batch_is_read_while_the_model_runs_the_next():
+    began = threading.Event()
+
+    class WaitingReader(CountingReader):
+        def score(self, encoded, stopwatch):
+            if self.scored:
+                began.set()
+            return super().score(encoded, stopwatch)
+
+        def find(self, scored, stopwatch):
+            assert began.wait(30)
+            return super().find(scored, stopwatch)
+
+    interval_s = sys.getswitchinterval()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(encode(batch(0)) + encode(batch(1)))
+        ours.shutdown(socket.SHUT_WR)
+        try:
+            answer_overlapped(WaitingReader(), WorkerChannel(theirs))
+        finally:
+            sys.setswitchinterval(interval_s)
+        theirs.close()
+        results = messages_in(b"".join(iter(lambda: ours.recv(65536), b"")))
+    assert [result.outcomes[0].answers[0].answer for result in results] == ["t", "t"]
+
+
 def test_end_of_file_from_the_loop_ends_the_instance():
     ours, theirs = socket.socketpair()
     with theirs:
         ours.close()
         channel, reader = WorkerChannel(theirs), CountingReader()
-        answer_batches(received(reader, channel), channel)
-    assert reader.answered == 0
+        answer_in_turn(reader, channel)
+    assert reader.scored == 0
 
 
 @pytest.mark.parametrize(
@@ -174,16 +215,14 @@ def test_after_a_run_without_new_output_no_batch_is_answered(run):
     reader = CountingReader()
     with pytest.raises(EngineFaultError):
         run(reader, Batch(0, [Task("right", "a"), Task("nothing new", "b"), Task("right", "c")]))
-    assert reader.answered == 0
+    assert reader.scored == 0
 
 
 def test_an_instance_whose_engine_wrote_no_output_reports_it_and_ends(tmp_path, monkeypatch):
-    def answer(self, encoded, stopwatch):
-        if encoded == [WARMUP]:
-            return [Answers([])]
+    def score(self, encoded, stopwatch):
         raise EngineFaultError("nothing new")
 
-    monkeypatch.setattr(InstantReader, "answer", answer)
+    monkeypatch.setattr(InstantReader, "score", score)
     options = InstanceOptions(inference_engine_type="instant", precision="fp32")
     ours, theirs = socket.socketpair()
     with ours, theirs:

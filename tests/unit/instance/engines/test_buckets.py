@@ -9,6 +9,7 @@ from qa_service.instance.engines.buckets import (
     Bucket,
     BucketedEngine,
     BucketGrid,
+    Outputs,
     Program,
     stage,
 )
@@ -52,12 +53,10 @@ class Adder(Program):
         self.staging = np.full((num_inputs, bucket.rows, bucket.tokens), -7, np.int64)
         self._logits = np.empty((2, bucket.rows, bucket.tokens), np.float32)
 
-    def run(self, *, only_best_spans=False):
-        if only_best_spans:
-            return self.staging[-1, :, :4].astype(np.float32)
+    def run(self):
         self._logits[0] = self.staging[0]
         self._logits[1] = self.staging.sum(axis=0)
-        return self._logits
+        return Outputs(self._logits, self.staging[-1, :, :4].astype(np.float32))
 
 
 def test_a_bucket_is_filled_up_and_cut_off_again():
@@ -94,12 +93,13 @@ def test_the_texts_mask_is_staged_where_spans_are_chosen():
         chooses_spans=True,
     )
     batch = np.arange(15).reshape(3, 5)
-    best_spans = engine.best_spans(batch, batch, batch, batch + 100)
+    best_spans, logits = engine.best_spans(batch, batch, batch, batch + 100)
     assert engine.chooses_spans
     assert best_spans.dtype == np.float32
     assert best_spans.tolist() == (batch + 100)[:, :4].tolist()
-    start, _ = engine.logits(batch, batch, batch)
-    assert start.tolist() == batch.tolist()
+    later, _ = engine.logits(batch + 1, batch, batch)
+    assert logits[0].tolist() == batch.tolist()
+    assert later.tolist() == (batch + 1).tolist()
 
 
 def test_bucket_padding_is_masked_except_each_rows_first_token():

@@ -20,13 +20,13 @@ TABLE = CostTable((100,), (1,), ((COST_MS,),))
 class Pool:
     """One worker, and what it reports."""
 
-    def __init__(self, costs=TABLE):
+    def __init__(self, costs=TABLE, device="cpu"):
         self.loop = EventLoop()
         self.results, self.runs, self.deaths = [], 0, 0
         self.worker = HandledWorker(0, self.loop, self, SETUP)
         self.peer = self.worker.peer
         assert self.peer.receive() == SETUP
-        self.peer.send(Ready(ModelFacts("a model"), costs))
+        self.peer.send(Ready(ModelFacts("a model"), costs, device))
         self.loop.run()
 
     def on_worker_ready(self, worker):
@@ -86,6 +86,35 @@ def test_a_third_batch_waits_for_results(pool):
     pool.finish(first)
     assert pool.worker.takes_from_s() < math.inf
     assert [[item.number for item in batch] for batch in pool.results] == [[0]]
+
+
+def test_an_accelerator_gets_a_third_batch_when_the_first_should_be_over():
+    pool = Pool(device="cuda:0")
+    first = pool.give(make_ticket(number=0))
+    started_s = next(iter(pool.worker.in_flight.values())).since_s
+    assert pool.worker.takes_from_s() - started_s == pytest.approx(COST_MS / 2e3)
+    pool.give(make_ticket(number=1))
+    assert pool.worker.takes_from_s() - started_s == pytest.approx(COST_MS / 1e3)
+    pool.give(make_ticket(number=2))
+    assert pool.worker.takes_from_s() == math.inf
+    pool.finish(first)
+    assert pool.worker.takes_from_s() < math.inf
+    pool.close()
+
+
+def test_an_accelerator_gets_nothing_beside_a_retry():
+    pool = Pool(device="cuda:0")
+    pool.give(make_ticket())
+    pool.give(make_ticket(attempts=1))
+    assert pool.worker.takes_from_s() == math.inf
+    pool.close()
+
+
+@pytest.mark.parametrize(("device", "begun"), [("cpu", 1), ("cuda:0", 2)])
+def test_all_but_the_last_batch_may_have_begun(device, begun):
+    pool = Pool(device=device)
+    assert pool.worker.max_begun == begun
+    pool.close()
 
 
 def test_a_retry_has_the_instance_to_itself(pool):
