@@ -12,13 +12,14 @@ as in BERT's run_squad.py, a window could win with the end of a name that begins
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from qa_service.errors import InternalError
 from qa_service.instance.arrays import NUM_BEST, FloatArray, Logits
@@ -107,22 +108,23 @@ def find_spans(
     num_tokens = len(encoded.offsets)
     if not encoded.windows:
         return SegmentResult([], -math.inf, num_tokens)
-    table = np.full((num_tokens, config.max_answer_tokens), -np.inf, dtype=np.float32)
-    for window, (start, end) in zip(encoded.windows, logits, strict=True):
-        scores = _window_scores(window, start, end, config)
-        rows = table[window.first_token : window.first_token + len(scores)]
-        np.maximum(rows, scores, out=rows)
-    if not math.isfinite(table.max()):
-        raise InternalError(_NOT_FINITE)
+    scores = [
+        _window_scores(window, start, end, config)
+        for window, (start, end) in zip(encoded.windows, logits, strict=True)
+    ]
+    table = scores[0] if len(scores) == 1 else _merged(encoded, scores)
+    peak = _finite_peak(table)
     if core:
         starts = np.array(encoded.offsets)[:, 0]
         table[(starts < core[0]) | (starts >= core[1])] = -np.inf
+        peak = float(table.max())
     spans = _Spans(text, encoded)
-    best = _candidates(table)
+    best = _candidates(table, peak)
     if best and not spans.may_be(best[0]):
         table[~spans.rule.table(encoded.offsets, config.max_answer_tokens)] = -np.inf
-        best = _candidates(table)
-    found = spans.result(best, _log_sum_exp(table))
+        peak = float(table.max())
+        best = _candidates(table, peak)
+    found = spans.result(best, _log_sum_exp(table, peak))
     return SegmentResult(spans.with_more(found.spans, table, top_k), found.log_total, num_tokens)
 
 
@@ -150,7 +152,8 @@ def best_spans(
 ) -> BestSpans:
     """The best spans of a window by its logits, as an engine that chooses spans finds them."""
     table = _window_scores(window, start, end, config)
-    return BestSpans(_candidates(table), _log_sum_exp(table))
+    peak = float(table.max())
+    return BestSpans(_candidates(table, peak), _log_sum_exp(table, peak))
 
 
 def _window_scores(
@@ -163,39 +166,68 @@ def _window_scores(
         token i; -inf past the window's end.
     """
     width = config.max_answer_tokens
-    starts = start[window.text_begin : window.text_end, None]
-    ends = np.full(len(starts) + width - 1, -np.inf, dtype=np.float32)
-    ends[: len(starts)] = end[window.text_begin : window.text_end]
-    # Row i of the view is `ends[i : i + width]`: sliding_window_view at a fifth of its cost.
-    table = starts + as_strided(ends, (len(starts), width), ends.strides * 2)
+    starts = start[window.text_begin : window.text_end]
     if config.null_threshold is not None:
         null = config.null_position % len(window)
-        table -= start[null] + end[null]
+        starts = starts - (start[null] + end[null])
+    ends = np.full(len(starts) + width - 1, -np.inf, dtype=np.float32)
+    ends[: len(starts)] = end[window.text_begin : window.text_end]
+    # Row i of the view is `ends[i : i + width]`: sliding_window_view at a tenth of its cost.
+    view = np.ndarray((len(starts), width), ends.dtype, ends, strides=ends.strides * 2)
+    table: FloatArray = starts[:, None] + view
     if config.length_penalty:
-        usual = config.usual_answer_tokens
-        table[:, usual:] -= config.length_penalty * np.arange(1, width - usual + 1)
-    table /= config.temperature
+        table -= _penalties(config)
+    if config.temperature != 1.0:
+        table /= config.temperature
     return table
 
 
-def _log_sum_exp(table: FloatArray) -> float:
+@functools.lru_cache(maxsize=8)
+def _penalties(config: ReadingConfig) -> FloatArray:
+    """What each length of a span costs: float32 [max_answer_tokens]."""
+    further = np.arange(1, config.max_answer_tokens + 1) - config.usual_answer_tokens
+    return (config.length_penalty * further.clip(0)).astype(np.float32)
+
+
+def _merged(encoded: EncodedQuestion, scores: Sequence[FloatArray]) -> FloatArray:
+    """One table of all windows' spans; of one in several windows the highest score."""
+    shape = len(encoded.offsets), scores[0].shape[1]
+    table = np.full(shape, -np.inf, dtype=np.float32)
+    for window, of_window in zip(encoded.windows, scores, strict=True):
+        rows = table[window.first_token : window.first_token + len(of_window)]
+        np.maximum(rows, of_window, out=rows)
+    return table
+
+
+def _finite_peak(table: FloatArray) -> float:
+    """The highest score of a table.
+
+    Raises:
+        InternalError: It is not finite.
+    """
     peak = float(table.max())
+    if not math.isfinite(peak):
+        raise InternalError(_NOT_FINITE)
+    return peak
+
+
+def _log_sum_exp(table: FloatArray, peak: float) -> float:
     if peak == -math.inf:
         return peak
     return peak + math.log(float(np.exp(table - peak).sum()))
 
 
-def _candidates(table: FloatArray) -> list[Candidate]:
+def _candidates(table: FloatArray, peak: float) -> list[Candidate]:
     """The best spans of a table, best first; of equal ones the first in the text."""
-    scores, width = table.ravel(), table.shape[1]
-    best_score = float(scores.max())
-    if best_score == -math.inf:
+    if peak == -math.inf:
         return []
-    near = np.flatnonzero(scores >= best_score - NEAR_BEST)
-    best = near[np.argsort(-scores[near], kind="stable")[:NUM_BEST]]
+    scores, width = table.ravel(), table.shape[1]
+    near = (scores >= peak - NEAR_BEST).nonzero()[0]
+    found = zip(scores[near].tolist(), near.tolist(), strict=True)
+    best = sorted(found, key=operator.itemgetter(0), reverse=True)[:NUM_BEST]
     return [
         Candidate(score, number // width, number // width + number % width)
-        for number, score in zip(best.tolist(), scores[best].tolist(), strict=True)
+        for score, number in best
     ]
 
 
