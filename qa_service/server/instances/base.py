@@ -132,8 +132,12 @@ class Worker(ABC):
         return self.ready.device if self.ready else self.setup.device.device
 
     @property
+    def _is_overlapped(self) -> bool:
+        return self.device != CPU
+
+    @property
     def _max_held(self) -> int:
-        return MAX_HELD if self.device == CPU else MAX_HELD_OVERLAPPED
+        return MAX_HELD_OVERLAPPED if self._is_overlapped else MAX_HELD
 
     @property
     def max_begun(self) -> int:
@@ -194,11 +198,11 @@ class Worker(ABC):
         self._mark_running()
         return number
 
-    def _mark_running(self) -> None:
-        """Notes the start of the first batch, the only one that can be running."""
+    def _mark_running(self, ago_s: float = 0.0) -> None:
+        """Notes the start of the first batch, the only one that can be running, as so long ago."""
         for batch in itertools.islice(self.in_flight.values(), 1):
             if batch.since_s == math.inf:
-                batch.since_s = self._loop.now_s()
+                batch.since_s = self._loop.now_s() - ago_s
 
     def close(self) -> None:
         """Closes the channel: the instance ends when it next reads; its listener hears nothing."""
@@ -236,10 +240,12 @@ class Worker(ABC):
                 self._listener.on_worker_tested(self)
             else:
                 batch = self.in_flight.pop(message.number)
-                self._keep_pace(batch, message.inference_ms / 1e3)
+                # An accelerator has run the next batch while this one was read.
+                overlap_s = message.stages_ms.read / 1e3 if self._is_overlapped else 0.0
+                self._keep_pace(batch, message.inference_ms / 1e3 - overlap_s)
                 if message.costs:
                     self.rule = replace(self.rule, costs=message.costs)
-                self._mark_running()
+                self._mark_running(overlap_s)
                 self.num_answers += len(batch.members)
                 self._listener.on_worker_results(self, batch.members, message)
 

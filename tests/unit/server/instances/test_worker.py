@@ -50,9 +50,10 @@ class Pool:
         self.worker.run(members)
         return self.peer.receive()
 
-    def finish(self, batch, inference_ms=COST_MS, costs=None):
+    def finish(self, batch, inference_ms=COST_MS, costs=None, read_ms=0.0):
         answers = [Answers([]) for _ in batch.tasks]
-        self.peer.send(Results(batch.number, [*answers], 0.0, inference_ms, StagesMs(), costs))
+        stages_ms = StagesMs(read=read_ms)
+        self.peer.send(Results(batch.number, [*answers], 0.0, inference_ms, stages_ms, costs))
         self.loop.run()
 
     def close(self):
@@ -99,6 +100,19 @@ def test_an_accelerator_gets_a_third_batch_when_the_first_should_be_over():
     assert pool.worker.takes_from_s() == math.inf
     pool.finish(first)
     assert pool.worker.takes_from_s() < math.inf
+    pool.close()
+
+
+@pytest.mark.parametrize(("device", "overlap_ms"), [("cpu", 0.0), ("cuda:0", 1000.0)])
+def test_an_accelerator_runs_the_next_batch_while_it_reads_one(device, overlap_ms):
+    pool = Pool(device=device)
+    first, _ = pool.give(make_ticket(number=0)), pool.give(make_ticket(number=1))
+    before_s = pool.loop.now_s()
+    pool.finish(first, inference_ms=COST_MS + overlap_ms, read_ms=overlap_ms)
+    (batch,) = pool.worker.in_flight.values()
+    assert before_s <= batch.since_s + overlap_ms / 1e3 <= pool.loop.now_s()
+    expected_s = pool.worker.takes_from_s() - batch.since_s
+    assert expected_s == pytest.approx(COST_MS / 2e3)
     pool.close()
 
 
