@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from qa_service.instance.model_folder.manifest import (
 from qa_service.machine import installed_version
 from qa_service.preparation.encoders import sha256_of
 from qa_service.preparation.folder import locked, replacing
+from qa_service.preparation.reading import NOT_ASKED, choose_reading
 from qa_service.preparation.sources import Source, find_source
 
 if TYPE_CHECKING:
@@ -38,10 +38,6 @@ _FORMAT_VERSION = 4
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "peft", "onnx")
 _ONNX_RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
-NOT_ASKED = "unless it does when it is asked; or give --can_abstain"
-"""Why a model is said not to abstain that neither flags nor its files or name say anything of."""
-
-_ABSTAINING_NAME = re.compile(r"squad[-_]?v?2(?!\d)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +71,7 @@ def prepare(choices: Choices) -> Path:
             files disagree.
     """
     source = find_source(choices.model)
-    reading, reason = choose_reading(source, choices)
+    reading, reason = choose_reading(source, choices.can_abstain, choices.null_threshold)
     target = choices.output_dir / source.name
     if target.resolve() == source.model_dir.resolve():
         raise SetupError(f"{target} would replace the model that it is made from")
@@ -147,47 +143,6 @@ def _add_if_possible(name: str, source: Source, target: Path, choices: Choices) 
         manifest = load_manifest(target)
         without = {**manifest.without, name: str(error)}
         save_manifest(target, msgspec.structs.replace(manifest, without=without))
-
-
-def choose_reading(source: Source, choices: Choices) -> tuple[ReadingConfig, str]:
-    """Decides how the model's logits are read.
-
-    A model's config does not say whether it was trained to abstain. Flags win over the model's own
-    `reading.json`, and that over its name; if none of them says it, the model is asked when it is
-    loaded.
-
-    Returns:
-        The decision, and its part on "no answer" in words.
-
-    Raises:
-        SetupError: The model's `reading.json` cannot be read, or the flags contradict each other.
-    """
-    if choices.null_threshold is not None and choices.can_abstain is False:
-        raise SetupError("--null_threshold makes no sense with --no-can_abstain")
-    reading, why = _own_reading(source)
-    threshold = reading.null_threshold
-    if choices.can_abstain is not None or choices.null_threshold is not None:
-        why = "as you chose"
-        threshold = None if choices.can_abstain is False else threshold or 0.0
-    if choices.null_threshold is not None:
-        threshold = choices.null_threshold
-        reading = msgspec.structs.replace(reading, collection_threshold=None)
-    verb = "never abstains" if threshold is None else f"abstains below a threshold of {threshold:g}"
-    return msgspec.structs.replace(reading, null_threshold=threshold), f"it {verb} ({why})"
-
-
-def _own_reading(source: Source) -> tuple[ReadingConfig, str]:
-    path = source.reading_file
-    try:
-        reading = msgspec.json.decode(path.read_bytes(), type=ReadingConfig)
-        return reading, f"its {path.name} says so"
-    except FileNotFoundError:
-        pass
-    except (msgspec.DecodeError, OSError) as error:
-        raise SetupError(f"cannot read {path}: {error}") from None
-    if _ABSTAINING_NAME.search(source.label):
-        return ReadingConfig(null_threshold=0.0), "guessed from its name; or give --no-can_abstain"
-    return ReadingConfig(), NOT_ASKED
 
 
 def fingerprint(source: Source, reading: ReadingConfig) -> str:

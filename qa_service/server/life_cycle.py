@@ -43,6 +43,7 @@ from qa_service.server.front.protocols import Protocols
 from qa_service.server.front.transport import Transport
 from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.engine_choices import EngineChoices
+from qa_service.server.queries import Queries
 from qa_service.server.services.cache_store import CacheStore
 from qa_service.server.services.chain import Services
 from qa_service.server.services.gate import Gate
@@ -55,7 +56,7 @@ from qa_service.server.sidecars.search_process import SearchProcess
 from qa_service.server.status import Status
 from qa_service.server.telemetry.metrics import Metrics
 from qa_service.server.telemetry.services import ServiceCounts
-from qa_service.wire.messages import QUERY_TYPES, Query
+from qa_service.wire.messages import QUERY_TYPES
 
 logger = logging.getLogger(__name__)
 
@@ -141,8 +142,13 @@ class QaServer:
         self._connections = OpenConnections(loop, bound, self._gate, self._metrics)
         self._gpu_meter = GpuMeter(self._loop)
         self._tracing = Tracing(self._loop, config.traces, config.logs, self._metrics)
-        self._status = self._make_status()
-        self._reports = self._make_reports()
+        self._queries = Queries(
+            self._make_status(),
+            self.catalog,
+            self._connections,
+            self._metrics,
+            phase=lambda: self._phase_name,
+        )
         local = is_loopback(config.listen.host)
         self._protocols = Protocols(config.requests, config.http, is_loopback=local)
         self._phase = _Phase.STARTING
@@ -315,7 +321,7 @@ class QaServer:
             limits.for_local() if is_local else limits,
             clock=self._loop,
             authenticator=self._authenticator,
-            report=self._report,
+            report=self._queries.answer,
             metrics=self._metrics,
             tracer=self._tracing.tracer,
             on_end=self._on_connection_end,
@@ -331,33 +337,13 @@ class QaServer:
         logger.debug("%s has disconnected", connection.name)
         self._connections.discard(connection)
 
-    def _report(self, query: Query) -> object:
-        self._metrics.queries_total[query.type] += 1
-        return self._reports[query.type](query)
-
-    def _make_reports(self) -> dict[str, Callable[[Query], object]]:
-        """What answers each type of query."""
-        status = self._status
-        return {
-            "health": lambda _: status.health(self._phase_name),
-            "stats": lambda _: status.stats(self._in_flight()),
-            "metrics": lambda _: status.metrics_text(self._in_flight()),
-            "models": lambda _: status.models(self._phase_name),
-            "load": lambda query: self.catalog.load(query.model),
-            "unload": lambda query: self.catalog.unload(query.model),
-            "document": lambda _: None,
-        }
-
     @property
     def _phase_name(self) -> str:
         return self._phase.name.lower()
 
-    def _in_flight(self) -> list[int]:
-        return [len(connection.calls) for connection in self._connections]
-
     def _fail_all(self, error: QaError) -> None:
         for connection in self._connections:
-            connection.fail_all(error)
+            connection.calls.fail_all(error)
 
     # The end of each round, and of everything.
 

@@ -140,7 +140,7 @@ class SimulatedServer(QaServer):
     def _connect(self, stream, name, *, is_local=False):
         super()._connect(stream, name, is_local=is_local)
         [*_, connection] = self._connections
-        connection.calls = OrderedSet()  # type: ignore[assignment]
+        connection.calls.in_flight = OrderedSet()  # type: ignore[assignment]
         close_gently = stream.close_gently
 
         def note_and_close():
@@ -183,8 +183,8 @@ def over_bounds(server: QaServer) -> Iterator[str]:
     """Which bounds are exceeded now."""
     limits = server.config.connections
     for connection in server._connections:
-        if len(connection.calls) > limits.max_in_flight_per_connection:
-            yield f"{connection.name} has {len(connection.calls)} requests in flight"
+        if len(connection.calls.in_flight) > limits.max_in_flight_per_connection:
+            yield f"{connection.name} has {len(connection.calls.in_flight)} requests in flight"
         if connection._stream.output_bytes > limits.max_output_buffer_bytes + _most_replies(server):
             yield f"{connection.name} holds {connection._stream.output_bytes} bytes of output"
     for version in server.catalog.versions:
@@ -230,8 +230,8 @@ def strays(server: QaServer) -> Iterator[tuple[str, str]]:
 def held(server: QaServer) -> Iterator[str]:
     """What is held though nothing is in flight."""
     for connection in server._connections:
-        if connection.calls:
-            yield f"{connection.name} has {len(connection.calls)} requests in flight"
+        if connection.calls.in_flight:
+            yield f"{connection.name} has {len(connection.calls.in_flight)} requests in flight"
     for version in server.catalog.versions:
         yield from (f"{version.spec}: {what}" for what in _held_by_version(version))
     for searches in server._retrieval.collections.processes():

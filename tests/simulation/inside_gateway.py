@@ -81,7 +81,7 @@ def astray(server: QaServer, gateway: Gateway) -> Iterator[str]:
             sock.unread_bytes or connection._codec.buffered_bytes
         ):
             asked = gateway.asked_now(key)
-            for call in connection.calls:
+            for call in connection.calls.in_flight:
                 if call.request.question not in asked:
                     yield f"the link of {key} asks {call.request.question!r} for no call of its own"
 

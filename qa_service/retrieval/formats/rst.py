@@ -11,11 +11,20 @@ from qa_service.retrieval.formats.rst_directives import Directives, split_direct
 from qa_service.retrieval.formats.rst_inline import inline_text
 from qa_service.retrieval.formats.rst_lines import (
     BULLET,
+    EXPLICIT,
     FIELD,
     Lines,
-    rows_of,
     skip_empty,
     split_header,
+)
+from qa_service.retrieval.formats.rst_lists import (
+    NUMBERED,
+    OPTION,
+    bullet_list,
+    definition_list,
+    field_list,
+    numbered_list,
+    option_list,
 )
 from qa_service.retrieval.formats.rst_tables import (
     GRID_LINE,
@@ -36,15 +45,6 @@ _SUBSTITUTION = re.compile(
     re.MULTILINE,
 )
 _NOTE = re.compile(r"\.\.[ \t]+\[(?P<label>[^\]\n]+)\][ \t]*(?P<text>.*)$")
-_EXPLICIT = re.compile(r"\.\.(?:[ \t]|$)|__[ \t]+\S")
-_NUMBERED = re.compile(
-    r"(?P<mark>\(?(?:\d{1,9}|#|[a-zA-Z]|[ivxlcdmIVXLCDM]{1,8})[.)])(?P<gap>[ \t]+|$)"
-)
-_ARGUMENT = r"(?:[ =]\S+|\[[^\]]*\])*"
-_OPTION = re.compile(
-    rf"(?P<names>(?:-\w|--[\w-]+|/\w+){_ARGUMENT}(?:, (?:-\w|--[\w-]+){_ARGUMENT})*)"
-    r"(?:[ \t]{2,}(?P<text>\S.*)|[ \t]*)$"
-)
 _QUOTE_SIGNS = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 _MAX_DEPTH = 30
@@ -149,106 +149,6 @@ class _Reader:
         self.out.heading(self.level, self.shown(part.lines[place].strip()), part.numbers[place])
         return end
 
-    # Lists
-
-    def _bullets(self, part: Lines, place: int, depth: int) -> int:
-        return self._list(part, place, depth, BULLET)
-
-    def _numbers(self, part: Lines, place: int, depth: int) -> int:
-        lines = part.lines
-        found = _NUMBERED.match(lines[place])
-        follows = lines[place + 1] if place + 1 < len(lines) else ""
-        is_list = found and (not follows or follows[0] == " " or _NUMBERED.match(follows))
-        return self._list(part, place, depth, _NUMBERED) if is_list else place
-
-    def _list(self, part: Lines, place: int, depth: int, begin: re.Pattern[str]) -> int:
-        items = list[tuple[str, Lines]]()
-        while place < len(part.lines) and (found := begin.match(part.lines[place])):
-            end = part.indented_end(place + 1)
-            column = found.end() if found["gap"] else len(found[0]) + 1
-            body = part.part(place, end)
-            first = body.lines[0][column:]
-            rest = Lines(body.lines[1:], body.numbers[1:])
-            inner = rest.part(
-                0, len(rest.lines), min(column, rest.indent(0, len(rest.lines))) or column
-            )
-            items.append((found["mark"], Lines([first.strip(), *inner.lines], body.numbers)))
-            place = skip_empty(part.lines, end)
-        if rows := rows_of(items):
-            self.add_rows(rows, depth, num_header=0)
-            return place
-        self.out.begin_list()
-        for number, (mark, body) in enumerate(items, 1):
-            self.out.begin_item(_shown_mark(mark, number))
-            self.read(body, depth + 1)
-            self.out.end_item()
-        self.out.end_list()
-        return place
-
-    def _fields(self, part: Lines, place: int, depth: int) -> int:
-        self.out.begin_list()
-        while place < len(part.lines) and (found := FIELD.match(part.lines[place])):
-            end = part.indented_end(place + 1)
-            name = self.shown(found["name"])
-            body = part.part(place + 1, end, part.indent(place + 1, end))
-            if name == "Title" and not self.title:
-                self.title = self.shown(found["text"] or "")
-            if found["text"] or any(body.lines):
-                self._named(
-                    name, Lines([found["text"] or "", *body.lines], part.numbers[place:end]), depth
-                )
-            place = skip_empty(part.lines, end)
-        self.out.end_list()
-        return place
-
-    def _options(self, part: Lines, place: int, depth: int) -> int:
-        begin = place
-        self.out.begin_list()
-        while place < len(part.lines) and (found := _OPTION.match(part.lines[place])):
-            end = part.indented_end(place + 1)
-            if not found["text"] and end == place + 1:
-                break
-            body = part.part(place + 1, end, part.indent(place + 1, end))
-            self._named(
-                found["names"],
-                Lines([found["text"] or "", *body.lines], part.numbers[place:end]),
-                depth,
-            )
-            place = skip_empty(part.lines, end)
-        self.out.end_list()
-        return max(place, begin)
-
-    def _definitions(self, part: Lines, place: int, depth: int) -> int:
-        lines = part.lines
-        if (
-            place + 1 >= len(lines)
-            or not lines[place + 1].startswith(" ")
-            or lines[place].endswith("::")
-        ):
-            return place
-        self.out.begin_list()
-        while (
-            place + 1 < len(lines)
-            and lines[place]
-            and lines[place][0] != " "
-            and lines[place + 1].startswith(" ")
-        ):
-            if _EXPLICIT.match(lines[place]):
-                break
-            end = part.indented_end(place + 1)
-            body = part.part(place + 1, end, part.indent(place + 1, end))
-            self._named(self.shown(lines[place].split(" : ")[0]), body, depth)
-            place = skip_empty(lines, end)
-        self.out.end_list()
-        return place
-
-    def _named(self, name: str, body: Lines, depth: int) -> None:
-        """An item that begins with a name: `name: text`."""
-        self.out.begin_item("")
-        self.out.prefix(f"{name.rstrip(':')}: ")
-        self.read(body, depth + 1)
-        self.out.end_item()
-
     # Text and code
 
     def _doctest(self, part: Lines, place: int, depth: int) -> int:
@@ -272,11 +172,11 @@ class _Reader:
         for inner in range(place + 1, end):
             if (
                 part.lines[inner].startswith(" ")
-                and _EXPLICIT.match(part.lines[inner - 1]) is None
+                and EXPLICIT.match(part.lines[inner - 1]) is None
                 and inner == place + 1
             ):
                 break
-            if _EXPLICIT.match(part.lines[inner]):
+            if EXPLICIT.match(part.lines[inner]):
                 end = inner
                 break
         text = "\n".join(line.strip() for line in part.lines[place:end])
@@ -388,27 +288,21 @@ def _is_underline(title: str, line: str, overline: str = "") -> bool:
     return len(line) >= min(len(title), 4)
 
 
-def _shown_mark(mark: str, number: int) -> str:
-    if BULLET.fullmatch(mark):
-        return "-"
-    return f"{number}." if "#" in mark else f"{mark.strip('().')}."
-
-
 _Begins = Callable[[str], object]
 _Take = Callable[[_Reader, Lines, int, int], int]
 
 _ELEMENTS: tuple[tuple[_Begins, _Take], ...] = (
     (lambda line: line[0] == " ", _Reader._quote),
-    (_EXPLICIT.match, _Reader._explicit),
+    (EXPLICIT.match, _Reader._explicit),
     (GRID_LINE.fullmatch, _Reader._grid),
     (SIMPLE_LINE.fullmatch, _Reader._simple),
     (lambda line: True, _Reader._heading),
-    (BULLET.match, _Reader._bullets),
-    (_NUMBERED.match, _Reader._numbers),
-    (FIELD.match, _Reader._fields),
-    (_OPTION.match, _Reader._options),
+    (BULLET.match, bullet_list),
+    (NUMBERED.match, numbered_list),
+    (FIELD.match, field_list),
+    (OPTION.match, option_list),
     (lambda line: line.startswith(">>> "), _Reader._doctest),
     (lambda line: line.startswith("| "), _Reader._line_block),
-    (lambda line: True, _Reader._definitions),
+    (lambda line: True, definition_list),
 )
 """What may begin at a line, in this order; the rest is a paragraph."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from qa_service.retrieval.blocks import BlockList
 from qa_service.retrieval.formats.rst_lines import FIELD, Lines, items_of, skip_empty
-from qa_service.retrieval.formats.rst_tables import RawTable, csv_table
+from qa_service.retrieval.formats.rst_reader import Reader
+from qa_service.retrieval.formats.rst_tables import csv_table
 
 _CODES = frozenset({
     "code", "code-block", "sourcecode", "parsed-literal", "doctest", "testcode", "testoutput",
@@ -48,29 +47,6 @@ _OBJECTS = frozenset({
     "fixture", "hook", "opcode", "pdbcommand", "c_function", "cfunction", "http",
 })  # fmt: skip
 """Directives that describe a thing: its name is a heading."""
-
-
-class Reader(Protocol):
-    """What reads the content of a directive.
-
-    Attributes:
-        level: Of the heading above.
-    """
-
-    out: BlockList
-    level: int
-
-    def shown(self, text: str) -> str:
-        """What inline markup shows."""
-
-    def read(self, part: Lines, depth: int) -> None:
-        """Adds the blocks of some lines."""
-
-    def add_table(self, table: RawTable, numbers: Sequence[int], depth: int) -> None:
-        """Adds a table whose cells are markup."""
-
-    def add_rows(self, rows: list[tuple[int, list[Lines]]], depth: int, num_header: int) -> None:
-        """Adds a table of cells of several lines."""
 
 
 class Directive(NamedTuple):

@@ -10,6 +10,7 @@ BULLET = re.compile(r"(?P<mark>[-*+•‣⁃])(?P<gap>[ \t]+|$)")  # noqa: RUF00
 FIELD = re.compile(
     r":(?P<name>(?![:\s])(?:[^:\n\\`]|\\.|:(?=\S)(?!`)){1,80}):(?:[ \t]+(?P<text>.*)|[ \t]*)$"
 )
+EXPLICIT = re.compile(r"\.\.(?:[ \t]|$)|__[ \t]+\S")
 
 _HEADER = re.compile(r"(?P<name>[A-Z][\w-]*):[ \t]*(?P<text>.*)$")
 
@@ -89,19 +90,3 @@ def items_of(part: Lines, place: int) -> list[tuple[str, Lines]]:
         items.append((found["mark"], Lines(lines, part.numbers[place:end])))
         place = skip_empty(part.lines, end)
     return items
-
-
-def rows_of(items: list[tuple[str, Lines]]) -> list[tuple[int, list[Lines]]]:
-    """The rows of a list of lists of one length, as `list-table` has; none of another list."""
-    rows = list[tuple[int, list[Lines]]]()
-    for _, body in items:
-        if not BULLET.match(body.lines[0]):
-            return []
-        cells = items_of(body, 0)
-        if sum(len(cell.lines) for _, cell in cells) < len(
-            "\n".join(body.lines).rstrip().split("\n")
-        ) - len(cells):
-            return []
-        rows.append((body.numbers[0], [cell for _, cell in cells]))
-    is_table = len(rows) > 1 and len({len(cells) for _, cells in rows}) == 1 and len(rows[0][1]) > 1
-    return rows if is_table else []

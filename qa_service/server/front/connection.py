@@ -21,12 +21,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from qa_service.errors import (
-    CancelledError,
     ForbiddenError,
     FrameTimeoutError,
     HttpError,
@@ -37,15 +36,16 @@ from qa_service.errors import (
 from qa_service.net.stream import ByteStream
 from qa_service.net.timers import Clock, LazyTimer
 from qa_service.server.front.auth import Authenticator
+from qa_service.server.front.calls import Calls
 from qa_service.server.front.events import encode_outcome, kind_of, next_event, say, submit
 from qa_service.server.front.options import ConnectionOptions
 from qa_service.server.front.states import State, Timeout
 from qa_service.server.front.timeouts import Timeouts
 from qa_service.server.front.tokens import Grant
-from qa_service.server.scheduling.call import Call, Outcome, Scope
+from qa_service.server.scheduling.call import Call, Outcome
 from qa_service.server.services.service import Service
 from qa_service.server.services.tracing import Tracer
-from qa_service.server.telemetry.metrics import ABANDONED, ANSWERED, Metrics
+from qa_service.server.telemetry.metrics import ANSWERED, Metrics
 from qa_service.wire.codec import Codec, Wait
 from qa_service.wire.messages import COMMANDS, NULL_ID, Auth, Cancel, Query, RejectedError, Request
 
@@ -85,7 +85,7 @@ class Connection:
         name: str = "",
     ) -> None:
         self.name = name
-        self.calls: set[Call] = set()
+        self.calls = Calls(name, clock, metrics, tracer)
         self._stream = stream
         self._codec_for = codec_for
         self._codec = codec_for(b"")
@@ -96,9 +96,7 @@ class Connection:
         self._authenticator = authenticator
         self._report = report
         self._metrics = metrics
-        self._tracer = tracer
         self._on_end = on_end
-        self._num_requests = 0
         self._grant = Grant(name=name, max_priority=limits.max_priority)
         self._turn_is_due = False
         self._times = Timeouts(limits, authenticator.timeout_s, clock.now_s())
@@ -111,18 +109,13 @@ class Connection:
     def is_busy(self) -> bool:
         """Whether it has calls in flight, or messages that wait for a turn or for output."""
         is_held_up = self._codec.buffered_bytes and self._stream.output_bytes
-        return bool(self.calls or is_held_up or self._turn_is_due)
+        return bool(self.calls.in_flight or is_held_up or self._turn_is_due)
 
     @property
     def silent_since_s(self) -> float:
         """Since when nothing has come or was answered; infinity while the client waits or reads."""
-        is_owed = self.calls or self._turn_is_due or self._stream.output_bytes
+        is_owed = self.calls.in_flight or self._turn_is_due or self._stream.output_bytes
         return math.inf if is_owed else self._times.active_s
-
-    def fail_all(self, error: QaError) -> None:
-        """Ends every call in flight with an error."""
-        for call in list(self.calls):
-            call.fail(error)
 
     def close_when_idle(self, when_idle_s: float) -> None:
         """Has the next answer say that it closes; at `when_idle_s` it closes if it is idle then."""
@@ -155,15 +148,8 @@ class Connection:
         """The client has disconnected: its calls are cancelled."""
         self._state = State.CLOSED
         self._timer.cancel()
-        self._abandon(list(self.calls))
+        self.calls.abandon_all()
         self._on_end(self)
-
-    def _abandon(self, cancelled: Collection[Call]) -> None:
-        for call in cancelled:
-            logger.debug("request %s: abandoned", call.scope.name, extra=call.scope.log_extra)
-            self.calls.discard(call)
-            call.cancel()
-            self._metrics.requests_total[ABANDONED] += 1
 
     def _on_settled(self, call: Call, outcome: Outcome) -> None:
         try:
@@ -173,14 +159,14 @@ class Connection:
             self._end()
 
     def _reply(self, call: Call, outcome: Outcome) -> None:
-        self.calls.discard(call)
+        self.calls.in_flight.discard(call)
         now_s = self._clock.now_s()
         if self._times.is_leaving(now_s):
             self._codec.announce_close()
             self._times.announce(now_s)
         code, reply = encode_outcome(self._codec, call, outcome)
-        if code != ANSWERED:
-            self._abandon_unwanted()
+        if code != ANSWERED and (unwanted := self._codec.take_cancelled()):
+            self.calls.abandon(unwanted)
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("request %s: %s", call.scope.name, code, extra=call.scope.log_extra)
         self._metrics.requests_total[code] += 1
@@ -193,10 +179,6 @@ class Connection:
             self.close_gently()
         elif self._codec.buffered_bytes:
             self._schedule_turn()
-
-    def _abandon_unwanted(self) -> None:
-        if cancelled := self._codec.take_cancelled():
-            self._abandon([c for c in self.calls if any(c.request is r for r in cancelled)])
 
     def _write(self, data: bytes | bytearray) -> None:
         """Writes encoded bytes, and closes after them if the codec has ended."""
@@ -246,7 +228,7 @@ class Connection:
     def _has_room(self) -> bool:
         if self._stream.output_bytes > self._limits.max_output_buffer_bytes:
             return False
-        has_place = len(self.calls) < self._limits.max_in_flight_per_connection
+        has_place = len(self.calls.in_flight) < self._limits.max_in_flight_per_connection
         return has_place or self._codec.next_is_cancel
 
     def _handle(self, event: object) -> None:
@@ -286,32 +268,12 @@ class Connection:
         self._refuse(UnauthorizedError("no token has come in time"))
 
     def _submit(self, request: Request) -> None:
-        now_s = self._clock.now_s()
-        max_timeout_s = timeout_s = self._times.request_timeout_s
-        if request.timeout_ms is not None:
-            timeout_s = min(timeout_s, request.timeout_ms / 1e3)
-        self._num_requests += 1
-        name = f"{self.name}#{self._num_requests}"
-        flow, weight = self._grant.share(request.priority)
-        trace = self._codec.trace_of(request)
-        scope = Scope(
-            now_s, now_s + timeout_s, flow, weight, trace.trace_id, name,
-            max_timeout_s=max_timeout_s,
-        )  # fmt: skip
-        call = Call(request, scope)
-        if self._tracer:
-            since_s = self._times.message_since_s
-            self._tracer.begin(call, trace, self._codec, self.name, since_s)
-        if logger.isEnabledFor(logging.DEBUG):
-            extra = call.scope.log_extra
-            logger.debug("request %s: received, its id is %r", name, request.id_json, extra=extra)
+        call = self.calls.begin(request, self._grant, self._codec, self._times)
         call.then(partial(self._on_settled, call))
-        self.calls.add(call)
         submit(self._service, call)
 
     def _cancel(self, cancel: Cancel) -> None:
-        for call in [call for call in self.calls if call.request.id_json == cancel.id_json]:
-            call.fail(CancelledError())
+        self.calls.cancel(cancel.id_json)
 
     def _answer_open_query(self, query: Query) -> None:
         if query.is_open:
@@ -363,7 +325,7 @@ class Connection:
         """Whether its time is over and it is idle."""
         if self._clock.now_s() < self._times.ages_at_s:
             return False
-        is_free = not self.calls and not self._codec.buffered_bytes and not self._turn_is_due
+        is_free = not (self.calls.in_flight or self._codec.buffered_bytes or self._turn_is_due)
         return is_free and self._state in _LASTING
 
     def _leave(self, _: Timeout) -> None:
@@ -371,13 +333,13 @@ class Connection:
             self.close_gently()
 
     def _close_when_answered(self) -> None:
-        if not self.calls:
+        if not self.calls.in_flight:
             self._stream.close_gently()
 
     # Timeouts.
 
     def _deadline(self) -> tuple[float, Timeout]:
-        return self._times.deadline(self._state, self.calls, self._stream.waiting_since_s)
+        return self._times.deadline(self._state, self.calls.in_flight, self._stream.waiting_since_s)
 
     def _arm_timeout(self) -> None:
         if self._stream.is_open:

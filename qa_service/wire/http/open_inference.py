@@ -7,15 +7,13 @@
 An input `collection` may replace `text`; then `document`, `title` and `passage`, BYTES, are outputs
 too. `places` and `passages`, BYTES of JSON, are outputs if they are asked for. Each of the N
 questions is a request of its own; their answers come back together, as [N,k] if `top_k` is k and
-over 1. An answer that does not exist is empty, with -1 as its offsets. In binary, each element of
-BYTES has a 4-byte little-endian length before it.
+over 1. An answer that does not exist is empty, with -1 as its offsets.
 
 `wire/fields.py` has which inputs, parameters and outputs there are.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +22,7 @@ import msgspec
 from qa_service.errors import InvalidRequestError
 from qa_service.wire.fields import NUMBERS, OUTPUTS, PARAMETERS, TENSORS, shown_outputs
 from qa_service.wire.http.http_reply import HttpReply, timed_reply
+from qa_service.wire.http.tensors import as_json, flat, from_binary, to_binary
 from qa_service.wire.json_codec import check_bounds
 from qa_service.wire.messages import (
     MAX_PRIORITY,
@@ -49,9 +48,6 @@ _OTHER_PARAMETERS = {**OTHER_NAMES, "timeoutms": "timeout", "timeoutus": "timeou
 
 _Parameters = dict[str, bool | int | float | str]
 _NO_ANSWER = Answer("", 0.0, None, None)
-_FORMATS = {"FP32": "f", "INT32": "i"}
-_LENGTH = struct.Struct("<I")
-_encode = msgspec.json.Encoder().encode
 _NOTHING = memoryview(b"")
 
 
@@ -145,9 +141,9 @@ class InferCall(msgspec.Struct, frozen=True):
             is_wide = top_k > 1 and not row.is_of_reply
             shape = [self.shape[0], top_k] if is_wide else self.shape
             output = Tensor(name, row.datatype, shape)
-            column = _as_json(columns[name]) if row.is_json else columns[name]
+            column = as_json(columns[name]) if row.is_json else columns[name]
             if is_binary:
-                binary.append(_to_binary(row.datatype, column))
+                binary.append(to_binary(row.datatype, column))
                 output.parameters = {"binary_data_size": len(binary[-1])}
             else:
                 output.data = column
@@ -237,9 +233,9 @@ def _read_inputs(
     for item in inputs:
         count = _check_input(item)
         if (size := item.parameters.get("binary_data_size")) is None:
-            columns[item.name] = _flat(item)
+            columns[item.name] = flat(item.name, item.data)
         elif isinstance(size, int) and 0 <= size <= len(binary):
-            columns[item.name], binary = _from_binary(item.name, binary[:size]), binary[size:]
+            columns[item.name], binary = from_binary(item.name, binary[:size]), binary[size:]
         else:
             raise InvalidRequestError(f"the binary data of {item.name} is incomplete")
         if len(columns[item.name]) != count:
@@ -262,34 +258,6 @@ def _check_input(item: InferInput) -> int:
     if not 1 <= item.shape[0] <= MAX_QUESTIONS:
         raise InvalidRequestError(f"a request has 1 to {MAX_QUESTIONS} questions")
     return item.shape[0]
-
-
-def _flat(item: InferInput) -> list[str]:
-    if item.data is None:
-        raise InvalidRequestError(f"{item.name} has no data")
-    flat: list[str] = []
-    for element in item.data:
-        if isinstance(element, str):
-            flat.append(element)
-        else:
-            flat += element
-    return flat
-
-
-def _from_binary(name: str, data: memoryview) -> list[str]:
-    elements, at = [], 0
-    while at < len(data):
-        if len(data) - at < _LENGTH.size:
-            raise InvalidRequestError(f"the binary data of {name} ends within a length")
-        (size,) = _LENGTH.unpack_from(data, at)
-        at += _LENGTH.size + size
-        if at > len(data):
-            raise InvalidRequestError(f"the binary data of {name} ends within an element")
-        try:
-            elements.append(str(data[at - size : at], "utf-8"))
-        except UnicodeDecodeError:
-            raise InvalidRequestError(f"an element of {name} is not UTF-8") from None
-    return elements
 
 
 # Parameters and outputs.
@@ -370,10 +338,6 @@ def output_columns(
     }
 
 
-def _as_json(column: Sequence[object]) -> list[str]:
-    return [_encode(element).decode() for element in column]
-
-
 def _filled_up(results: Sequence[Result], top_k: int) -> list[Answer]:
     """`top_k` answers of each result."""
     answers: list[Answer] = []
@@ -382,13 +346,6 @@ def _filled_up(results: Sequence[Result], top_k: int) -> list[Answer]:
         answers += its
         answers += [_NO_ANSWER] * (top_k - len(its))
     return answers
-
-
-def _to_binary(datatype: str, column: Sequence[object]) -> bytes:
-    if datatype == "BYTES":
-        elements = [str(element).encode() for element in column]
-        return b"".join(_LENGTH.pack(len(element)) + element for element in elements)
-    return struct.pack(f"<{len(column)}{_FORMATS[datatype]}", *column)
 
 
 def _parameters(results: Sequence[Result]) -> dict[str, bool | int]:

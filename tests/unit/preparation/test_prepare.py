@@ -3,8 +3,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import metadata
-from typing import Any
 
 import msgspec
 import pytest
@@ -17,7 +17,6 @@ from qa_service.preparation.encoders import sha256_of
 from qa_service.preparation.main import main
 from qa_service.preparation.prepare import (
     Choices,
-    choose_reading,
     fingerprint,
     is_up_to_date,
     missing_files,
@@ -25,16 +24,6 @@ from qa_service.preparation.prepare import (
     refuse_foreign,
 )
 from qa_service.preparation.sources import Source
-
-
-@pytest.fixture
-def source(tmp_path):
-    folder = tmp_path / "source"
-    folder.mkdir()
-    (folder / "config.json").write_text("{}")
-    (folder / "vocab.txt").write_text("[PAD]")
-    (folder / "model.safetensors").write_bytes(b"weights")
-    return Source("tiny", "tiny", folder)
 
 
 @pytest.fixture
@@ -48,70 +37,11 @@ def target(tmp_path, source):
     return folder
 
 
-def _labelled(source: Source, label: str) -> Source:
-    return Source(source.name, label, source.model_dir)
-
-
-def _threshold(source: Source, **choices: Any) -> float | None:
-    return choose_reading(source, Choices(**choices))[0].null_threshold
-
-
-@pytest.mark.parametrize(
-    "label",
-    ["deepset/bert-base-cased-squad2", "x/roberta-squad_v2", "x/SQuAD-v2", "squad-2.0", "squadv2"],
-)
-def test_name_of_a_model_that_can_abstain(source, label):
-    reading, words = choose_reading(_labelled(source, label), Choices())
-    assert reading == ReadingConfig(null_threshold=0.0)
-    assert "guessed from its name; or give --no-can_abstain" in words
-
-
-@pytest.mark.parametrize("label", ["bert-squad", "squad1", "squad-20k", "squad_2023", "squash2"])
-def test_name_of_a_model_that_cannot(source, label):
-    reading, words = choose_reading(_labelled(source, label), Choices())
-    assert reading == ReadingConfig()
-    assert "never abstains" in words
-
-
-def test_flags_go_before_the_file_and_the_file_before_the_name(source):
-    assert _threshold(source, can_abstain=True) == 0.0
-    assert _threshold(source, null_threshold=-1.5) == -1.5
-    source = _labelled(source, "x-squad2")
-    source.reading_file.write_text('{"null_threshold": null, "window_tokens": 256}')
-    assert choose_reading(source, Choices())[0] == ReadingConfig(window_tokens=256)
-    assert _threshold(source, can_abstain=True) == 0.0
-    source.reading_file.write_text('{"null_threshold": 2.5}')
-    assert _threshold(source) == 2.5
-    assert _threshold(source, can_abstain=True) == 2.5
-    assert _threshold(source, can_abstain=True, null_threshold=0.0) == 0.0
-    assert _threshold(source, can_abstain=False) is None
-
-
-def test_a_threshold_of_the_flags_is_that_of_collections_too(source):
-    source.reading_file.write_text('{"null_threshold": 2.5, "collection_threshold": 4.0}')
-    own, _ = choose_reading(source, Choices())
-    assert own.collection_null_log_score == 4.0
-    chosen, _ = choose_reading(source, Choices(null_threshold=1.0))
-    assert chosen.collection_null_log_score == 1.0
-
-
-def test_contradicting_flags_are_refused(source):
-    with pytest.raises(SetupError, match="makes no sense"):
-        _threshold(source, can_abstain=False, null_threshold=0.0)
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"window_tokens": "many"}'])
-def test_broken_reading_file_is_refused(source, content):
-    source.reading_file.write_text(content)
-    with pytest.raises(SetupError, match=r"cannot read .*reading\.json"):
-        _threshold(source)
-
-
 def test_fingerprint_changes_with_everything_that_matters(source, monkeypatch):
     seen = {fingerprint(source, ReadingConfig())}
     assert seen == {fingerprint(source, ReadingConfig())}
     seen.add(fingerprint(source, ReadingConfig(temperature=2.0)))
-    seen.add(fingerprint(_labelled(source, "other"), ReadingConfig()))
+    seen.add(fingerprint(replace(source, label="other"), ReadingConfig()))
     (source.model_dir / "README.md").write_text("has no say")
     seen.add(fingerprint(source, ReadingConfig()))
     assert len(seen) == 3
@@ -170,7 +100,7 @@ def test_folder_of_another_model_is_left_alone(target, source):
     refuse_foreign(target, source)
     refuse_foreign(target / "nothing", source)
     with pytest.raises(SetupError, match="was made from tiny"):
-        refuse_foreign(target, _labelled(source, "someone/tiny"))
+        refuse_foreign(target, replace(source, label="someone/tiny"))
     with pytest.raises(SetupError, match="is no prepared model"):
         refuse_foreign(target.parent, source)
     (target / "manifest.json").write_text("{}")

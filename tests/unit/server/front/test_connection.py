@@ -108,7 +108,7 @@ def test_answers_may_come_in_any_order(make_owner):
     for i in (2, 0, 1):
         owner.answer(owner.calls[i])
         assert receive(owner.client)["id"] == i
-    assert owner.connection.calls == set()
+    assert owner.connection.calls.in_flight == set()
 
 
 def test_a_clients_priorities_weigh_more_and_share_its_one_flow(make_owner):
@@ -174,7 +174,7 @@ CANCEL = {"id": 1, "type": "cancel"}
 def test_a_cancelled_request_gets_its_error_at_once_and_the_others_go_on(make_owner):
     owner = make_owner()
     owner.send(*asks(0, 1, 2), CANCEL)
-    owner.run_until(lambda: len(owner.connection.calls) == 2)
+    owner.run_until(lambda: len(owner.connection.calls.in_flight) == 2)
     told = receive(owner.client)
     error = told["error"]
     assert (told["id"], error["code"], error["retryable"]) == (1, "cancelled", False)
@@ -189,9 +189,9 @@ def test_a_cancelled_request_gets_its_error_at_once_and_the_others_go_on(make_ow
 def test_a_number_and_a_string_of_its_digits_are_two_ids(make_owner):
     owner = make_owner()
     owner.send(*asks(7, "7"), {"id": "7", "type": "cancel"})
-    owner.run_until(lambda: len(owner.connection.calls) == 1)
+    owner.run_until(lambda: len(owner.connection.calls.in_flight) == 1)
     assert receive(owner.client)["id"] == "7"
-    [left] = owner.connection.calls
+    [left] = owner.connection.calls.in_flight
     assert left.request.id_json == b"7"
 
 
@@ -217,10 +217,10 @@ def test_cancelling_an_id_not_in_flight_is_ignored(make_owner):
 def test_requests_without_an_id_are_cancelled_together(make_owner):
     owner = make_owner()
     owner.send(ASK, ASK, *asks(1), {"type": "cancel"})
-    owner.run_until(lambda: len(owner.connection.calls) == 1)
+    owner.run_until(lambda: len(owner.connection.calls.in_flight) == 1)
     codes = [receive(owner.client)["error"]["code"] for _ in range(2)]
     assert codes == ["cancelled", "cancelled"]
-    [left] = owner.connection.calls
+    [left] = owner.connection.calls.in_flight
     assert left.request.id_json == b"1"
 
 

@@ -187,7 +187,7 @@ def test_the_siblings_of_a_question_that_fails_are_cancelled(make):
     setting.send(post("/v2/models/m/infer", infer(["a?", "b?", "c?"])) + post("/qa", ASK))
     setting.calls[1].fail(QueueFullError())
     assert setting.cancelled in (setting.calls[0:3:2], setting.calls[2::-2])
-    assert setting.connection.calls == {setting.calls[3]}
+    assert setting.connection.calls.in_flight == {setting.calls[3]}
     assert setting.metrics.requests_total["abandoned"] == 2
     assert setting.statuses == [503]
 
@@ -268,7 +268,7 @@ class TestFaults:
     @pytest.mark.parametrize("data", [frame({"id": 1, **ASK}), post("/qa", ASK)])
     def test_a_fault_before_the_service_fails_its_request_alone(self, make, monkeypatch, data):
         setting = make()
-        monkeypatch.setattr("qa_service.server.front.connection.Call", fail)
+        monkeypatch.setattr("qa_service.server.front.calls.Call", fail)
         setting.send(data)
         monkeypatch.undo()
         setting.send(data)
