@@ -117,17 +117,26 @@ class _OpenIndex:
         return MergedSearch(self._searcher, self._schema, embeddings, encoder)
 
     def search(self, question: str, max_passages: int) -> list[FoundPassage]:
-        search = self._search_both if self._merged else self._search_words
+        if self._merged:
+            return self._search_both(self._merged, question, max_passages)
         return [
             FoundPassage(score, _passage(self._searcher.doc(at)))
-            for score, at in search(question, max_passages)
+            for score, at in self._search_words(question, max_passages)
         ]
 
-    def _search_both(self, question: str, max_passages: int) -> list[Hit]:
-        assert self._merged is not None
+    def _search_both(
+        self, merged: MergedSearch, question: str, max_passages: int
+    ) -> list[FoundPassage]:
         words = words_to_find(question, self._analyzers[0], self._schema)
         words = words or words_to_find(question, self._analyzers[1], self._schema)
-        return self._merged.search(question, words, max_passages)
+        return [
+            FoundPassage(
+                hit.score,
+                _passage(self._searcher.doc(hit.at)),
+                hit.cosine if merged.is_calibrated else None,
+            )
+            for hit in merged.search(question, words, max_passages)
+        ]
 
     def _search_words(self, question: str, max_passages: int) -> list[Hit]:
         for analyzer in self._analyzers:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from qa_service.retrieval.embeddings import Embeddings, best_rows
 from qa_service.retrieval.encoder import Encoder
@@ -26,11 +26,23 @@ if TYPE_CHECKING:
 BM25_WEIGHT = 0.71
 COSINE_WEIGHT = 21.5
 
+CALIBRATED_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
+"""The one whose cosines models know (`FoundPassage.cosine`): another's are on another scale."""
+
 CANDIDATES = 100
 """How many passages each of the two searches finds: the answer's is hardly beyond."""
 
 Hit = tuple[float, "tantivy.DocAddress"]
 """A score, and where the passage is."""
+
+
+class MergedHit(NamedTuple):
+    """A passage that both searches have scored."""
+
+    score: float
+    at: tantivy.DocAddress
+    cosine: float
+
 
 Words = Sequence[tuple["tantivy.Occur", "tantivy.Query"]]
 """The clauses of a query for any word of a question."""
@@ -51,7 +63,12 @@ class MergedSearch:
         self._embeddings = embeddings
         self._encoder = encoder
 
-    def search(self, question: str, words: Words, count: int) -> list[Hit]:
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether its cosines mean to a model what they were in its calibration."""
+        return self._encoder.manifest.name == CALIBRATED_ENCODER
+
+    def search(self, question: str, words: Words, count: int) -> list[MergedHit]:
         """The passages with the best merged scores, the best first."""
         number = max(CANDIDATES, count)
         query = load_tantivy().Query.boolean_query(words)
@@ -60,10 +77,12 @@ class MergedSearch:
         nearest = {int(row) for row in best_rows(cosines, number)} - found.keys()
         found |= self._by_row(self._search_among(nearest, words))
         merged = (
-            (BM25_WEIGHT * score + COSINE_WEIGHT * float(cosines[row]), at)
-            for row, (score, at) in found.items()
+            MergedHit(BM25_WEIGHT * score + COSINE_WEIGHT * cosine, at, cosine)
+            for (score, at), cosine in zip(
+                found.values(), cosines[list(found)].tolist(), strict=True
+            )
         )
-        return heapq.nlargest(count, merged, key=lambda hit: hit[0])
+        return heapq.nlargest(count, merged, key=lambda hit: hit.score)
 
     def _search_among(self, rows: set[int], words: Words) -> list[Hit]:
         """The passages that have these rows, with their BM25; 0 for those without a word."""

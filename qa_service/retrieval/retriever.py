@@ -8,6 +8,9 @@ import msgspec
 
 from qa_service.wire.messages import Passage
 
+TYPICAL_COSINE = 0.62
+"""The highest cosine of a question's passages, in the mean: of 514 questions with an answer."""
+
 
 class FoundPassage(msgspec.Struct, frozen=True):
     """A passage and how well it matches.
@@ -15,10 +18,13 @@ class FoundPassage(msgspec.Struct, frozen=True):
     Attributes:
         score: In points of BM25, with embeddings of what is worth as much (`merging`); comparable
             within one question's passages.
+        cosine: Of the passage's and the question's embeddings, by the encoder for which models know
+            what it is worth; comparable between questions and collections.
     """
 
     score: float
     passage: Passage
+    cosine: float | None = None
 
 
 class ReadText(msgspec.Struct, frozen=True):

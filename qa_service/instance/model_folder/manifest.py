@@ -44,6 +44,9 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
         null_position: Where the CLS token is in a window, from its end if negative.
         passage_weight: What a point of a search's score adds to the log scores of a passage's spans
             and null answer, when passages of a collection are compared.
+        similarity_weight: What the highest cosine of a question's passages takes off the null
+            answer's log score, counted from `retriever.TYPICAL_COSINE`: where nothing is about
+            what is asked, there is no answer.
     """
 
     max_answer_tokens: Annotated[int, msgspec.Meta(ge=1)] = 30
@@ -56,6 +59,7 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
     collection_threshold: float | None = None
     null_position: int = 0
     passage_weight: Annotated[float, msgspec.Meta(ge=0)] = 0.2
+    similarity_weight: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
     @property
     def null_log_score(self) -> float | None:

@@ -115,6 +115,7 @@ class Reader:
             config.null_log_score,
             passage_weight=config.passage_weight,
             collection_null_log_score=config.collection_null_log_score,
+            similarity_weight=config.similarity_weight,
         )
 
     def read(self, questions: Sequence[Question]) -> list[list[Answer] | QaError]:

@@ -5,7 +5,8 @@
 
 A passage is read below a line with its document's title and headings, in which no answer lies. One
 softmax over the spans and the null answers of all passages makes the scores. The passage's score in
-the search, times `ModelFacts.passage_weight`, is added to the log score of each.
+the search, times `ModelFacts.passage_weight`, is added to the log score of each. The more similar a
+passage's embedding is to the question's, the less the null answer scores.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import msgspec
 
 from qa_service.errors import QaError
 from qa_service.instance.messages import ModelFacts
-from qa_service.retrieval.retriever import FoundPassage, ReadText, read_text
+from qa_service.retrieval.retriever import TYPICAL_COSINE, FoundPassage, ReadText, read_text
 from qa_service.server.scheduling.call import Answered, Call, Outcome
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.parts import Part, read_parts
@@ -89,7 +90,16 @@ def _merge(
         )
         for its, spans in zip(passages, found, strict=True)
     ]
-    return answers_from_passages(read, model.collection_null_log_score, top_k)
+    return answers_from_passages(read, _null_log_score(passages, model), top_k)
+
+
+def _null_log_score(passages: Sequence[FoundPassage], model: ModelFacts) -> float | None:
+    """Of the null answer: the less similar the passages are to the question, the higher."""
+    cosines = [its.cosine for its in passages if its.cosine is not None]
+    if model.collection_null_log_score is None or not cosines:
+        return model.collection_null_log_score
+    similarity = max(cosines) - TYPICAL_COSINE
+    return model.collection_null_log_score - model.similarity_weight * similarity
 
 
 def _read_text(passage: Passage) -> ReadText:

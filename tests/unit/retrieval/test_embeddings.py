@@ -10,7 +10,7 @@ import pytest
 from qa_service.encoder_folder import ENCODER_FILE, load_encoder_manifest
 from qa_service.errors import DamagedError, SetupError
 from qa_service.preparation.sentence_encoder import is_complete
-from qa_service.retrieval import embeddings, writing
+from qa_service.retrieval import embeddings, merging, writing
 from qa_service.retrieval.build import Choices, Reporter, build
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.embeddings import EMBEDDINGS_FILE, Embeddings
@@ -99,6 +99,19 @@ def test_without_the_encoder_passages_are_found_by_words(index, output, encoder,
     assert collection.search("How much holiday do staff get?", 5) == []
     assert best(collection, "vacation") == "leave"
     assert "words alone" in collection.fault
+
+
+def test_a_found_passage_has_its_cosine_if_models_know_the_encoders(
+    index, output, encoder, monkeypatch
+):
+    index()
+    question = "Where can I leave my vehicle?"
+    (found, *_) = Collection(output, SharedEncoder(encoder)).search(question, 3)
+    asked, read = Encoder(encoder).embed([question, TEXTS["parking"]])
+    assert found.cosine == pytest.approx(float(asked @ read), abs=0.02)
+    monkeypatch.setattr(merging, "CALIBRATED_ENCODER", "another")
+    (found, *_) = Collection(output, SharedEncoder(encoder)).search(question, 3)
+    assert found.cosine is None
 
 
 def test_a_collection_without_embeddings_needs_no_encoder(index, output):

@@ -11,7 +11,7 @@ import pytest
 from qa_service.errors import QueueFullError, WorkerCrashedError
 from qa_service.instance.messages import ModelFacts
 from qa_service.retrieval.messages import Open, Refused
-from qa_service.retrieval.retriever import FoundPassage, read_text
+from qa_service.retrieval.retriever import TYPICAL_COSINE, FoundPassage, read_text
 from qa_service.server.scheduling.call import Answered
 from qa_service.server.services.collections import Collections
 from qa_service.server.services.dispatcher import Dispatcher
@@ -27,12 +27,13 @@ from tests.unit.server.services.search_processes import FakeProcess
 # Were the threshold of given texts taken, "no answer" would always be the first.
 MODEL = ModelFacts(
     "a model", window_tokens=384, null_log_score=99.0, passage_weight=0.5,
-    collection_null_log_score=0.5,
+    collection_null_log_score=0.5, similarity_weight=10.0,
 )  # fmt: skip
 
 
-def passage(score, document, text, start=100):
-    return FoundPassage(score, Passage(document, "Title", "", start, start + len(text), text))
+def passage(score, document, text, start=100, cosine=None):
+    read = Passage(document, "Title", "", start, start + len(text), text)
+    return FoundPassage(score, read, cosine)
 
 
 FOUND = [
@@ -181,6 +182,22 @@ def test_the_search_score_is_part_of_an_answers_score(setting):
     setting.settle(1, 2.9)
     setting.settle(0, 2.0)
     assert setting.outcomes[0].answers[0].answer == "Ada"
+
+
+@pytest.mark.parametrize(
+    ("cosines", "shift"),
+    [((None, None), 0.0), ((0.32, 0.02), 3.0), ((0.52, 0.82), -2.0), ((TYPICAL_COSINE, None), 0.0)],
+)
+def test_the_less_similar_the_passages_are_the_more_no_answer_scores(setting, cosines, shift):
+    setting.found = [
+        passage(9.0, f"{cosine}", "Ada wrote it.", cosine=cosine) for cosine in cosines
+    ]
+    null_log_score = 0.5 + math.log(2) + shift
+    for difference, answer in ((-0.01, ""), (0.01, "Ada")):
+        setting.ask_and_search(max_passages=2)
+        setting.settle(-2, null_log_score + difference)
+        setting.settle(-1, -99.0)
+        assert setting.outcomes[-1].answers[0].answer == answer
 
 
 def test_a_failed_passage_fails_the_question_and_drops_the_others(setting):
