@@ -7,7 +7,6 @@ the present one runs. On a CPU they would only take the model's cores.
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -26,10 +25,6 @@ from qa_service.instance.stages import Stopwatch
 from qa_service.wire.messages import Task
 
 logger = logging.getLogger(__name__)
-
-SWITCH_INTERVAL_S = 1e-4
-"""How long the thread that runs the model waits for Python's lock, where others tokenize and read:
-with the interpreter's 5 ms a GPU would be idle for as long as it computes."""
 
 E = TypeVar("E")
 """A reader's tasks, tokenized."""
@@ -184,7 +179,6 @@ def answer_overlapped(
         EngineFaultError: The engine cannot be believed; the batches before it have their results.
         OSError: The loop's end was closed while results were being sent.
     """
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     beside_model = threading.Lock()
 
     def finish(job: Job[E, S]) -> None:

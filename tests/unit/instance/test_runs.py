@@ -2,7 +2,6 @@
 
 import select
 import socket
-import sys
 import threading
 import time
 
@@ -67,8 +66,6 @@ class CountingReader:
 def run(request):
     """Hands batches to an instance all at once, hangs up for writing, and returns its results."""
 
-    interval_s = sys.getswitchinterval()
-
     def answer(reader, *batches):
         ours, theirs = socket.socketpair()
         with ours, theirs:
@@ -79,7 +76,6 @@ def run(request):
                 request.param(reader, channel)
             finally:
                 wait_for_intake()
-                sys.setswitchinterval(interval_s)
             theirs.close()
             data = b"".join(iter(lambda: ours.recv(65536), b""))
         return messages_in(data)
@@ -177,15 +173,11 @@ def test_a_batch_is_read_while_the_model_runs_the_next():
             assert began.wait(30)
             return super().find(scored, stopwatch)
 
-    interval_s = sys.getswitchinterval()
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.sendall(encode(batch(0)) + encode(batch(1)))
         ours.shutdown(socket.SHUT_WR)
-        try:
-            answer_overlapped(WaitingReader(), WorkerChannel(theirs))
-        finally:
-            sys.setswitchinterval(interval_s)
+        answer_overlapped(WaitingReader(), WorkerChannel(theirs))
         theirs.close()
         results = messages_in(b"".join(iter(lambda: ours.recv(65536), b"")))
     assert [result.outcomes[0].answers[0].answer for result in results] == ["t", "t"]
