@@ -102,8 +102,14 @@ def sleeping(root: Path = ROOT, **figures: float) -> tuple[str, ...]:
     Args:
         root: The checkout that the server runs in.
     """
-    variables = (f"FEED_{name}={value}" for name, value in figures.items())
-    return "env", f"PYTHONPATH={WORKER}{os.pathsep}{root}", *variables
+    return "env", *(f"{name}={value}" for name, value in _variables(root, **figures).items())
+
+
+def _variables(root: Path, **figures: float) -> dict[str, str]:
+    return {
+        "PYTHONPATH": f"{WORKER}{os.pathsep}{root}",
+        **{f"FEED_{name}": str(value) for name, value in figures.items()},
+    }
 
 
 def feed(
@@ -137,12 +143,8 @@ def feed(
 def instance_alone(
     accelerator: Accelerator, model: Path
 ) -> Iterator[tuple[socket.socket, subprocess.Popen[bytes]]]:
-    """An instance that is ready, and the loop's end of its channel."""
-    os.environ.update(
-        PYTHONPATH=f"{WORKER}{os.pathsep}{ROOT}",
-        FEED_FIXED_US=str(FIXED_US),
-        FEED_ROW_US=str(accelerator.row_us),
-    )
+    """The loop's end of the channel of an instance that starts, and its process."""
+    os.environ.update(_variables(ROOT, FIXED_US=FIXED_US, ROW_US=accelerator.row_us))
     options = InstanceOptions(
         inference_engine_type="onnx",
         precision="fp32",
@@ -238,7 +240,7 @@ def report(section: Section, found: dict[tuple[Accelerator, int], list[Figures]]
     """Says what was reached, and what an answer takes."""
     rows = []
     for (accelerator, instances), repeats in found.items():
-        figures = {name: [one[name] for one in repeats] for name in repeats[0]}
+        figures = _by_name(repeats)
         middle = {name: median(values) for name, values in figures.items()}
         rows.append(
             [
@@ -258,11 +260,15 @@ def report(section: Section, found: dict[tuple[Accelerator, int], list[Figures]]
     section.raw["cells"] = {f"{a.name}, {n}": repeats for (a, n), repeats in found.items()}
 
 
+def _by_name(repeats: Sequence[Figures]) -> dict[str, list[float]]:
+    return {name: [one[name] for one in repeats] for name in repeats[0]}
+
+
 def report_alone(section: Section, found: dict[Accelerator, list[Figures]]) -> None:
     """Says what an instance without a loop reached."""
     rows = []
     for accelerator, repeats in found.items():
-        figures = {name: [one[name] for one in repeats] for name in repeats[0]}
+        figures = _by_name(repeats)
         rows.append(
             [
                 accelerator.name,
