@@ -52,12 +52,14 @@ from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions
 from qa_service.machine import num_cpus
 from qa_service.server.instances.base import MAX_HELD_OVERLAPPED
+from qa_service.server.scheduling.request_cost import tokens_of
 from qa_service.wire.frames import FrameReader, receive_frame
 from qa_service.wire.messages import Task
 
 WORKER = Path(__file__).parent / "sleeping_worker"
 FIXED_US = 1000.0
 BATCH = 64
+WINDOW_TOKENS = 384
 WARMUP_S, DURATION_S = 4.0, 6.0
 CLIENTS_AN_INSTANCE = 3 * BATCH
 FULL = 0.9
@@ -205,6 +207,11 @@ def feed_alone(
     }
 
 
+def _fits_a_window(item: Item) -> bool:
+    """Whether a question is one row; the loop gives longer ones batches with their like."""
+    return tokens_of(item.question + item.text) < WINDOW_TOKENS
+
+
 def _idle_s() -> float:
     """Seconds in which the cores that this process may use did nothing: others may use them too."""
     lines = (line.split() for line in Path("/proc/stat").read_text().splitlines())
@@ -292,7 +299,7 @@ def main() -> int:
     parser.add_argument("--alone", action="store_true", help="one instance, without a server")
     flags = parser.parse_args()
     section = Section("feed", "Feeding an accelerator, simulated", flags)
-    items = uniform(read_squad(flags.questions_file))
+    items = [item for item in uniform(read_squad(flags.questions_file)) if _fits_a_window(item)]
     words = flags.only or [""]
     chosen = [one for one in accelerators() if any(word in one.name for word in words)]
     found: dict[tuple[Accelerator, int], list[Figures]] = {}

@@ -156,7 +156,7 @@ class Reader:
             self._padded(
                 numbers,
                 [windows[number] for number in numbers],
-                for_spans=self.chooses_spans and lone.issuperset(numbers),
+                for_spans=self.chooses_spans and not lone.isdisjoint(numbers),
             )
             for numbers in self._batches(windows)
         ]
@@ -219,7 +219,7 @@ class Reader:
     def _outcome(self, task: Task, item: EncodedQuestion, found: _Found, place: range) -> Outcome:
         text, config = task.text, self._config
         try:
-            if place and (row := found.best_spans.get(place[0])):
+            if _is_lone(task, item) and (row := found.best_spans.get(place[0])):
                 best_spans = self._as_best_spans(item.windows[0], row)
                 if answers := answers_at_best_spans(text, item, best_spans, config):
                     return Answers(answers)

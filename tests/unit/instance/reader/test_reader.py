@@ -16,6 +16,7 @@ from qa_service.instance.batch_cost import BatchRule, CostTable
 from qa_service.instance.learned_costs import TABLE_EVERY, LearnedCosts
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.reader.padding import padded
+from qa_service.instance.reader.spans import find_answers
 from qa_service.instance.reader.windows import WindowBuilder
 from qa_service.wire.messages import Answer, Question
 from tests.unit.instance.reader.texts import texts
@@ -131,6 +132,22 @@ def test_only_one_best_answer_of_one_window_is_chosen_on_the_device(make_reader)
     assert chooser.num_rows == len(model.batches) == 2
     reader.read([Question("why", "the river", 2), Question("why", "the river " * 30)])
     assert chooser.num_rows == 2
+
+
+def test_a_row_keeps_its_best_spans_in_a_batch_with_a_text_of_two_windows(make_reader, monkeypatch):
+    by_logits = []
+
+    def recorded(text, *rest):
+        by_logits.append(text)
+        return find_answers(text, *rest)
+
+    monkeypatch.setattr("qa_service.instance.reader.reader.find_answers", recorded)
+    model = MadeUpModel()
+    asked = [Question("why", "the river"), Question("why", "Ada the 2nd " * 8)]
+    found = make_reader(logits=model, best_spans=Chooser(model)).read(asked)
+    assert by_logits == [asked[1].text]
+    expected = make_reader(logits=model).read(asked)
+    assert [answer.answer for (answer,) in found] == [answer.answer for (answer,) in expected]
 
 
 def test_if_the_best_span_is_white_space_the_others_are_looked_at(make_reader):
