@@ -32,11 +32,11 @@ from harness.frames import frame, receive
 from harness.process import rss_bytes
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.net.timers import Clock
-from qa_service.server.scheduling.call import Answered, Call, Outcome, Scope
+from qa_service.server.scheduling.call import Call, Outcome, Scope
 from qa_service.server.services.cache import Cached
 from qa_service.server.services.cache_store import CacheStore
 from qa_service.server.telemetry.metrics import ModelMetrics
-from qa_service.wire.messages import Answer, Request, Timings
+from qa_service.wire.messages import Answer, Answered, Request, Timings
 
 ANSWER = [Answer("word", 0.9, 4, 8)]
 TIMINGS = Timings(0.1, 20.0)

@@ -11,6 +11,7 @@ from qa_service.wire.json_codec import encode_answers, encode_error, parse_reque
 from qa_service.wire.messages import (
     MAX_ID_BYTES,
     Answer,
+    Answered,
     RejectedError,
     Request,
     RequestLimits,
@@ -43,7 +44,8 @@ def check_body(body: bytes) -> bool:
     assert 0 < len(request.question) <= LIMITS.max_question_chars
     assert len(request.text) <= LIMITS.max_text_chars
     assert bool(request.text) != bool(request.collection)
-    check_json(encode_answers(request.id_json, [UNKNOWN], Timings(0, 0), 1)[PREFIX.size :])
+    answered = Answered([UNKNOWN], Timings(0, 0))
+    check_json(encode_answers(request.id_json, answered, 1)[PREFIX.size :])
     batch = Batch(0, [request.as_task()])
     assert to_worker_decoder.decode(encode(batch)[PREFIX.size :]) == batch
     return True

@@ -125,9 +125,9 @@ def _replied_rows(field: inspect.Field, of: str = "") -> Iterator[list[str]]:
     bare = getattr(field.type, "type", None)
     if isinstance(bare, inspect.StructType):
         for its in bare.fields:
-            yield from _replied_rows(its, f"{of}{field.name}.")
+            yield from _replied_rows(its, f"{of}{field.encode_name}.")
         return
-    yield [f"`{of}{field.name}`", _type_of(field), _description_of(field)]
+    yield [f"`{of}{field.encode_name}`", _type_of(field), _description_of(field)]
 
 
 def _description_of(field: inspect.Field) -> str:

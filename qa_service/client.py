@@ -1443,15 +1443,12 @@ def read_answer(reply: dict[str, Any], latency_ms: float) -> Answer:
     timings_ms = reply.get("timings_ms", {})
     if not isinstance(spans, list) or not isinstance(timings_ms, dict):
         raise ProtocolError("the server sent answers or timings of a wrong type")
-    place = (best.answer, best.score, best.start, best.end)
     return Answer(
-        *place,
-        tuple(map(_span, spans)),
-        timings_ms,
-        latency_ms,
-        reply,
-        passage=best.passage,
-        places=best.places,
+        **{name: getattr(best, name) for name in Span.__dataclass_fields__},
+        alternatives=tuple(map(_span, spans)),
+        timings_ms=timings_ms,
+        latency_ms=latency_ms,
+        response=reply,
         passages=_list_of(_passage, reply.get("passages"), "passages"),
     )
 

@@ -12,15 +12,12 @@ from typing import Protocol
 
 from qa_service.errors import QaError
 from qa_service.wire.messages import (
-    UNKNOWN_SOURCE,
-    Answer,
-    AnswerSource,
+    Answered,
     Auth,
     Cancel,
     Query,
     RejectedError,
     Request,
-    Timings,
 )
 from qa_service.wire.traces import TraceContext
 
@@ -73,14 +70,8 @@ class Codec(Protocol):
             QaError: The stream cannot be followed any further.
         """
 
-    def encode_answers(
-        self,
-        request: Request,
-        answers: Sequence[Answer],
-        timings: Timings,
-        source: AnswerSource = UNKNOWN_SOURCE,
-    ) -> bytes | bytearray:
-        """Encodes the answers to a request: at least one, best first."""
+    def encode_answers(self, request: Request, answered: Answered) -> bytes | bytearray:
+        """Encodes the answers to a request."""
 
     def encode_error(self, request: Request, error: QaError) -> bytes | bytearray:
         """Encodes why a request has no answer."""

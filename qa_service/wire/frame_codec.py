@@ -17,16 +17,13 @@ from qa_service.wire.json_codec import (
 )
 from qa_service.wire.messages import (
     NULL_ID,
-    UNKNOWN_SOURCE,
-    Answer,
-    AnswerSource,
+    Answered,
     Auth,
     Cancel,
     Query,
     RejectedError,
     Request,
     RequestLimits,
-    Timings,
 )
 from qa_service.wire.traces import NO_TRACE, TraceContext, trace_context
 
@@ -102,19 +99,11 @@ class FrameCodec:
         if id_json != NULL_ID:
             self._ids.add(id_json)
 
-    def encode_answers(
-        self,
-        request: Request,
-        answers: Sequence[Answer],
-        timings: Timings,
-        source: AnswerSource = UNKNOWN_SOURCE,
-    ) -> bytearray:
+    def encode_answers(self, request: Request, answered: Answered) -> bytearray:
         """Encodes the response frame; the request's id is free again."""
         id_json = request.id_json
         self._ids.discard(id_json)
-        return encode_answers(
-            id_json, answers, timings, request.top_k, source, is_closing=self._is_closing
-        )
+        return encode_answers(id_json, answered, request.top_k, is_closing=self._is_closing)
 
     def encode_error(self, request: Request, error: QaError) -> bytearray:
         """Encodes an error frame; the request's id is free again."""

@@ -6,7 +6,8 @@ The sender of a wrong body gets an error; the stream goes on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, cast
+from operator import attrgetter
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -20,23 +21,16 @@ from qa_service.wire.messages import (
     MAX_NAME_BYTES,
     NULL_ID,
     REQUEST_FIELDS,
-    UNKNOWN_SOURCE,
     Answer,
+    Answered,
     AnswerSource,
-    AnswerText,
     Auth,
     Cancel,
-    Closing,
-    End,
-    Passage,
-    Places,
     Query,
     QueryType,
     RejectedError,
     Request,
     RequestLimits,
-    Score,
-    Start,
     Timings,
 )
 from qa_service.wire.near_misses import near_miss
@@ -56,6 +50,7 @@ _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _envelope_decoder = msgspec.json.Decoder(_Envelope)
 _string_decoder = msgspec.json.Decoder(str)
 _encoder = msgspec.json.Encoder()
+_Part = TypeVar("_Part", bound=msgspec.Struct)
 
 
 def parse_request(body: bytes, limits: RequestLimits) -> Request | Query | Cancel:
@@ -203,58 +198,63 @@ def _check_length(name: str, value: str, most: int) -> None:
 _EchoedId = Annotated[
     msgspec.Raw, Meta(title="string, number or null", description="the request's")
 ]
+_Times = Annotated[
+    Timings, Meta(description="time in the queue and in the instance, in milliseconds")
+]
+_Answers = Annotated[
+    Sequence[Answer] | msgspec.UnsetType,
+    Meta(description="with `top_k` over 1: up to that many, best first"),
+]
+_Closing = Annotated[
+    bool,
+    Meta(
+        description="frames only: whether the server is about to close the connection; send the "
+        "next request on another"
+    ),
+]
 
 
-class AnswersBody(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The response to a question."""
-
-    id: _EchoedId
-    answer: AnswerText
-    score: Score
-    start: Start
-    end: End
-    timings_ms: Annotated[
-        Timings, Meta(description="time in the queue and in the instance, in milliseconds")
+def _fields(kind: type[msgspec.Struct], *, required: bool) -> list[tuple[str, Any, Any]]:
+    """The fields of a message's part, for the struct of the whole message."""
+    return [
+        (its.name, its.type, msgspec.field(default=its.default, name=its.encode_name))
+        for its in msgspec.structs.fields(kind)
+        if its.required == required
     ]
-    passage: Annotated[
-        Passage | None,
-        Meta(title="object", description="of a collection: the passage that the answer is in"),
-    ] = None
-    places: Places = ()
-    passages: Annotated[
-        tuple[Passage, ...],
-        Meta(
-            title="list of objects",
-            description="of a collection, without an answer or with `passages`: the read "
-            "passages, in the order of the search",
-        ),
-    ] = ()
-    answers: Annotated[
-        Sequence[Answer] | msgspec.UnsetType,
-        Meta(description="with `top_k` over 1: up to that many, best first"),
-    ] = msgspec.UNSET
-    model: Annotated[str, Meta(description="the model that answered")] = ""
-    version: Annotated[int, Meta(description="its version")] = 0
-    cached: Annotated[
-        bool, Meta(description="whether an equal request was answered before; both timings are 0")
-    ] = False
-    models_asked: Annotated[
-        int, Meta(description="how many models a cascade asked; the timings are their sums")
-    ] = 0
-    closing: Closing = False
+
+
+_AnswersFields: Any = msgspec.defstruct(
+    "_AnswersFields",
+    [
+        ("id", _EchoedId),
+        *_fields(Answer, required=True),
+        ("timings_ms", _Times),
+        *_fields(Answer, required=False),
+        ("answers", _Answers, msgspec.UNSET),
+        *_fields(AnswerSource, required=False),
+        ("closing", _Closing, False),
+    ],
+    frozen=True, omit_defaults=True,
+)  # fmt: skip
+
+
+class AnswersBody(_AnswersFields):  # type: ignore[misc]
+    """The response to a question: the fields of its best answer, and of their source."""
 
     @property
-    def all_answers(self) -> Sequence[Answer]:
-        """The answers, the best first."""
-        if self.answers is not msgspec.UNSET:
-            return self.answers
-        place = self.answer, self.score, self.start, self.end
-        return [Answer(*place, self.passage, self.places)]
+    def answered(self) -> Answered:
+        """The answers, and what has answered."""
+        answers = [_part(Answer, self)] if self.answers is msgspec.UNSET else self.answers
+        return Answered(answers, self.timings_ms, _part(AnswerSource, self))
 
-    @property
-    def source(self) -> AnswerSource:
-        """What has answered."""
-        return AnswerSource(self.model, self.version, self.cached, self.models_asked, self.passages)
+
+_required_of = attrgetter(*[name for name, *_ in _fields(Answer, required=True)])
+_optional_of = attrgetter(*[name for name, *_ in _fields(Answer, required=False)])
+_source_of = attrgetter(*AnswerSource.__struct_fields__)
+
+
+def _part(kind: type[_Part], body: AnswersBody) -> _Part:
+    return kind(*(getattr(body, name) for name in kind.__struct_fields__))
 
 
 class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -275,42 +275,27 @@ class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
 
     id: _EchoedId
     error: ErrorDetail
-    closing: Closing = False
+    closing: _Closing = False
 
 
 def answers_body(
-    id_json: bytes,
-    answers: Sequence[Answer],
-    timings: Timings,
-    top_k: int,
-    source: AnswerSource = UNKNOWN_SOURCE,
-    *,
-    is_closing: bool = False,
+    id_json: bytes, answered: Answered, top_k: int, *, is_closing: bool = False
 ) -> msgspec.Struct:
     """The response to a question, to be encoded.
 
     Args:
-        answers: At least one, best first.
-        top_k: If it is over 1, the response has all of `answers`.
+        top_k: If it is over 1, the response has all of the answers.
         is_closing: Whether it says that the connection is about to be closed.
     """
-    best = answers[0]
+    best = answered.answers[0]
     return AnswersBody(
-        id=msgspec.Raw(id_json),
-        answer=best.answer,
-        score=best.score,
-        start=best.start,
-        end=best.end,
-        timings_ms=timings,
-        passage=best.passage,
-        places=best.places,
-        passages=source.passages,
-        answers=answers if top_k > 1 else msgspec.UNSET,
-        model=source.model,
-        version=source.version,
-        cached=source.is_cached,
-        models_asked=source.models_asked,
-        closing=is_closing,
+        msgspec.Raw(id_json),
+        *_required_of(best),
+        answered.timings,
+        *_optional_of(best),
+        answered.answers if top_k > 1 else msgspec.UNSET,
+        *_source_of(answered.source),
+        is_closing,
     )
 
 
@@ -321,17 +306,10 @@ def error_body(id_json: bytes, error: QaError, *, is_closing: bool = False) -> m
 
 
 def encode_answers(
-    id_json: bytes,
-    answers: Sequence[Answer],
-    timings: Timings,
-    top_k: int,
-    source: AnswerSource = UNKNOWN_SOURCE,
-    *,
-    is_closing: bool = False,
+    id_json: bytes, answered: Answered, top_k: int, *, is_closing: bool = False
 ) -> bytearray:
     """Encodes a response frame; see `answers_body`."""
-    body = answers_body(id_json, answers, timings, top_k, source, is_closing=is_closing)
-    return encode_frame(_encoder, body)
+    return encode_frame(_encoder, answers_body(id_json, answered, top_k, is_closing=is_closing))
 
 
 def encode_auth_reply(auth: Auth) -> bytearray:

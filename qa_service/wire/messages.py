@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
@@ -159,24 +160,6 @@ class Cancel:
     id_json: bytes
 
 
-AnswerText = Annotated[
-    str, Meta(description='the span, as in the text; `""` if the text has no answer')
-]
-Score = Annotated[float, Meta(description="the probability that it is right, 0 to 1")]
-Start = Annotated[
-    int | None, Meta(description="its start in code points; null if there is no answer")
-]
-End = Annotated[int | None, Meta(description="its exclusive end; null if there is no answer")]
-
-Closing = Annotated[
-    bool,
-    Meta(
-        description="frames only: whether the server is about to close the connection; send the "
-        "next request on another"
-    ),
-]
-
-
 class Passage(msgspec.Struct, frozen=True):
     """A part of a document of a collection: `document[start:end]`, in Unicode code points."""
 
@@ -204,28 +187,29 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     document: Annotated[str, Meta(description="of a collection: the document")] = ""
 
 
-Places = Annotated[
-    tuple[Place, ...],
-    Meta(
-        title="list of objects",
-        description="the places of equal answers (ignoring case, articles and punctuation), if "
-        "there are several, the best first; `score` is the sum of their probabilities",
-    ),
-]
-
-
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """A span of the text, or no answer."""
 
-    answer: AnswerText
-    score: Score
-    start: Start
-    end: End
+    answer: Annotated[
+        str, Meta(description='the span, as in the text; `""` if the text has no answer')
+    ]
+    score: Annotated[float, Meta(description="the probability that it is right, 0 to 1")]
+    start: Annotated[
+        int | None, Meta(description="its start in code points; null if there is no answer")
+    ]
+    end: Annotated[int | None, Meta(description="its exclusive end; null if there is no answer")]
     passage: Annotated[
         Passage | None,
-        Meta(title="object", description="of a collection: the passage that it is in"),
+        Meta(title="object", description="of a collection: the passage that the answer is in"),
     ] = None
-    places: Places = ()
+    places: Annotated[
+        tuple[Place, ...],
+        Meta(
+            title="list of objects",
+            description="the places of equal answers (ignoring case, articles and punctuation), "
+            "if there are several, the best first; `score` is the sum of their probabilities",
+        ),
+    ] = ()
 
     def is_sure(self, min_score: float, *, if_unknown: bool) -> bool:
         """Whether no other model needs to be asked: "no answer" ends a cascade if it may."""
@@ -245,23 +229,35 @@ class Timings(msgspec.Struct, frozen=True):
 
 
 class AnswerSource(msgspec.Struct, frozen=True):
-    """The model and version that answered a request.
+    """The model and version that answered a request; the fields that a reply has once."""
 
-    Attributes:
-        model: Empty if it is not known.
-        version: 0 if it is not known.
-        models_asked: How many models a cascade has asked; 0 without a cascade.
-        passages: Of a collection: those that were read, as many as the reply has, best first.
-    """
-
-    model: str = ""
-    version: int = 0
-    is_cached: bool = False
-    models_asked: int = 0
-    passages: tuple[Passage, ...] = ()
+    model: Annotated[str, Meta(description="the model that answered")] = ""
+    version: Annotated[int, Meta(description="its version")] = 0
+    is_cached: Annotated[
+        bool, Meta(description="whether an equal request was answered before; both timings are 0")
+    ] = msgspec.field(default=False, name="cached")
+    models_asked: Annotated[
+        int, Meta(description="how many models a cascade asked; the timings are their sums")
+    ] = 0
+    passages: Annotated[
+        tuple[Passage, ...],
+        Meta(
+            title="list of objects",
+            description="of a collection, without an answer or with `passages`: the read "
+            "passages, in the order of the search",
+        ),
+    ] = ()
 
 
 UNKNOWN_SOURCE = AnswerSource()
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """The answers to a request: one or more, the best first."""
+
+    answers: Sequence[Answer]
+    timings: Timings
+    source: AnswerSource = UNKNOWN_SOURCE
 
 
 class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,11 +6,11 @@ import logging
 
 from qa_service.errors import InternalError, QaError
 from qa_service.server.front.states import Timeout
-from qa_service.server.scheduling.call import Answered, Call, Outcome
+from qa_service.server.scheduling.call import Call, Outcome
 from qa_service.server.services.service import Service
 from qa_service.server.telemetry.metrics import ANSWERED
 from qa_service.wire.codec import Codec, Message
-from qa_service.wire.messages import Query, RejectedError
+from qa_service.wire.messages import Answered, Query, RejectedError
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +53,8 @@ def submit(service: Service, call: Call) -> None:
 def encode_outcome(codec: Codec, call: Call, outcome: Outcome) -> tuple[str, bytes | bytearray]:
     """The code of an outcome, and the reply's bytes."""
     if isinstance(outcome, Answered):
-        answers, timings, source = outcome.answers, outcome.timings, outcome.source
         try:
-            return ANSWERED, codec.encode_answers(call.request, answers, timings, source)
+            return ANSWERED, codec.encode_answers(call.request, outcome)
         except Exception:
             logger.exception("request %s: its answers could not be encoded", call.scope.name)
             outcome = InternalError()

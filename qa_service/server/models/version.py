@@ -12,17 +12,17 @@ from __future__ import annotations
 import logging
 from enum import Enum, auto
 
-import msgspec
+from msgspec.structs import replace
 
 from qa_service.errors import UnavailableError
 from qa_service.net.timers import Clock
 from qa_service.server.instances.pool import WorkerPool
 from qa_service.server.models.plan import VersionSpec
-from qa_service.server.scheduling.call import Answered, Call, Outcome
+from qa_service.server.scheduling.call import Call, Outcome
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.service import Service
 from qa_service.server.telemetry.metrics import ABANDONED, ANSWERED, ModelMetrics
-from qa_service.wire.messages import AnswerSource
+from qa_service.wire.messages import Answered
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,6 @@ class Version:
         self._dispatcher = dispatcher
         self._service = service
         self._in_flight: dict[Call, None] = {}
-        self._source = AnswerSource(spec.model, spec.number)
 
     def submit(self, call: Call) -> None:
         """Takes a call, and adds the version to its answer; fails it if the version has ended."""
@@ -129,11 +128,8 @@ class Version:
             self.metrics.model_requests_total[outcome.code] += 1
             return None
         self.metrics.model_requests_total[ANSWERED] += 1
-        is_cached, passages = outcome.source.is_cached, outcome.source.passages
-        source = self._source
-        if is_cached or passages:
-            source = msgspec.structs.replace(source, is_cached=is_cached, passages=passages)
-        return Answered(outcome.answers, outcome.timings, source)
+        source = replace(outcome.source, model=self.spec.model, version=self.spec.number)
+        return replace(outcome, source=source)
 
     def _drop(self, call: Call) -> None:
         del self._in_flight[call]

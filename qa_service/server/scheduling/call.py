@@ -18,26 +18,17 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from qa_service.errors import InternalError, QaError
-from qa_service.wire.messages import UNKNOWN_SOURCE, Answer, AnswerSource, Request, Timings
+from qa_service.wire.messages import Answer, Answered, Request, Timings
 from qa_service.wire.spans import SegmentResult
 from qa_service.wire.traces import Span
 
 logger = logging.getLogger(__name__)
 
 
-class Answered(msgspec.Struct, frozen=True):
-    """The answers to a request.
+class SegmentRead(Answered, frozen=True, kw_only=True):
+    """What was found in a segment of a long text; it has no answers."""
 
-    Attributes:
-        answers: One or more, best first; none for a segment.
-        source: Which model answered; set by the version, cache or cascade.
-        segment: The result of a segment of a long text; else None.
-    """
-
-    answers: Sequence[Answer]
-    timings: Timings
-    source: AnswerSource = UNKNOWN_SOURCE
-    segment: SegmentResult | None = None
+    segment: SegmentResult
 
 
 Outcome = Answered | QaError

@@ -24,11 +24,11 @@ import msgspec
 
 from qa_service.errors import DeadlineExceededError, ExecutionTimeoutError
 from qa_service.net.timers import Clock, LazyTimer
-from qa_service.server.scheduling.call import Answered, Call, Outcome
+from qa_service.server.scheduling.call import Call, Outcome
 from qa_service.server.services.cache_store import CacheStore, cache_key
 from qa_service.server.services.service import Service
 from qa_service.server.telemetry.metrics import ModelMetrics
-from qa_service.wire.messages import AnswerSource, Request, Timings
+from qa_service.wire.messages import Answered, AnswerSource, Request, Timings
 
 NO_TIME = Timings(0.0, 0.0)
 CACHED = AnswerSource(is_cached=True)

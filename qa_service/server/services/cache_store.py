@@ -1,9 +1,7 @@
 """Answers by question, the least recently used dropped first. Bounded in bytes.
 
     key     BLAKE2b-128 over: model, question, text, each preceded by its length; top_k
-    entry   for each answer: its score, where it starts, where it ends; of a collection's, its
-            passage; its places, if there are several; and the passages
-            that the reply has (msgpack)
+    entry   for each answer its fields, but its words; and the passages of the reply (msgpack)
 
 A text itself is not kept: whoever asks again has it, and an answer is `text[start:end]`. An entry
 is one string of bytes, which the garbage collector never visits.
@@ -17,11 +15,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import msgspec
 
-from qa_service.wire.messages import Answer, Passage, Place, Question
+from qa_service.wire.messages import Answer, Passage, Question
 
 KEY_BYTES = 16  # 128 bits: equal keys of different questions need not be expected
 ENTRY_BYTES = 320
@@ -29,28 +28,14 @@ ENTRY_BYTES = 320
 
 SHARD_BYTES = 1 << 20
 
-
-class _Kept(msgspec.Struct, array_like=True):
-    score: float
-    start: int | None
-    end: int | None
-    passage: Passage | None = None
-    places: tuple[Place, ...] = ()
-
-    def to_answer(self, text: str) -> Answer:
-        """The answer, which stands in its passage or else in the text."""
-        if self.start is None or self.end is None:
-            return Answer("", self.score, None, None)
-        at = 0
-        if self.passage:
-            text, at = self.passage.text, self.passage.start
-        words = text[self.start - at : self.end - at]
-        return Answer(words, self.score, self.start, self.end, self.passage, self.places)
+_KEPT = [its for its in msgspec.structs.fields(Answer) if its.name != "answer"]
+_Kept: Any = msgspec.defstruct("_Kept", [(its.name, its.type) for its in _KEPT], array_like=True)
+_fields_of = attrgetter(*[its.name for its in _KEPT])
 
 
 class _Entry(msgspec.Struct, array_like=True):
     answers: list[_Kept]
-    passages: tuple[Passage, ...] = ()
+    passages: tuple[Passage, ...]
 
 
 class KeptAnswers(NamedTuple):
@@ -96,12 +81,11 @@ class CacheStore:
             return None
         entries.move_to_end(key)
         kept = _decode(entry)
-        return KeptAnswers([its.to_answer(text) for its in kept.answers], kept.passages)
+        return KeptAnswers([_to_answer(its, text) for its in kept.answers], kept.passages)
 
     def put(self, key: bytes, answers: Sequence[Answer], passages: tuple[Passage, ...] = ()) -> int:
         """Keeps or replaces a question's answers; returns how many entries it dropped for room."""
-        fields = [_fields(answer) for answer in answers]
-        entry = _encode((fields, passages) if passages else (fields,))
+        entry = _encode(([_fields_of(answer) for answer in answers], passages))
         shard = self._shard(key)
         if (old := shard.entries.pop(key, None)) is not None:
             shard.num_bytes -= ENTRY_BYTES + len(old)
@@ -118,11 +102,14 @@ class CacheStore:
         return self._shards[int.from_bytes(key[:4]) % len(self._shards)]
 
 
-def _fields(answer: Answer) -> tuple[object, ...]:
-    fields = (answer.score, answer.start, answer.end)
-    if answer.places:
-        return (*fields, answer.passage, answer.places)
-    return (*fields, answer.passage) if answer.passage else fields
+def _to_answer(kept: Any, text: str) -> Answer:  # noqa: ANN401
+    """The answer; its words are in its passage or else in the text."""
+    words, at = "", 0
+    if kept.passage:
+        text, at = kept.passage.text, kept.passage.start
+    if kept.start is not None:
+        words = text[kept.start - at : kept.end - at]
+    return Answer(answer=words, **msgspec.structs.asdict(kept))
 
 
 class _Shard:

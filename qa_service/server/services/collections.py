@@ -19,12 +19,12 @@ import msgspec
 from qa_service.errors import QaError
 from qa_service.instance.messages import ModelFacts
 from qa_service.retrieval.retriever import TYPICAL_COSINE, FoundPassage, ReadText, read_text
-from qa_service.server.scheduling.call import Answered, Call, Outcome
+from qa_service.server.scheduling.call import Call, Outcome
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.parts import Part, read_parts
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.service import Service
-from qa_service.wire.messages import Answer, AnswerSource, Passage, Request, Timings
+from qa_service.wire.messages import Answer, Answered, AnswerSource, Passage, Request, Timings
 from qa_service.wire.spans import NO_ANSWER, ReadPassage, SegmentResult, answers_from_passages
 
 

@@ -26,7 +26,7 @@ from qa_service.net.timers import Clock, LazyTimer
 from qa_service.server.instances.base import Worker
 from qa_service.server.instances.pool import WorkerPool
 from qa_service.server.scheduling.admission import Admission
-from qa_service.server.scheduling.call import Answered, Call
+from qa_service.server.scheduling.call import Call, SegmentRead
 from qa_service.server.scheduling.request_cost import Pace, estimate_cost, estimate_tokens
 from qa_service.server.scheduling.scheduler import Scheduler
 from qa_service.server.scheduling.ticket import Ticket
@@ -192,9 +192,9 @@ class Dispatcher:
             if ticket.call.scope.span:
                 record_run(ticket, ticket.call.scope.span, results, len(batch))
             if isinstance(outcome, Answers):
-                ticket.call.settle(Answered(outcome.answers, timings))
+                ticket.call.resolve(outcome.answers, timings)
             elif isinstance(outcome, SegmentResult):
-                ticket.call.settle(Answered((), timings, segment=outcome))
+                ticket.call.settle(SegmentRead((), timings, segment=outcome))
             else:
                 ticket.call.fail(ERROR_KINDS[outcome.code](outcome.message))
 

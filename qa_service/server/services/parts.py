@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from qa_service.errors import DeadlineExceededError, QaError
-from qa_service.server.scheduling.call import Answered, Call, Outcome
+from qa_service.server.scheduling.call import Call, Outcome, SegmentRead
 from qa_service.server.scheduling.request_cost import estimate_tokens
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.server.services.dispatcher import Dispatcher
@@ -61,7 +61,7 @@ class _Parts:
 
     def on_settled(self, number: int, outcome: Outcome) -> None:
         """Takes a part's outcome; after the last part, resolves the call."""
-        if not isinstance(outcome, Answered) or outcome.segment is None:
+        if not isinstance(outcome, SegmentRead):
             self._call.fail(outcome if isinstance(outcome, QaError) else DeadlineExceededError())
             return
         self._found[number] = outcome.segment

@@ -15,7 +15,7 @@ import msgspec
 
 from qa_service.errors import DeadlineExceededError, ExecutionTimeoutError, QaError
 from qa_service.instance.messages import ModelFacts
-from qa_service.server.scheduling.call import Answered, Call, Outcome
+from qa_service.server.scheduling.call import Call, Outcome, SegmentRead
 from qa_service.server.scheduling.request_cost import estimate_tokens, tokens_of
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.server.services.dispatcher import Dispatcher
@@ -100,7 +100,7 @@ class _LongText:
 
     def _on_settled(self, section: Section, text: str, outcome: Outcome) -> None:
         self._num_under_way -= 1
-        if not isinstance(outcome, Answered) or outcome.segment is None:
+        if not isinstance(outcome, SegmentRead):
             self._fail(outcome)
             return
         self._parts.append((section.start, outcome.segment))

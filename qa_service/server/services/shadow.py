@@ -17,10 +17,10 @@ from typing import Protocol
 
 import msgspec
 
-from qa_service.server.scheduling.call import Answered, Call, Outcome
+from qa_service.server.scheduling.call import Call, Outcome
 from qa_service.server.services.service import Service
 from qa_service.server.telemetry.services import ShadowCounts
-from qa_service.wire.messages import Answer
+from qa_service.wire.messages import Answer, Answered
 
 FLOW = "shadow copy"
 """No client's flow has this name: neither a token's name nor an address has a space."""

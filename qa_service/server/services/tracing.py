@@ -24,12 +24,13 @@ from qa_service.instance.messages import Results
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import Clock
-from qa_service.server.scheduling.call import Answered, Call, Outcome
+from qa_service.server.scheduling.call import Call, Outcome
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.server.sidecars.trace_exporter import TraceExporter
 from qa_service.server.telemetry.metrics import ABANDONED, Metrics
 from qa_service.server.telemetry.options import TraceOptions
 from qa_service.wire.codec import Codec
+from qa_service.wire.messages import Answered
 from qa_service.wire.traces import AttributeValue, Span, Trace, TraceContext
 
 STAGES = ("tokenize", "model", "read")

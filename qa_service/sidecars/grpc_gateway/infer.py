@@ -17,11 +17,10 @@ from qa_service.wire.http.open_inference import (
     InferCall,
     InferInput,
     InferOutput,
-    Result,
     Tensor,
     make_call,
 )
-from qa_service.wire.messages import RequestLimits
+from qa_service.wire.messages import Answered, RequestLimits
 
 _CONTENTS = {"BYTES": "bytes_contents", "FP32": "fp32_contents", "INT32": "int_contents"}
 
@@ -74,7 +73,7 @@ def _values(parameters: Mapping[str, Any]) -> dict[str, bool | int | float | str
     }
 
 
-def write_response(call: InferCall, results: Sequence[Result]) -> Any:  # noqa: ANN401
+def write_response(call: InferCall, results: Sequence[Answered]) -> Any:  # noqa: ANN401
     """The `ModelInferResponse` to all questions, whose answers are given in their order."""
     response, raw = call.response(results)
     message = ModelInferResponse(

@@ -30,9 +30,8 @@ from qa_service.errors import (
 )
 from qa_service.sidecars.gateway_messages import GatewaySettings
 from qa_service.wire.frames import frame_of
-from qa_service.wire.http.open_inference import Result
 from qa_service.wire.json_codec import AnswersBody, ErrorBody
-from qa_service.wire.messages import Request
+from qa_service.wire.messages import Answered, Request
 
 IDLE_S = 10.0
 """When a silent peer's connection is closed; opening one again costs a round trip or two here."""
@@ -53,7 +52,7 @@ _answers_decoder = msgspec.json.Decoder(AnswersBody)
 _error_decoder = msgspec.json.Decoder(ErrorBody)
 
 
-def read_reply(body: bytes) -> Result | QaError:
+def read_reply(body: bytes) -> Answered | QaError:
     """A question's answers, or its error.
 
     Raises:
@@ -64,7 +63,7 @@ def read_reply(body: bytes) -> Result | QaError:
     except msgspec.ValidationError:
         error = _error_decoder.decode(body).error
         return _error(error.code, error.message, error.retry_after_ms)
-    return Result(reply.all_answers, reply.timings_ms, reply.source)
+    return reply.answered
 
 
 def _error(code: str, message: str, retry_after_ms: int | None = None) -> QaError:
@@ -94,7 +93,7 @@ class PeerLink:
         """Whether it is connected, and the server has not refused it."""
         return self._connection is not None and self._connection.can_ask
 
-    async def ask(self, requests: Sequence[Request]) -> list[Result]:
+    async def ask(self, requests: Sequence[Request]) -> list[Answered]:
         """Asks all questions of a call; if one fails, withdraws the others.
 
         Raises:
@@ -128,7 +127,7 @@ class PeerLink:
                 self._connection = await open_connection(server, self._terms)
             return self._connection
 
-    async def _ask(self, connection: AsyncConnection, request: Request) -> Result:
+    async def _ask(self, connection: AsyncConnection, request: Request) -> Answered:
         wire_id = next(self._ids)
         body = _encode(msgspec.structs.replace(request, id=msgspec.Raw(b"%d" % wire_id)))
         if len(body) > (most := self._settings.max_frame_bytes):

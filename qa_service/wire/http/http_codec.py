@@ -35,18 +35,15 @@ from qa_service.wire.http.http_routes import (
     path_error,
     route,
 )
-from qa_service.wire.http.open_inference import InferCall, Result
+from qa_service.wire.http.open_inference import InferCall
 from qa_service.wire.messages import (
     NULL_ID,
-    UNKNOWN_SOURCE,
-    Answer,
-    AnswerSource,
+    Answered,
     Auth,
     Query,
     RejectedError,
     Request,
     RequestLimits,
-    Timings,
 )
 from qa_service.wire.traces import NO_TRACE, TraceContext, trace_context
 
@@ -74,7 +71,7 @@ class _Exchange(msgspec.Struct, eq=False):
     head: HttpHead
     id_json: bytes = NULL_ID
     call: QuestionsCall | None = None
-    results: dict[bytes, Result] = {}
+    results: dict[bytes, Answered] = {}
     render: Callable[[Any], HttpReply] | None = None
     reply: bytes | None = None
 
@@ -225,17 +222,11 @@ class HttpCodec:
 
     # Replies.
 
-    def encode_answers(
-        self,
-        request: Request,
-        answers: Sequence[Answer],
-        timings: Timings,
-        source: AnswerSource = UNKNOWN_SOURCE,
-    ) -> bytes:
+    def encode_answers(self, request: Request, answered: Answered) -> bytes:
         """Encodes the reply if these were the last answers that it waited for."""
         exchange = self._asked[request.id_json]
         assert exchange.call
-        exchange.results[request.id_json] = Result(answers, timings, source)
+        exchange.results[request.id_json] = answered
         requests, data = exchange.call.requests, b""
         if len(exchange.results) == len(requests):
             results = [exchange.results[one.id_json] for one in requests]

@@ -20,10 +20,10 @@ from qa_service.wire.http import model_reports, openapi, openapi_page, page, pro
 from qa_service.wire.http.http_message import HttpHead
 from qa_service.wire.http.http_reply import HttpReply, error_reply, json_reply, timed_reply
 from qa_service.wire.http.model_reports import ModelReport
-from qa_service.wire.http.open_inference import HEADER_LENGTH, InferCall, Result, parse_infer
+from qa_service.wire.http.open_inference import HEADER_LENGTH, InferCall, parse_infer
 from qa_service.wire.http.tf_serving import PredictCall, parse_predict
 from qa_service.wire.json_codec import answers_body, error_body, parse_request
-from qa_service.wire.messages import QueryType, RejectedError, Request, RequestLimits
+from qa_service.wire.messages import Answered, QueryType, RejectedError, Request, RequestLimits
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "schedule_policy",
               "statistics")  # fmt: skip
@@ -48,13 +48,10 @@ class QaCall(msgspec.Struct, frozen=True):
     id_json: bytes
     requests: Sequence[Request]
 
-    def reply(self, results: Sequence[Result]) -> HttpReply:
+    def reply(self, results: Sequence[Answered]) -> HttpReply:
         """The HTTP response."""
         [result], [request] = results, self.requests
-        body = answers_body(
-            self.id_json, result.answers, result.timings, request.top_k, result.source
-        )
-        return timed_reply(body, result.timings)
+        return timed_reply(answers_body(self.id_json, result, request.top_k), result.timings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from qa_service.wire.json_codec import check_bounds
 from qa_service.wire.messages import (
     MAX_PRIORITY,
     Answer,
-    AnswerSource,
+    Answered,
     Request,
     RequestLimits,
     Timings,
@@ -100,14 +100,6 @@ class InferResponse(msgspec.Struct, omit_defaults=True):
     outputs: Sequence[Tensor] = ()
 
 
-class Result(msgspec.Struct, frozen=True):
-    """The answers to one question."""
-
-    answers: Sequence[Answer]
-    timings: Timings
-    source: AnswerSource
-
-
 class InferCall(msgspec.Struct, frozen=True):
     """An inference request.
 
@@ -121,7 +113,7 @@ class InferCall(msgspec.Struct, frozen=True):
     outputs: Mapping[str, bool]
     id: str
 
-    def reply(self, results: Sequence[Result]) -> HttpReply:
+    def reply(self, results: Sequence[Answered]) -> HttpReply:
         """The HTTP response; the results are in the order of the questions."""
         response, binary = self.response(results)
         header = timed_reply(response, slowest(results))
@@ -131,7 +123,7 @@ class InferCall(msgspec.Struct, frozen=True):
         body = b"".join([header.body, *binary])
         return HttpReply(body, content_type="application/octet-stream", fields=fields)
 
-    def response(self, results: Sequence[Result]) -> tuple[InferResponse, list[bytes]]:
+    def response(self, results: Sequence[Answered]) -> tuple[InferResponse, list[bytes]]:
         """The response, and the data of its binary outputs."""
         top_k = self.requests[0].top_k
         columns = output_columns(results, top_k, self.outputs)
@@ -326,7 +318,7 @@ def _read_outputs(
 
 
 def output_columns(
-    results: Sequence[Result], top_k: int, names: Iterable[str]
+    results: Sequence[Answered], top_k: int, names: Iterable[str]
 ) -> dict[str, list[Any]]:
     """The elements of each output: `top_k` for each result, or one if it is of the reply."""
     answers, sources = _filled_up(results, top_k), [result.source for result in results]
@@ -338,7 +330,7 @@ def output_columns(
     }
 
 
-def _filled_up(results: Sequence[Result], top_k: int) -> list[Answer]:
+def _filled_up(results: Sequence[Answered], top_k: int) -> list[Answer]:
     """`top_k` answers of each result."""
     answers: list[Answer] = []
     for result in results:
@@ -348,7 +340,7 @@ def _filled_up(results: Sequence[Result], top_k: int) -> list[Answer]:
     return answers
 
 
-def _parameters(results: Sequence[Result]) -> dict[str, bool | int]:
+def _parameters(results: Sequence[Answered]) -> dict[str, bool | int]:
     """Whether all answers are from the cache, and the most models that were asked for one."""
     parameters: dict[str, bool | int] = {}
     if all(result.source.is_cached for result in results):
@@ -358,7 +350,7 @@ def _parameters(results: Sequence[Result]) -> dict[str, bool | int]:
     return parameters
 
 
-def slowest(results: Sequence[Result]) -> Timings:
+def slowest(results: Sequence[Answered]) -> Timings:
     """The longest times of the results."""
     timings = [result.timings for result in results]
     return Timings(max(t.queue for t in timings), max(t.inference for t in timings))

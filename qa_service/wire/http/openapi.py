@@ -126,7 +126,7 @@ def _described(name: str, kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
     fields = [
         (field.name, str | float | None, None)
         if field.name == "id"
-        else (field.name, field.type, *([] if field.required else [field.default]))
+        else (field.encode_name, field.type, *([] if field.required else [field.default]))
         for field in msgspec.structs.fields(kind)
     ]
     return msgspec.defstruct(name, fields, kw_only=True)

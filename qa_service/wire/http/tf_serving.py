@@ -23,9 +23,9 @@ from qa_service.errors import InvalidRequestError, QaError, QueueFullError
 from qa_service.wire.fields import ALWAYS_SHOWN, COLUMNS, OUTPUTS, Shown, shown_outputs
 from qa_service.wire.http.http_reply import HttpReply, error_reply, json_reply, timed_reply
 from qa_service.wire.http.model_reports import INPUT_TYPES, OUTPUT_TYPES, ModelReport
-from qa_service.wire.http.open_inference import MAX_QUESTIONS, Result, output_columns, slowest
+from qa_service.wire.http.open_inference import MAX_QUESTIONS, output_columns, slowest
 from qa_service.wire.json_codec import check_bounds
-from qa_service.wire.messages import Request, RequestLimits
+from qa_service.wire.messages import Answered, Request, RequestLimits
 from qa_service.wire.near_misses import near_miss
 
 SIGNATURE = "serving_default"
@@ -140,7 +140,7 @@ class PredictCall(msgspec.Struct, frozen=True):
     requests: Sequence[Request]
     is_columnar: bool
 
-    def reply(self, results: Sequence[Result]) -> HttpReply:
+    def reply(self, results: Sequence[Answered]) -> HttpReply:
         """The HTTP response; the results are in the order of the questions."""
         columns = self._by_output(results)
         if self.is_columnar:
@@ -152,7 +152,7 @@ class PredictCall(msgspec.Struct, frozen=True):
             )
         return timed_reply(body, slowest(results))
 
-    def _by_output(self, results: Sequence[Result]) -> dict[str, list[Any]]:
+    def _by_output(self, results: Sequence[Answered]) -> dict[str, list[Any]]:
         """Each output's elements; lists, if a question wants several answers."""
         width = max(request.top_k for request in self.requests)
         wanted = [

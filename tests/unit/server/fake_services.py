@@ -6,8 +6,8 @@ import math
 from functools import partial
 
 from qa_service.net.timers import TimerQueue
-from qa_service.server.scheduling.call import Answered, Call, Scope
-from qa_service.wire.messages import Answer, Request, Timings
+from qa_service.server.scheduling.call import Call, Scope
+from qa_service.wire.messages import Answer, Answered, Request, Timings
 
 TEXT = "Ada wrote the notes in London."
 ANSWER = Answer("Ada", 0.9, 0, 3)

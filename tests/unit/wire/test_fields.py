@@ -9,20 +9,21 @@ from typing import Any, cast, get_type_hints
 import msgspec
 import pytest
 
-from qa_service.client import AskOptions
+from qa_service import client
 
 pytest.importorskip("grpc", reason="there is no grpcio")
 
-from qa_service.client import option_fields
 from qa_service.programs.client_main import option_flag, parse_arguments
 from qa_service.programs.jobs.job import encode_request, parse_request
 from qa_service.sidecars.grpc_gateway.infer import read_call, write_response
 from qa_service.sidecars.grpc_gateway.messages import ModelInferRequest
 from qa_service.wire import fields, json_codec
-from qa_service.wire.http.open_inference import Result, parse_infer
+from qa_service.wire.frames import PREFIX
+from qa_service.wire.http.open_inference import parse_infer
 from qa_service.wire.http.tf_serving import parse_predict
 from qa_service.wire.messages import (
     Answer,
+    Answered,
     AnswerSource,
     Passage,
     Place,
@@ -86,8 +87,9 @@ def grpc_request(body: dict[str, Any]):
     return request
 
 
-def test_each_field_of_a_request_has_a_row():
+def test_each_field_of_a_request_and_of_an_answer_has_a_row():
     assert set(fields.REQUEST) == set(Request.__struct_fields__)
+    assert set(Answer.__struct_fields__) <= set(fields.OUTPUTS)
 
 
 @pytest.mark.parametrize("name", [*fields.TENSORS, *fields.PARAMETERS.values()])
@@ -119,7 +121,7 @@ def test_a_job_has_the_fields_of_jobs_and_no_others(name):
 
 
 def test_pythons_clients_have_the_options_and_no_others():
-    assert set(get_type_hints(AskOptions)) == set(fields.OPTIONS)
+    assert set(get_type_hints(client.AskOptions)) == set(fields.OPTIONS)
 
 
 @pytest.mark.parametrize("name", fields.OPTIONS)
@@ -127,12 +129,12 @@ def test_an_option_of_pythons_clients_is_a_flag_of_the_terminals_and_a_field_of_
     value = request_with(name)[name]
     flags = vars(parse_arguments([option_flag(name), str(value)]))
     assert flags[option_flag(name).removeprefix("--")] == value
-    assert option_fields(cast(AskOptions, {name: value}))[name] == value
+    assert client.option_fields(cast(client.AskOptions, {name: value}))[name] == value
 
 
 PASSAGE = Passage("a.md", "Title", "Heading", 0, 20, "It was Ada, was it? ", 1)
 ADA = Answer("Ada", 0.5, 7, 10, PASSAGE, (Place(7, 10, "a.md"), Place(40, 43, "b.md")))
-RESULT = Result([ADA, ADA], Timings(1.0, 2.0), AnswerSource("m", 1, passages=(PASSAGE,)))
+RESULT = Answered([ADA, ADA], Timings(1.0, 2.0), AnswerSource("m", 1, passages=(PASSAGE,)))
 EXPECTED = {
     name: json.loads(msgspec.json.encode(row.read(RESULT.source if row.is_of_reply else ADA)))
     for name, row in fields.OUTPUTS.items()
@@ -156,6 +158,26 @@ def test_the_open_inference_protocol_has_each_output_over_http_and_grpc(top_k):
             str(one) for one in data
         ]
         assert [json.loads(one) if row.is_json else one for one in data] == expected
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [(client.Span, Answer), (client.Passage, Passage), (client.Place, Place)],
+    ids=lambda kind: kind.__name__,
+)
+def test_pythons_clients_have_the_fields_of_a_replys_parts_and_no_others(theirs, ours):
+    assert tuple(theirs.__dataclass_fields__) == ours.__struct_fields__
+
+
+def test_pythons_clients_read_each_field_of_a_replys_answers():
+    frame = json_codec.encode_answers(b"7", RESULT, 2)
+    reply = client.read_answer(json.loads(frame[PREFIX.size :]), 1.0)
+    for read in (reply, *reply.alternatives):
+        found = {
+            name: msgspec.to_builtins(getattr(read, name)) for name in Answer.__struct_fields__
+        }
+        assert found == msgspec.to_builtins(ADA)
+    assert msgspec.to_builtins(reply.passages) == msgspec.to_builtins(RESULT.source.passages)
 
 
 @pytest.mark.parametrize("top_k", [1, 2])

@@ -27,6 +27,7 @@ from qa_service.wire.json_codec import (
 from qa_service.wire.messages import (
     REQUEST_FIELDS,
     Answer,
+    Answered,
     AnswerSource,
     Cancel,
     Passage,
@@ -153,7 +154,8 @@ def test_golden_response(case):
         timings = Timings(**means["timings_ms"])
         fields = {"model": "", "version": 0, "cached": False, "models_asked": 0}
         source = AnswerSource(*(means.get(name, default) for name, default in fields.items()))
-        frame = encode_answers(id_json, answers, timings, len(answers), source, **closing)
+        answered = Answered(answers, timings, source)
+        frame = encode_answers(id_json, answered, len(answers), **closing)
     assert frame.hex() == case["frame_hex"]
 
 

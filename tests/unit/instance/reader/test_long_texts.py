@@ -14,7 +14,7 @@ from qa_service.instance.messages import Answers
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.stages import Stopwatch
-from qa_service.server.scheduling.call import Answered
+from qa_service.server.scheduling.call import SegmentRead
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.segments import Segments
@@ -62,7 +62,7 @@ class ReadingDispatcher:
             watch, task = Stopwatch(), ticket.call.request.as_task(ticket.core)
             (outcome,) = self._reader.answer(self._reader.encode([task], watch), watch)
             if isinstance(outcome, SegmentResult):
-                ticket.call.settle(Answered((), Timings(0.0, 0.0), segment=outcome))
+                ticket.call.settle(SegmentRead((), Timings(0.0, 0.0), segment=outcome))
             else:
                 assert isinstance(outcome, Answers)
                 ticket.call.resolve(outcome.answers, Timings(0.0, 0.0))

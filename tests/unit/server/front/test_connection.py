@@ -399,8 +399,8 @@ class FakeCodec:
     def trace_of(self, request):
         return NO_TRACE
 
-    def encode_answers(self, request, answers, timings, source):
-        return (request.question + answers[0].answer).encode()
+    def encode_answers(self, request, answered):
+        return (request.question + answered.answers[0].answer).encode()
 
 
 def test_a_connection_needs_no_socket_and_no_frames():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,12 +15,11 @@ from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.plan import VersionSpec
 from qa_service.server.models.version import Version, VersionState
 from qa_service.server.scheduling.admission import Admission
-from qa_service.server.scheduling.call import Answered
 from qa_service.server.scheduling.options import QueueOptions
 from qa_service.server.scheduling.scheduler import Scheduler
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.telemetry.metrics import ModelMetrics
-from qa_service.wire.messages import AnswerSource
+from qa_service.wire.messages import Answered, AnswerSource, Passage
 from tests.support import run_until
 from tests.unit.calls import make_call
 from tests.unit.server.fake_services import ANSWER, TIMINGS, FakeService
@@ -28,6 +28,7 @@ from tests.unit.server.handled_worker import HandledWorker
 OPTIONS = InstanceOptions(
     inference_engine_type="instant", num_inference_sessions=1, execution_timeout_ms=1
 )
+PASSAGE = Passage("a.md", "A", "", 0, 3, "Ada")
 SPEC = VersionSpec("m", FoundVersion(1, Path("m"), "f"), OPTIONS)
 
 
@@ -96,12 +97,14 @@ def test_kill_fails_queued_calls(version):
     assert [type(outcome) for outcome in outcomes] == [UnavailableError]
 
 
-def test_an_answer_says_which_version_it_is_of(loop):
+def test_an_answer_says_which_version_it_is_of_and_keeps_what_else_is_known(loop):
     service, outcomes = FakeService(), []
     version = make_version(loop, service)
     version.submit(make_call(on_settled=outcomes.append))
-    service.submitted[0].settle(Answered([ANSWER], TIMINGS, AnswerSource(is_cached=True)))
-    assert [outcome.source for outcome in outcomes] == [AnswerSource("m", 1, is_cached=True)]
+    known: dict[str, Any] = {"is_cached": True, "models_asked": 2, "passages": (PASSAGE,)}
+    assert {"model", "version", *known} == set(AnswerSource.__struct_fields__)
+    service.submitted[0].settle(Answered([ANSWER], TIMINGS, AnswerSource(**known)))
+    assert [outcome.source for outcome in outcomes] == [AnswerSource("m", 1, **known)]
     assert version.metrics.model_requests_total["answered"] == 1
 
 

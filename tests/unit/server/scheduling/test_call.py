@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from qa_service.errors import QueueFullError, WorkerCrashedError
-from qa_service.server.scheduling.call import Answered, Call
-from qa_service.wire.messages import Answer, Timings
+from qa_service.server.scheduling.call import Call
+from qa_service.wire.messages import Answer, Answered, Timings
 from tests.unit.calls import make_call
 
 ANSWER = Answer("Ada", 0.9, 0, 3)

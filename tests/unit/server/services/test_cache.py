@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import random
+from operator import eq
 
 import msgspec
 import pytest
@@ -301,6 +302,16 @@ def test_an_answer_kept_again_replaces_the_one_before():
         assert present(store.get(key, TEXT)).answers == answers
     assert len(store) == 1
     assert ENTRY_BYTES < store.num_bytes < 2 * ENTRY_BYTES
+
+
+def test_each_field_of_an_answer_is_kept():
+    store, key = CacheStore(SHARD_BYTES), cache_key("m", Question("Who?", ""))
+    passage = Passage("a.md", "A", "B > C", 3, 3 + len(TEXT), TEXT, 1)
+    answer = Answer(TEXT[2:6], 0.9, 5, 9, passage, (Place(5, 9, "a.md"), Place(9, 12, "b.md")))
+    defaults = [field.default for field in msgspec.structs.fields(Answer)]
+    assert not any(map(eq, msgspec.structs.astuple(answer), defaults))
+    store.put(key, [answer])
+    assert present(store.get(key, "")).answers == [answer]
 
 
 def test_the_places_of_an_answer_are_kept():

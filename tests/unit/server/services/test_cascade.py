@@ -10,11 +10,10 @@ from qa_service.errors import (
     UnavailableError,
     WorkerCrashedError,
 )
-from qa_service.server.scheduling.call import Answered
 from qa_service.server.services.cascade import Cascade
 from qa_service.server.services.options import RouteOptions
 from qa_service.server.telemetry.services import CascadeCounts
-from qa_service.wire.messages import Answer, AnswerSource, Timings
+from qa_service.wire.messages import Answer, Answered, AnswerSource, Timings
 from tests.unit.server.fake_services import Client, FakeService, ManualClock
 
 SURE, UNSURE = Answer("Ada", 0.8, 0, 3), Answer("notes", 0.3, 14, 19)

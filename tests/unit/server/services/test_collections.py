@@ -12,7 +12,7 @@ from qa_service.errors import QueueFullError, WorkerCrashedError
 from qa_service.instance.messages import ModelFacts
 from qa_service.retrieval.messages import Open, Refused
 from qa_service.retrieval.retriever import TYPICAL_COSINE, FoundPassage, read_text
-from qa_service.server.scheduling.call import Answered
+from qa_service.server.scheduling.call import SegmentRead
 from qa_service.server.services.collections import Collections
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.options import CollectionOptions, SearchOptions
@@ -78,7 +78,7 @@ class Setting:
         begin = ticket.core[0]
         spans = [ScoredSpan(log_score, begin, begin + 3)]
         result = SegmentResult(spans, log_score, 10)
-        ticket.call.settle(Answered((), TIMINGS, segment=result))
+        ticket.call.settle(SegmentRead((), TIMINGS, segment=result))
 
 
 @pytest.fixture

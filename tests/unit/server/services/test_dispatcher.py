@@ -15,14 +15,13 @@ from qa_service.instance.messages import Answers, Failure, ModelFacts, Results
 from qa_service.instance.stages import StagesMs
 from qa_service.server.instances.pool import WorkerPool
 from qa_service.server.scheduling.admission import Admission
-from qa_service.server.scheduling.call import Answered
 from qa_service.server.scheduling.options import QueueOptions
 from qa_service.server.scheduling.scheduler import Scheduler
 from qa_service.server.services.dispatcher import MAX_MOVES, Dispatcher
 from qa_service.server.services.gate import Gate
 from qa_service.server.services.segments import Segments
 from qa_service.server.telemetry.metrics import ModelMetrics
-from qa_service.wire.messages import Answer
+from qa_service.wire.messages import Answer, Answered
 from tests.unit.calls import make_call, make_ticket
 from tests.unit.server.fake_services import ManualClock
 

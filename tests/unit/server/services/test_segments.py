@@ -9,7 +9,7 @@ import pytest
 
 from qa_service.errors import DeadlineExceededError, QueueFullError, WorkerCrashedError
 from qa_service.instance.messages import ModelFacts
-from qa_service.server.scheduling.call import Answered
+from qa_service.server.scheduling.call import SegmentRead
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.segments import Segments
 from qa_service.wire.messages import Answer
@@ -36,7 +36,7 @@ class Setting:
         spans = [ScoredSpan(1.0, at, at + len(word))] if begin <= at < end else []
         log_total = 2.0 if spans else -math.inf
         result = SegmentResult(spans, log_total, len(text) // 4 if tokens is None else tokens)
-        segment.call.settle(Answered((), TIMINGS, segment=result))
+        segment.call.settle(SegmentRead((), TIMINGS, segment=result))
 
     def settle_all(self, word=None):
         for number, segment in enumerate(self.dispatcher.submitted):

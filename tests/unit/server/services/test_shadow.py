@@ -9,11 +9,10 @@ import pytest
 
 from qa_service.errors import QueueFullError, WorkerCrashedError
 from qa_service.server.models.plan import ModelPlan
-from qa_service.server.scheduling.call import Answered
 from qa_service.server.services.shadow import Shadow
 from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.http.prometheus import write_text
-from qa_service.wire.messages import Answer, AnswerSource, Timings
+from qa_service.wire.messages import Answer, Answered, AnswerSource, Timings
 from tests.unit.server.fake_services import ANSWER, TIMINGS, Client, FakeService
 
 OTHER = Answer("London", 0.4, 23, 29)

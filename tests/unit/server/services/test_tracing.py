@@ -14,7 +14,6 @@ from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.options import OptionError
 from qa_service.server.config import ServerConfig
-from qa_service.server.scheduling.call import Answered
 from qa_service.server.services.tracing import Tracer, record_model, record_run
 from qa_service.server.sidecars import trace_exporter
 from qa_service.server.sidecars.trace_exporter import (
@@ -27,7 +26,14 @@ from qa_service.server.telemetry.metrics import Metrics
 from qa_service.server.telemetry.options import TraceOptions
 from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.frames import PREFIX
-from qa_service.wire.messages import QUERY_TYPES, Answer, AnswerSource, RequestLimits, Timings
+from qa_service.wire.messages import (
+    QUERY_TYPES,
+    Answer,
+    Answered,
+    AnswerSource,
+    RequestLimits,
+    Timings,
+)
 from qa_service.wire.traces import (
     MAX_CHILDREN,
     NO_TRACE,

@@ -22,10 +22,10 @@ from qa_service.sidecars.grpc_gateway.calls import Caller
 from qa_service.sidecars.grpc_gateway.infer import read_call
 from qa_service.sidecars.grpc_gateway.links import read_reply
 from qa_service.wire.frames import PREFIX
-from qa_service.wire.http.open_inference import Result
 from qa_service.wire.json_codec import encode_answers
 from qa_service.wire.messages import (
     Answer,
+    Answered,
     AnswerSource,
     Passage,
     Request,
@@ -97,8 +97,8 @@ def test_a_call_without_time_is_not_asked():
 @pytest.mark.parametrize("top_k", [1, 2])
 def test_all_fields_of_a_servers_reply_are_read(top_k):
     answers = [Answer("words", 0.5, 6, 11, Passage("a.md", "A", "", 0, 11, "Other words"))]
-    result = Result(answers, Timings(1.0, 2.0), AnswerSource("m", 2, True, 3))
-    frame = encode_answers(b"1", answers, result.timings, top_k, result.source)
+    result = Answered(answers, Timings(1.0, 2.0), AnswerSource("m", 2, True, 3))
+    frame = encode_answers(b"1", result, top_k)
     assert read_reply(bytes(frame[PREFIX.size :])) == result
 
 

@@ -9,6 +9,7 @@ import zlib
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from harness.hostile_http import HOST, head
@@ -28,10 +29,12 @@ from qa_service.wire.http import openapi
 from qa_service.wire.http.http_access import HttpAccess
 from qa_service.wire.http.http_codec import MAX_EXCHANGES, HttpCodec, HttpSite
 from qa_service.wire.http.http_reply import MAX_MEMBERS, decompress, error_reply
+from qa_service.wire.json_codec import AnswersBody
 from qa_service.wire.messages import (
     MAX_TOP_K,
     NULL_ID,
     Answer,
+    Answered,
     AnswerSource,
     Auth,
     Query,
@@ -114,7 +117,7 @@ class Peer:
 
     def answer(self, number: int = 0, answers=ANSWERS) -> None:
         self.written += self.codec.encode_answers(
-            self.requests[number], answers, TIMINGS, AnswerSource("builtin", 3)
+            self.requests[number], Answered(answers, TIMINGS, AnswerSource("builtin", 3))
         )
 
     def fail(self, error, number: int = 0) -> None:
@@ -583,6 +586,9 @@ def test_the_openapi_description_is_made_from_the_types():
     assert schemas["Question"]["properties"]["top_k"]["maximum"] == MAX_TOP_K
     assert schemas["Answers"]["properties"]["timings_ms"]["$ref"] == "#/components/schemas/Timings"
     assert "at most" in schemas["Question"]["properties"]["text"]["description"]
+    names = {field.encode_name for field in msgspec.structs.fields(AnswersBody)}
+    assert "cached" in names
+    assert schemas["Answers"]["properties"].keys() == names
 
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"

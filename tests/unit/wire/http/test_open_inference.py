@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qa_service.errors import InvalidRequestError
-from qa_service.wire.http.open_inference import MAX_QUESTIONS, Result, parse_infer, priority_of
-from qa_service.wire.messages import UNKNOWN_SOURCE, Answer, AnswerSource, RequestLimits, Timings
+from qa_service.wire.http.open_inference import MAX_QUESTIONS, parse_infer, priority_of
+from qa_service.wire.messages import (
+    UNKNOWN_SOURCE,
+    Answer,
+    Answered,
+    AnswerSource,
+    RequestLimits,
+    Timings,
+)
 
 LIMITS = RequestLimits(max_question_chars=100, max_text_chars=1000)
 TIMINGS = Timings(1.0, 2.0)
@@ -37,7 +44,7 @@ def parse(body, header_length=None, binary=b""):
 
 def reply_to(call, *answers):
     """The reply to as many questions, its body from JSON."""
-    results = [Result([answer], TIMINGS, UNKNOWN_SOURCE) for answer in answers]
+    results = [Answered([answer], TIMINGS, UNKNOWN_SOURCE) for answer in answers]
     return json.loads(call.reply(results).body)
 
 
@@ -92,7 +99,7 @@ def test_the_response_has_cached_and_the_number_of_models_asked():
         ((kept, asked), {"models_asked": 2}),
         ((AnswerSource(), AnswerSource()), None),
     ):
-        results = [Result([ADA], TIMINGS, source) for source in sources]
+        results = [Answered([ADA], TIMINGS, source) for source in sources]
         assert json.loads(call.reply(results).body).get("parameters") == parameters
 
 
@@ -103,7 +110,7 @@ def test_binary_data_is_read_and_written():
                {"name": "score", "parameters": {"binary_data": True}}]  # fmt: skip
     call = parse({"inputs": inputs, "outputs": outputs}, binary=b"".join(binary.values()))
     assert (call.requests[0].question, call.requests[0].text) == ("Wö?", "It was Ada.")
-    reply = call.reply([Result([ADA], TIMINGS, UNKNOWN_SOURCE)])
+    reply = call.reply([Answered([ADA], TIMINGS, UNKNOWN_SOURCE)])
     size = int(reply.fields["Inference-Header-Content-Length"])
     described = json.loads(reply.body[:size])["outputs"]
     assert [output["name"] for output in described] == ["end", "answer", "score"]

@@ -21,9 +21,16 @@ from qa_service.wire.http import openapi
 from qa_service.wire.http.http_access import HttpAccess
 from qa_service.wire.http.http_codec import HttpCodec, HttpSite
 from qa_service.wire.http.model_reports import CASCADE, ModelReport
-from qa_service.wire.http.open_inference import MAX_QUESTIONS, Result
+from qa_service.wire.http.open_inference import MAX_QUESTIONS
 from qa_service.wire.http.tf_serving import PredictCall, parse_predict
-from qa_service.wire.messages import UNKNOWN_SOURCE, Answer, RejectedError, RequestLimits, Timings
+from qa_service.wire.messages import (
+    UNKNOWN_SOURCE,
+    Answer,
+    Answered,
+    RejectedError,
+    RequestLimits,
+    Timings,
+)
 from tests.unit.wire.http.test_http_codec import Peer, get, post
 
 LIMITS = RequestLimits(max_question_chars=100, max_text_chars=1000)
@@ -65,7 +72,7 @@ def parse(body: object) -> PredictCall:
 
 
 def reply_to(body: object, *answers: list[Answer]) -> bytes:
-    results = [Result(its, TIMINGS, UNKNOWN_SOURCE) for its in answers]
+    results = [Answered(its, TIMINGS, UNKNOWN_SOURCE) for its in answers]
     return parse(body).reply(results).body
 
 
@@ -178,7 +185,7 @@ def test_a_hostile_body_is_refused_or_has_a_reply_for_each_row(body):
         call = parse(body)
     except InvalidRequestError:
         return
-    results = [Result([ADA], TIMINGS, UNKNOWN_SOURCE)] * len(call.requests)
+    results = [Answered([ADA], TIMINGS, UNKNOWN_SOURCE)] * len(call.requests)
     reply = json.loads(call.reply(results).body)
     assert len(reply.get("predictions") or reply["outputs"]["answer"]) == len(call.requests)
 
