@@ -148,7 +148,7 @@ class QaServerError(QaClientError):
     """
 
     def __init__(
-        self, code: str, message: str, retryable: bool = False, retry_after_ms: float | None = None
+        self, code: str, message: str, retryable: bool = False, retry_after_ms: int | None = None
     ) -> None:
         super().__init__(code, message, retryable, retry_after_ms)
         self.code = code

@@ -38,7 +38,9 @@ class QaError(Exception):
 
     Attributes:
         code: Stable lower_snake name of the kind, listed in `docs/PROTOCOL.md`.
-        status: Its HTTP status; gRPC's code follows from it.
+        status: Its HTTP status.
+        tf_serving_status: TensorFlow Serving's; 0 if it is the same.
+        grpc_code: Empty if it is that of the HTTP status, by `GRPC_CODES`.
         triton_reason: How Triton's `nv_inference_request_failure` counts it; empty for a message
             that never was a request.
         retryable: Whether the same request may succeed when sent again.
@@ -48,6 +50,8 @@ class QaError(Exception):
 
     code: ClassVar[str] = "internal_error"
     status: int = 500
+    tf_serving_status: ClassVar[int] = 0
+    grpc_code: ClassVar[str] = ""
     triton_reason: ClassVar[str] = "OTHER"
     retryable: ClassVar[bool] = False
     default_message: ClassVar[str] = "the server failed to answer this request"
@@ -148,6 +152,8 @@ class QueueFullError(QaError):
 
     code = "queue_full"
     status = 503
+    tf_serving_status = 429
+    grpc_code = "RESOURCE_EXHAUSTED"
     triton_reason = "REJECTED"
     retryable = True
     default_message = "the server's queue is full"
@@ -246,6 +252,20 @@ class ShuttingDownError(QaError):
 
 ERROR_KINDS: dict[str, type[QaError]] = {kind.code: kind for kind in QaError.__subclasses__()}
 """Every kind by its wire code, as which an error crosses from a worker to the loop."""
+
+GRPC_CODES = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    408: "DEADLINE_EXCEEDED",
+    413: "RESOURCE_EXHAUSTED",
+    499: "CANCELLED",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+"""The code for each HTTP status; for all others it is INTERNAL."""
 
 
 def list_choices(names: Iterable[object]) -> str:

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from qa_service.logs import LogFormat, LogLevel
 from qa_service.options import MAX_COUNT, OptionalMs
-from qa_service.wire.messages import MAX_FRAME_BYTES
+from qa_service.wire.messages import MAX_FRAME_BYTES, MIN_FRAME_BYTES
 
 LISTENING = b"listening\n"
 RELOAD = b"reload\n"
@@ -38,7 +38,9 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     host: Annotated[str, Meta(min_length=1, description="address to listen on")] = "localhost"
     port: Annotated[int, Meta(ge=1, le=65535, description="port to listen on")] = 8001
     max_connections: Annotated[_Count, Meta(description="peers at a time")] = 1000
-    max_frame_bytes: Annotated[int, Meta(ge=1, le=MAX_FRAME_BYTES), _SERVERS] = 1 << 18
+    max_frame_bytes: Annotated[int, Meta(ge=MIN_FRAME_BYTES, le=MAX_FRAME_BYTES), _SERVERS] = (
+        1 << 18
+    )
     max_in_flight_per_connection: Annotated[_Count, _SERVERS] = 64
     idle_timeout_ms: Annotated[OptionalMs, _SERVERS] = 600_000
     max_connection_age_s: Annotated[int, Meta(ge=0, le=MAX_COUNT), _SERVERS] = 0

@@ -15,6 +15,7 @@ import msgspec
 
 from qa_service.client import QaClientError, QaServerError
 from qa_service.wire.fields import JOB_FIELDS
+from qa_service.wire.json_codec import ErrorDetail
 from qa_service.wire.messages import REQUEST_FIELDS
 from qa_service.wire.near_misses import near_miss
 
@@ -77,15 +78,6 @@ class JobRequest:
         """How long it may wait in the server's queue; None leaves it to the server."""
         timeout_ms: float | None = self.fields.get("timeout_ms")
         return timeout_ms
-
-
-class ErrorDetail(msgspec.Struct, omit_defaults=True):
-    """The `error` of an error answer."""
-
-    code: str
-    message: str
-    retryable: bool
-    retry_after_ms: float | None = None
 
 
 class _Peeked(msgspec.Struct):

@@ -7,33 +7,15 @@ from typing import NoReturn
 
 import grpc
 
-from qa_service.errors import HttpError, QaError, QueueFullError
+from qa_service.errors import GRPC_CODES, HttpError, QaError
 
 MAX_MESSAGE_CHARS = 300
 """Percent-encoded, each takes at most 12 bytes: all fit the 8 KiB of metadata that clients take."""
 
-_Code = grpc.StatusCode
-
-_CODE_OF = {
-    400: _Code.INVALID_ARGUMENT,
-    401: _Code.UNAUTHENTICATED,
-    403: _Code.PERMISSION_DENIED,
-    404: _Code.NOT_FOUND,
-    408: _Code.DEADLINE_EXCEEDED,
-    413: _Code.RESOURCE_EXHAUSTED,
-    499: _Code.CANCELLED,
-    501: _Code.UNIMPLEMENTED,
-    503: _Code.UNAVAILABLE,
-    504: _Code.DEADLINE_EXCEEDED,
-}
-"""The status code for each HTTP status; for all others it is INTERNAL."""
-
 
 def code_of(error: QaError) -> grpc.StatusCode:
     """The status code of an error."""
-    if isinstance(error, QueueFullError):
-        return _Code.RESOURCE_EXHAUSTED
-    return _CODE_OF.get(error.status, _Code.INTERNAL)
+    return grpc.StatusCode[error.grpc_code or GRPC_CODES.get(error.status, "INTERNAL")]
 
 
 def message_of(error: QaError) -> str:

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from qa_service.errors import InvalidRequestError, QaError, QueueFullError
+from qa_service.errors import InvalidRequestError, QaError
 from qa_service.wire.fields import ALWAYS_SHOWN, COLUMNS, OUTPUTS, Shown, shown_outputs
 from qa_service.wire.http.http_reply import HttpReply, error_reply, json_reply, timed_reply
 from qa_service.wire.http.model_reports import INPUT_TYPES, OUTPUT_TYPES, ModelReport
@@ -236,11 +236,9 @@ def _plain(name: str, value: object) -> Any:  # noqa: ANN401
 
 
 def predict_error(error: QaError) -> HttpReply:
-    """The reply for an error, as TensorFlow Serving's: 429 for a full queue."""
+    """The reply for an error, with TensorFlow Serving's status."""
     reply = error_reply(error)
-    if isinstance(error, QueueFullError):
-        return msgspec.structs.replace(reply, status=429)
-    return reply
+    return msgspec.structs.replace(reply, status=error.tf_serving_status or reply.status)
 
 
 # Reports on a model.

@@ -11,8 +11,9 @@ from msgspec import inspect, structs
 
 from harness.server import ROOT
 from qa_service.errors import SetupError
-from qa_service.options import options_of, sections_of
+from qa_service.options import Option, options_of, sections_of
 from qa_service.server.config import ServerConfig, find_config
+from qa_service.sidecars.gateway_messages import GatewaySettings
 from tests.support import present
 
 OPTIONS = options_of(ServerConfig)
@@ -95,6 +96,18 @@ def test_every_option_is_described_and_every_number_is_bounded(option):
     if isinstance(bare, inspect.IntType | inspect.FloatType):
         assert (bare.ge if bare.gt is None else bare.gt) is not None
         assert bare.le is not None
+
+
+@pytest.mark.parametrize("field", structs.fields(GatewaySettings), ids=lambda field: field.name)
+def test_the_grpc_gateways_flags_have_the_types_bounds_and_defaults_of_the_servers(field):
+    theirs = Option("", field.name, field.type, field.default)
+    [ours] = [option for option in OPTIONS if option.name == field.name]
+    if field.name == "port":
+        assert theirs.default == 8001, "Triton's port"
+    elif field.name == "unix_socket":
+        assert field.required, "the server, not the default, is there to be asked"
+    else:
+        assert (theirs.expected, theirs.default) == (ours.expected, ours.default)
 
 
 def test_the_help_page_has_every_flag_under_its_section(capsys):

@@ -94,7 +94,7 @@ def test_an_answer_has_the_jobs_id_and_all_fields_of_the_servers_reply():
 def test_an_error_of_the_servers_is_read_and_written_as_the_wire_has_it():
     body = (
         b'{"id":"a","error":{"code":"queue_full","message":"m","retryable":true,'
-        b'"retry_after_ms":5.0}}'
+        b'"retry_after_ms":5}}'
     )
     reply = read_reply(body)
     assert isinstance(reply, QaServerError)
