@@ -26,9 +26,9 @@ from benchmarks.tables import markdown, percentile
 from harness.server import RunningServer
 from qa_service.client import Answer, QaClient
 from qa_service.data.squad import exact_match, f1_score, normalize_answer
-from qa_service.encoder_folder import DEFAULT_ENCODER
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.encoder import SharedEncoder
+from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
 from qa_service.retrieval.manifest import load_head
 from qa_service.retrieval.rendering import render_fragment
 from training.documents import (

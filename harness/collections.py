@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qa_service.encoder_folder import DEFAULT_ENCODER
 from qa_service.retrieval.build import Choices, Reporter, build
+from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
 
 DOCUMENTS = {
     "machines/analytical.md": (

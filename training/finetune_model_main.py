@@ -7,8 +7,8 @@ import json
 import logging
 from pathlib import Path
 
+from qa_service.command_line import complain
 from qa_service.errors import SetupError
-from qa_service.flags import complain
 from qa_service.preparation.encoders import MINILM
 from qa_service.preparation.loading import quiet_libraries
 from qa_service.preparation.sources import base_dir

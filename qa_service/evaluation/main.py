@@ -11,6 +11,8 @@ from pathlib import Path
 import msgspec
 
 from qa_service.autotune.candidates import REFERENCE, runnable
+from qa_service.child_program import turn_off_telemetry
+from qa_service.command_line import PlotError, check_plot, complain, make_parser
 from qa_service.engine_catalogue import MODEL_ENGINES, ROWS, precisions_of
 from qa_service.errors import SetupError
 from qa_service.evaluation.calibration import calibrate
@@ -25,9 +27,7 @@ from qa_service.evaluation.measures import (
     squad_metrics,
 )
 from qa_service.evaluation.probes import PROBES
-from qa_service.flags import PlotError, check_plot, complain, make_parser
 from qa_service.instance.model_folder.manifest import load_manifest, model_files
-from qa_service.no_telemetry import turn_off_telemetry
 
 _COLUMNS = (
     "exact_match",

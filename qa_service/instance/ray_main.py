@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from qa_service.child_program import NO_TELEMETRY
 from qa_service.errors import SetupError
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.launch import begin, environment_of_libraries
@@ -35,7 +36,6 @@ from qa_service.instance.messages import (
 )
 from qa_service.instance.model_folder.manifest import fingerprint_of
 from qa_service.instance.ray_instance import RayInstance, pack
-from qa_service.no_telemetry import NO_TELEMETRY
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from qa_service.encoder_folder import (
+from qa_service.errors import SetupError
+from qa_service.preparation.encoders import MINILM, find_encoder, sha256_of
+from qa_service.preparation.folder import locked, replacing
+from qa_service.preparation.prepare import package_versions, say
+from qa_service.retrieval.encoder_folder import (
     DEFAULT_ENCODER,
     ENCODER_FILE,
     MANIFEST_FILE,
@@ -19,10 +23,6 @@ from qa_service.encoder_folder import (
     EncoderManifest,
     load_encoder_manifest,
 )
-from qa_service.errors import SetupError
-from qa_service.preparation.encoders import MINILM, find_encoder, sha256_of
-from qa_service.preparation.folder import locked, replacing
-from qa_service.preparation.prepare import package_versions, say
 
 MAX_TOKENS = 256
 """As many as the encoder was published for; passages have about 150, and their headings."""

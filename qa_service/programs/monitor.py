@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from qa_service.client import QaClient, QaClientError
-from qa_service.flags import ExitCode
-from qa_service.programs.conversation import print_error
+from qa_service.command_line import ExitCode
+from qa_service.programs.asking import print_error
 
 _Report = TypeVar("_Report")
 _SHADOW_FIGURES = ("seen", "agreed", "differed", "failed", "share", "agreement")

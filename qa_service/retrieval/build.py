@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 
 from qa_service import __version__
-from qa_service.encoder_folder import DEFAULT_ENCODER
 from qa_service.errors import SetupError
 from qa_service.machine import installed_version
 from qa_service.retrieval.documents import Document, Fault, ReadLimits
 from qa_service.retrieval.encoder import Encoder
+from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
 from qa_service.retrieval.extractor import Extractor
 from qa_service.retrieval.files import Found, SourceFile, find_files
 from qa_service.retrieval.manifest import (

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from qa_service.encoder_folder import ENCODER_FILE, TOKENIZER_FILE, load_encoder_manifest
 from qa_service.errors import SetupError
+from qa_service.retrieval.encoder_folder import ENCODER_FILE, TOKENIZER_FILE, load_encoder_manifest
 
 if TYPE_CHECKING:
     import onnxruntime

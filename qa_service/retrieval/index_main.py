@@ -19,13 +19,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from qa_service.encoder_folder import DEFAULT_ENCODER
+from qa_service.child_program import turn_off_telemetry
+from qa_service.command_line import INTERRUPTED, complain, count, make_parser
 from qa_service.errors import SetupError
-from qa_service.flags import INTERRUPTED, complain, count, make_parser
-from qa_service.no_telemetry import turn_off_telemetry
 from qa_service.progress import progress_bar
 from qa_service.retrieval.build import LANGUAGE, Choices, Reporter, Summary, build, read_documents
 from qa_service.retrieval.documents import Document, ReadLimits
+from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
 from qa_service.retrieval.passages import PASSAGE_TOKENS
 from qa_service.retrieval.tantivy_index import LANGUAGES
 

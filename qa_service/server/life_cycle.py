@@ -46,9 +46,9 @@ from qa_service.server.models.engine_choices import EngineChoices
 from qa_service.server.queries import Queries
 from qa_service.server.services.cache_store import CacheStore
 from qa_service.server.services.chain import Services
-from qa_service.server.services.gate import Gate
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.router import Router
+from qa_service.server.services.service import Gate
 from qa_service.server.services.tracing import Tracing
 from qa_service.server.sidecars.gateway import GrpcProcess
 from qa_service.server.sidecars.gpu_meter import GpuMeter

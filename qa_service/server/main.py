@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from qa_service.command_line import INTERRUPTED, complain
 from qa_service.errors import SetupError
-from qa_service.flags import INTERRUPTED, complain
 from qa_service.instance.devices import CPU, describe
 from qa_service.logs import as_log_line, configure_logging, plural
 from qa_service.machine import allow_descriptors, num_cpus

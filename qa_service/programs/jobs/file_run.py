@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from qa_service.client import QaClientError, QaServerError
-from qa_service.flags import INTERRUPTED
+from qa_service.command_line import INTERRUPTED
 from qa_service.programs.jobs.asker import Asker
 from qa_service.programs.jobs.claim import Claim
 from qa_service.programs.jobs.flags import address_from

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from qa_service.aio.link import ServerAddress
-from qa_service.flags import count, list_of, make_parser, port, seconds
+from qa_service.command_line import count, list_of, make_parser, port, seconds
 from qa_service.logs import LogFormat, LogLevel
 from qa_service.programs.access import Access
 from qa_service.programs.jobs.base import Names

@@ -21,7 +21,7 @@ import sys
 from typing import Any
 
 from qa_service.client import QaClientError
-from qa_service.flags import INTERRUPTED, ExitCode
+from qa_service.command_line import INTERRUPTED, ExitCode
 from qa_service.logs import configure_logging
 from qa_service.programs.jobs.base import BrokerError, SetupRefusedError
 from qa_service.programs.jobs.flags import FlagError, make_flags

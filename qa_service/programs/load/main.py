@@ -32,8 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from qa_service.client import QaClientError
-from qa_service.data.squad import OWN_QUESTIONS, SquadQuestion, read_squad
-from qa_service.flags import (
+from qa_service.command_line import (
     INTERRUPTED,
     PlotError,
     check_plot,
@@ -45,6 +44,7 @@ from qa_service.flags import (
     rate,
     seconds,
 )
+from qa_service.data.squad import OWN_QUESTIONS, SquadQuestion, read_squad
 from qa_service.programs.access import Access
 from qa_service.programs.load.own_server import ServerStartError
 from qa_service.programs.load.plan import LoadPlan, check_passage

@@ -8,9 +8,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from qa_service.encoder_folder import DEFAULT_ENCODER
 from qa_service.errors import SetupError
 from qa_service.options import MAX_MS
+from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
 from qa_service.wire.messages import MAX_NAME_CHARS, MAX_PASSAGES
 
 DEFAULT_ROUTE = "default"

@@ -1,4 +1,4 @@
-"""The one interface of everything between a connection and the instances.
+"""The one interface of everything between a connection and the instances, and the first of them.
 
 After M. Eriksen, "Your Server as a Function" (PLOS 2013). A service around a service is a filter:
 it may change, split, refuse or answer what passes.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from qa_service.errors import ShuttingDownError
 from qa_service.server.scheduling.call import Call
 
 
@@ -16,3 +17,22 @@ class Service(Protocol):
 
     def submit(self, call: Call) -> None:
         """Takes a call, and settles it at once or later, unless it is cancelled before."""
+
+
+class Gate:
+    """The outermost service: refuses calls once it is closed, while the server drains."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self.is_open = True
+
+    def submit(self, call: Call) -> None:
+        """Passes a call on, or fails it."""
+        if self.is_open:
+            self._service.submit(call)
+        else:
+            call.fail(ShuttingDownError())
+
+    def close(self) -> None:
+        """Refuses calls from now on."""
+        self.is_open = False

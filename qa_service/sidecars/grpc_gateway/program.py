@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from msgspec import structs
 
+from qa_service.command_line import make_parser
 from qa_service.errors import SetupError
-from qa_service.flags import make_parser
 from qa_service.logs import configure_logging
 from qa_service.options import Option, add_flag
 from qa_service.sidecars.gateway_messages import GatewaySettings

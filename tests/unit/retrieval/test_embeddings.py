@@ -7,7 +7,6 @@ import shutil
 import numpy as np
 import pytest
 
-from qa_service.encoder_folder import ENCODER_FILE, load_encoder_manifest
 from qa_service.errors import DamagedError, SetupError
 from qa_service.preparation.sentence_encoder import is_complete
 from qa_service.retrieval import embeddings, merging, writing
@@ -15,6 +14,7 @@ from qa_service.retrieval.build import Choices, Reporter, build
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.embeddings import EMBEDDINGS_FILE, Embeddings
 from qa_service.retrieval.encoder import Encoder, SharedEncoder
+from qa_service.retrieval.encoder_folder import ENCODER_FILE, load_encoder_manifest
 from qa_service.retrieval.manifest import PROGRESS_FILE, load_manifest
 
 TEXTS = {

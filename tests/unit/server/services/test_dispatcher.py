@@ -18,8 +18,8 @@ from qa_service.server.scheduling.admission import Admission
 from qa_service.server.scheduling.options import QueueOptions
 from qa_service.server.scheduling.scheduler import Scheduler
 from qa_service.server.services.dispatcher import MAX_MOVES, Dispatcher
-from qa_service.server.services.gate import Gate
 from qa_service.server.services.segments import Segments
+from qa_service.server.services.service import Gate
 from qa_service.server.telemetry.metrics import ModelMetrics
 from qa_service.wire.messages import Answer, Answered
 from tests.unit.calls import make_call, make_ticket

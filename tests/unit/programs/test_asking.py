@@ -1,8 +1,7 @@
 """The passages that `client.py` shows."""
 
 from qa_service.client import read_answer
-from qa_service.programs.conversation import describe
-from qa_service.programs.sources import describe_passages
+from qa_service.programs.asking import describe, describe_passages
 
 PASSAGES = [
     {"document": "a.md", "title": "T", "heading": "B", "text": "A.\n\nB.", "start": 7, "end": 13},

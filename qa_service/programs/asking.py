@@ -1,0 +1,208 @@
+"""Asking from a terminal: one question, or texts and questions typed one at a time.
+
+The answer to one question is on stdout, all else on stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from qa_service.client import Answer, Passage, Place, QaClient, QaClientError, QaServerError, Span
+from qa_service.command_line import ExitCode
+from qa_service.programs.access import TOKEN_VARIABLE
+from qa_service.programs.line_editor import LineEditor
+
+WELCOME = """\
+Enter ends a text or a question; a pasted text may have several lines.
+An empty question asks for another text. Ctrl-C clears what is half typed.
+Ctrl-D, quit or exit ends."""
+FAREWELLS = {"quit", "exit"}
+Ask = Callable[[str, str | None], Answer]
+"""Asks a question on a text: `QaClient.ask` with the program's flags."""
+
+_SENTENCE_END = re.compile(r"[.!?…]\W{0,4}?\s+|\n\s*\n|[\u3002\uff01\uff1f]")
+MARK = "**{}**"
+
+
+def ask_once(ask: Ask, question: str, text: str | None, *, as_json: bool = False) -> ExitCode:
+    """Asks, prints the answer or the error, and returns the exit code."""
+    try:
+        answer = ask(question, text)
+    except QaClientError as error:
+        print_error(error)
+        if as_json:
+            print(json.dumps({"error": _error_fields(error)}, ensure_ascii=False))
+        return ExitCode.ERROR
+    if as_json:
+        response = {**answer.response, "latency_ms": round(answer.latency_ms, 3)}
+        print(json.dumps(response, ensure_ascii=False))
+    else:
+        _print_answers(answer)
+    return ExitCode.YES if answer.known else ExitCode.NO
+
+
+def _print_answers(answer: Answer) -> None:
+    """Prints each answer to stdout, and the scores and the latency to stderr."""
+    latency = f"latency {answer.latency_ms:.1f} ms"
+    for span in answer.alternatives or [answer]:
+        print(span.answer if span.known else "Unknown", flush=True)
+        for line in describe_source(span):
+            print(line, file=sys.stderr)
+        score = f"score {span.score:.2f}"
+        print(score if answer.alternatives else f"{score}, {latency}", file=sys.stderr)
+    if answer.alternatives:
+        print(latency, file=sys.stderr)
+    for line in describe_passages(answer):
+        print(line, file=sys.stderr)
+
+
+def _error_fields(error: QaClientError) -> dict[str, Any]:
+    """The error in the protocol's form, the client's own too."""
+    message = getattr(error, "message", str(error))
+    return {"code": error.code, "message": message, "retryable": error.retryable}
+
+
+class Conversation:
+    """Reads a text, then questions on it, until the input ends."""
+
+    def __init__(self, client: QaClient, editor: LineEditor, ask: Ask) -> None:
+        self._client = client
+        self._editor = editor
+        self._ask = ask
+        self._has_reached = False
+
+    def run(self, text: str | None = "") -> ExitCode:
+        """Runs until Ctrl-D, quit, exit, Ctrl-C with nothing typed, or the end of the input.
+
+        Returns `ERROR` if no server was reached.
+
+        It asks for the text if that is empty; None is for questions to a collection.
+        """
+        try:
+            self._begin()
+            while True:
+                has_text = text is None or text.strip()
+                self._answer_questions_on(text if has_text else self._ask_for_text())
+                text = None if text is None else ""
+        except EOFError:
+            pass
+        except KeyboardInterrupt:
+            # readline ends the line at the end of the input, but not at an interrupt.
+            print(file=sys.stderr)
+        return ExitCode.YES if self._has_reached else ExitCode.ERROR
+
+    def _begin(self) -> None:
+        """Prints the instructions, and an error at once if no server can be reached."""
+        if sys.stdin.isatty():
+            print(WELCOME)
+        try:
+            self._client.connect()
+            self._has_reached = True
+        except QaClientError as error:
+            print_error(error)
+
+    def _ask_for_text(self) -> str:
+        text = ""
+        while not text.strip():
+            text = self._read("Text")
+        return text
+
+    def _answer_questions_on(self, text: str | None) -> None:
+        """Answers questions until an empty one."""
+        while question := self._read("Question").strip():
+            try:
+                print(describe(self._ask(question, text)), flush=True)
+                self._has_reached = True
+            except QaClientError as error:
+                print_error(error)
+
+    def _read(self, name: str) -> str:
+        """Reads an entry; raises `EOFError` at the end of the conversation."""
+        entry = self._editor.read(name)
+        if self._editor.is_terminal and entry.strip().lower() in FAREWELLS:
+            raise EOFError
+        return entry
+
+
+# Answers and errors, in words for people.
+
+
+def describe(answer: Answer) -> str:
+    """The answer in lines for people, with its alternatives if there are any."""
+    lines = [
+        f"Answer: {answer.answer if answer.known else 'Unknown'}",
+        *(f"        {line}" for line in describe_source(answer)),
+        f"        score {answer.score:.2f}, latency {answer.latency_ms:.1f} ms",
+    ]
+    for span in answer.alternatives:
+        lines.append(f"  {span.score:.2f}  {span.answer or 'Unknown'}")
+        lines += [f"        {line}" for line in describe_source(span)]
+    lines += [f"        {line}" for line in describe_passages(answer)]
+    return "\n".join(lines)
+
+
+def print_error(error: Exception) -> None:
+    """Prints an error in one line, with the flag that helps."""
+    hint = _HINTS.get(error.code, "") if isinstance(error, QaServerError) else ""
+    print(f"Error: {error}{hint}", file=sys.stderr, flush=True)
+
+
+_HINTS = {
+    "unauthorized": f"; --token_file or {TOKEN_VARIABLE} gives the token",
+    "tls_required": "; use --tls or --ca_file",
+}
+"""The flag that helps, by the error's code."""
+
+
+def describe_source(span: Span) -> list[str]:
+    """Of a collection, the sentence with the answer marked and its source; then other places."""
+    if span.start is None or span.end is None:
+        return []
+    own = (span.start, span.passage.document if span.passage else "")
+    others = [place for place in span.places if (place.start, place.document) != own]
+    lines = [f"also at {', '.join(map(_place, others))}"] if others else []
+    if span.passage is None:
+        return lines
+    source = _source(span.passage, span.start)
+    return [_sentence(span.passage, span.start, span.end), source, *lines]
+
+
+def _place(place: Place) -> str:
+    words = f"character {place.start}"
+    return f"{place.document}, {words}" if place.document else words
+
+
+def _sentence(passage: Passage, start: int, end: int) -> str:
+    text, first, last = passage.text, start - passage.start, end - passage.start
+    begin, stop = 0, len(text)
+    for found in _SENTENCE_END.finditer(text):
+        if found.end() <= first:
+            begin = found.end()
+        elif found.start() >= last - 1:
+            stop = found.end()
+            break
+    marked = text[begin:first] + MARK.format(text[first:last]) + text[last:stop]
+    return " ".join(marked.split())
+
+
+def _source(passage: Passage, start: int) -> str:
+    parts = [passage.title, *([passage.heading] if passage.heading else [])]
+    document = f"{passage.document}:{passage.line}" if passage.line else passage.document
+    return f"{document}, character {start}: {' > '.join(parts)}"
+
+
+def describe_passages(answer: Answer) -> list[str]:
+    """The passages that were read, if the reply has them, with their places; lines for people."""
+    if not answer.passages:
+        return []
+    count = len(answer.passages)
+    which = f"the {count} passages" if count > 1 else "the passage"
+    lines = [f"not found in {which} read:"] if not answer.known else [f"{which} read:"]
+    for number, passage in enumerate(answer.passages, start=1):
+        lines.append(f"{number}. {_source(passage, passage.start)}")
+        lines += [f"   {line}" for line in passage.text.splitlines() if line.strip()]
+    return lines
