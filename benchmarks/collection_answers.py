@@ -33,7 +33,7 @@ from qa_service.machine import num_cpus
 from qa_service.programs.load.generator import measure
 from qa_service.programs.load.plan import LoadPlan, check_passage
 from qa_service.programs.load.wire import CollectionWire
-from qa_service.retrieval.build import Choices, Reporter, build
+from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.manifest import load_head
 
 DEPTHS = (1, 5, 10, 20)
@@ -45,8 +45,8 @@ TIMEOUT_MS = 600_000
 
 def index(folder: Path, name: str, files: Iterable[Path]) -> Path:
     """Makes a collection of files, on all cores."""
-    choices = Choices(sources=tuple(files), output=folder / name, num_threads=num_cpus())
-    build(choices, Reporter())
+    args = IndexArgs(sources=tuple(files), output=folder / name, num_threads=num_cpus())
+    build(args, Reporter())
     return folder / name
 
 

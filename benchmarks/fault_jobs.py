@@ -33,7 +33,7 @@ from pathlib import Path
 import aio_pika
 from aio_pika.exceptions import AMQPError, ChannelInvalidStateError
 
-from harness.jobs import RunningGateway, job, names_of, open_channel
+from harness.jobs import RunningGateway, job, open_channel, queues_of
 from harness.ports import reserve_port
 from harness.questions import ASK, FIRST_WORD
 from harness.rabbitmq import MISSING, RunningRabbitMq, is_installed, running_rabbitmq
@@ -42,7 +42,7 @@ from qa_service.client import QaClient, QaClientError
 from qa_service.server.models.options import DEFAULT_MODEL
 
 KINDS = ("gateway", "server", "worker", "broker")
-NAMES = names_of("fault")
+QUEUES = queues_of("fault")
 LOST = (AMQPError, ChannelInvalidStateError, OSError, asyncio.TimeoutError)
 AGAIN_S = 0.2
 SETTLE_S = 3.0
@@ -79,7 +79,7 @@ class Stack:
                 with contextlib.suppress(OSError, IndexError):
                     os.kill(self.server.worker_pids()[0], signal.SIGKILL)
 
-    def is_well(self, kind: str) -> bool:
+    def probe(self, kind: str) -> bool:
         """Whether one of a kind may be killed."""
         match kind:
             case "gateway":
@@ -97,7 +97,7 @@ class Stack:
         return RunningServer(self._model, *flags, env=self._environment)
 
     def _new_gateway(self) -> RunningGateway:
-        return RunningGateway(self.broker.url, self.port, NAMES)
+        return RunningGateway(self.broker.url, self.port, QUEUES)
 
     def _all_workers_alive(self) -> bool:
         try:
@@ -131,7 +131,7 @@ def kill_again_and_again(
     stop: threading.Event,
 ) -> None:
     while True:
-        while not stack.is_well(kind) or len(tally.replies) < REPLIES_A_KILL * kills[kind]:
+        while not stack.probe(kind) or len(tally.replies) < REPLIES_A_KILL * kills[kind]:
             if stop.wait(AGAIN_S):
                 return
         if stop.wait(interval_s):
@@ -157,7 +157,7 @@ async def publish_all(url: str, jobs: list[aio_pika.Message]) -> None:
 
     async def publish(channel) -> None:
         while left:
-            await channel.default_exchange.publish(left[0], NAMES.jobs)
+            await channel.default_exchange.publish(left[0], QUEUES.jobs)
             left.popleft()
 
     await until_done(url, publish)
@@ -167,7 +167,7 @@ async def take_replies(url: str, tally: Tally, count: int) -> None:
     """Takes replies until each job has one."""
 
     async def take(channel) -> None:
-        queue = await channel.get_queue(NAMES.results)
+        queue = await channel.get_queue(QUEUES.results)
         async with queue.iterator() as messages:
             async for message in messages:
                 tally.take(message)
@@ -186,7 +186,10 @@ async def take_rest(url: str, tally: Tally) -> None:
     await asyncio.sleep(SETTLE_S)
 
     async def take(channel) -> None:
-        results, dead = await channel.get_queue(NAMES.results), await channel.get_queue(NAMES.dead)
+        results, dead = (
+            await channel.get_queue(QUEUES.results),
+            await channel.get_queue(QUEUES.dead),
+        )
         while message := await results.get(no_ack=True, fail=False):
             tally.take(message)
         while message := await dead.get(no_ack=True, fail=False):

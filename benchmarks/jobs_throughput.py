@@ -26,9 +26,9 @@ from harness.jobs import (
     RunningGateway,
     depth,
     flags_of,
-    names_of,
     publish,
     publish_unconfirmed,
+    queues_of,
     run_jobs,
     running_gateway,
 )
@@ -38,7 +38,7 @@ from harness.rabbitmq import MISSING, RunningRabbitMq, is_installed, running_rab
 from harness.server import EXACT_ENGINE, ROOT, RunningServer, running_server
 from qa_service.client import QaClient
 from qa_service.data.squad import OWN_QUESTIONS, read_squad
-from qa_service.programs.jobs.base import Names
+from qa_service.programs.jobs.base import Queues
 from qa_service.server.models.options import DEFAULT_MODEL
 
 POLL_S = 0.5
@@ -88,13 +88,13 @@ def run_rate(server: RunningServer, asked: list[dict], folder: Path) -> float:
 def broker_rate(
     broker: RunningRabbitMq, server: RunningServer, asked: list[dict], prefix: str
 ) -> Rate:
-    url, names = broker.url, names_of(prefix)
-    run_jobs("status", "--interval_s=0.1", f"--broker_url={url}", *flags_of(names))  # declares
+    url, queues = broker.url, queues_of(prefix)
+    run_jobs("status", "--interval_s=0.1", f"--broker_url={url}", *flags_of(queues))  # declares
     jobs = [make_job(f"m{body['id']}", body) for body in asked]
-    asyncio.run(publish(url, names.jobs, jobs))
-    with running_gateway(url, server.port, names, f"--prefetch={PREFETCH}") as gateway:
+    asyncio.run(publish(url, queues.jobs, jobs))
+    with running_gateway(url, server.port, queues, f"--prefetch={PREFETCH}") as gateway:
         pids = (broker.pid, gateway.process.pid)
-        return rate_of(len(asked), lambda: asyncio.run(depth(url, names.results)), pids)
+        return rate_of(len(asked), lambda: asyncio.run(depth(url, queues.results)), pids)
 
 
 def latencies_ms(server: RunningServer, count: int) -> list[float]:
@@ -108,21 +108,21 @@ def interactive(
     url: str, server: RunningServer, num_jobs: int, count: int, prefetches: list[int]
 ) -> None:
     """Prints the latency of a client alone, and with waiting jobs."""
-    names = names_of("interactive")
-    run_jobs("status", "--interval_s=0.1", f"--broker_url={url}", *flags_of(names))
+    queues = queues_of("interactive")
+    run_jobs("status", "--interval_s=0.1", f"--broker_url={url}", *flags_of(queues))
     jobs = (make_job(f"m{body['id']}", body) for body in bodies(num_jobs))
-    asyncio.run(publish_unconfirmed(url, names.jobs, jobs))
+    asyncio.run(publish_unconfirmed(url, queues.jobs, jobs))
     for prefetch in prefetches:
-        beside_jobs(url, server, names, count, prefetch)
+        beside_jobs(url, server, queues, count, prefetch)
 
 
-def beside_jobs(url: str, server: RunningServer, names: Names, count: int, prefetch: int) -> None:
+def beside_jobs(url: str, server: RunningServer, queues: Queues, count: int, prefetch: int) -> None:
     quiet = latencies_ms(server, count)
-    gateway = RunningGateway(url, server.port, names, f"--prefetch={prefetch}")
+    gateway = RunningGateway(url, server.port, queues, f"--prefetch={prefetch}")
     try:
         gateway.wait_for_log("taking jobs")
         beside = latencies_ms(server, count)
-        left = asyncio.run(depth(url, names.jobs))
+        left = asyncio.run(depth(url, queues.jobs))
     finally:
         gateway.close()  # jobs are left over: it would do them first
     for name, values in (("alone", quiet), (f"beside {left} jobs, --prefetch {prefetch}", beside)):

@@ -45,12 +45,12 @@ def make_random_bert(shape: str, tokenizer_of: Path, folder: Path, *, engine_typ
     model.save_pretrained(source)
     tokenizer_file = str(tokenizer_of / TOKENIZER_FILE)
     if engine_type != "pytorch":
-        from qa_service.preparation.prepare import Choices, prepare  # noqa: PLC0415
+        from qa_service.preparation.prepare import PrepareArgs, prepare  # noqa: PLC0415
 
         PreTrainedTokenizerFast(tokenizer_file=tokenizer_file).save_pretrained(source)
         prepared = folder / "prepared"
-        prepare(Choices(str(source), prepared, precision="fp16"))
-        return prepare(Choices(str(source), prepared, tensorrt=engine_type == "tensorrt"))
+        prepare(PrepareArgs(str(source), prepared, precision="fp16"))
+        return prepare(PrepareArgs(str(source), prepared, tensorrt=engine_type == "tensorrt"))
     (source / TOKENIZER_FILE).write_bytes(Path(tokenizer_file).read_bytes())
     manifest = Manifest(
         name=shape,

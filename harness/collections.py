@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qa_service.retrieval.build import Choices, Reporter, build
+from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
 
 DOCUMENTS = {
@@ -40,12 +40,12 @@ def write_documents(folder: Path, documents: dict[str, str] = DOCUMENTS) -> Path
 
 def index(folder: Path, output: Path, *, update: bool = False, encoder: Path | None = None) -> Path:
     """Makes a collection of a folder, or brings one up to date; with an encoder's embeddings."""
-    choices = Choices(
+    args = IndexArgs(
         sources=(folder,),
         output=output,
         update=update,
         embeddings=encoder is not None,
         encoder=encoder or DEFAULT_ENCODER,
     )
-    build(choices, Reporter())
+    build(args, Reporter())
     return output

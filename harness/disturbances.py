@@ -61,13 +61,13 @@ def kill_workers(
     """
     num_instances = len(server.worker_pids())
 
-    def is_whole() -> bool:
+    def is_complete() -> bool:
         return server.log.count("is ready") >= num_instances + len(killed)
 
     def disturb(is_over: threading.Event) -> None:
         is_over.wait(FIRST_KILL_S)
         while not is_over.is_set():
-            if wait_until_whole and not is_whole():
+            if wait_until_whole and not is_complete():
                 is_over.wait(LOOK_INTERVAL_S)
             elif pids := server.worker_pids():
                 os.kill(pids[0], signal.SIGKILL)

@@ -18,25 +18,25 @@ import aio_pika
 
 from harness.process import GIVE_UP_S, LoggingProcess, wait_until
 from harness.server import ROOT
-from qa_service.programs.jobs.base import Names
+from qa_service.programs.jobs.base import Queues
 
 
-def names_of(prefix: str, **others: Any) -> Names:
+def queues_of(prefix: str, **others: Any) -> Queues:
     """Queues of a test's own."""
     queues = {name: f"{prefix}.{name}" for name in ("jobs", "dead", "results", "retry")}
-    return Names(**{**queues, **others})
+    return Queues(**{**queues, **others})
 
 
-def flags_of(names: Names) -> list[str]:
+def flags_of(queues: Queues) -> list[str]:
     """The same for `jobs.py`."""
-    delays_s = ",".join(map(str, names.retry_delays_s))
+    delays_s = ",".join(map(str, queues.retry_delays_s))
     return [
-        f"--jobs_queue={names.jobs}",
-        f"--dead_queue={names.dead}",
-        f"--results_queue={names.results}",
-        f"--retry_queue={names.retry}",
+        f"--jobs_queue={queues.jobs}",
+        f"--dead_queue={queues.dead}",
+        f"--results_queue={queues.results}",
+        f"--retry_queue={queues.retry}",
         f"--retry_delays_s={delays_s}",
-        f"--delivery_limit={names.delivery_limit}",
+        f"--delivery_limit={queues.delivery_limit}",
     ]
 
 
@@ -51,10 +51,10 @@ def run_jobs(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
 class RunningGateway(LoggingProcess):
     """A gateway process."""
 
-    def __init__(self, url: str, server_port: int, names: Names, *flags: str) -> None:
+    def __init__(self, url: str, server_port: int, queues: Queues, *flags: str) -> None:
         command = [sys.executable, str(ROOT / "jobs.py"), "gateway", "--host", "127.0.0.1"]
         super().__init__(
-            [*command, "--port", str(server_port), *flags_of(names), *flags],
+            [*command, "--port", str(server_port), *flags_of(queues), *flags],
             env={**os.environ, "QA_BROKER_URL": url},
         )
 
@@ -67,10 +67,10 @@ class RunningGateway(LoggingProcess):
 
 @contextlib.contextmanager
 def running_gateway(
-    url: str, server_port: int, names: Names, *flags: str
+    url: str, server_port: int, queues: Queues, *flags: str
 ) -> Iterator[RunningGateway]:
     """Runs a gateway that takes jobs; on a clean exit of the block, checks that it stops well."""
-    gateway = RunningGateway(url, server_port, names, *flags)
+    gateway = RunningGateway(url, server_port, queues, *flags)
     try:
         gateway.wait_for_log("taking jobs")
         yield gateway

@@ -18,7 +18,7 @@ from qa_service.instance.devices import first_device
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions
-from qa_service.preparation.prepare import Choices, prepare
+from qa_service.preparation.prepare import PrepareArgs, prepare
 from qa_service.preparation.sentence_encoder import prepare_encoder
 from tests.certificates import Certificates
 
@@ -40,7 +40,7 @@ def builtin_model() -> Path:
     It is made whole at once: other tests may run beside this one, on the same folder. Its engines
     are measured here, if they have not been on this machine, so that servers side by side do not.
     """
-    model = prepare(Choices(output_dir=ROOT / "saved_models", precision="int8"))
+    model = prepare(PrepareArgs(output_dir=ROOT / "saved_models", precision="int8"))
     with (model.parent / ".builtin.engines.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for options in (InstanceOptions(), InstanceOptions(num_inference_sessions=1)):

@@ -30,7 +30,7 @@ import msgspec
 
 from qa_service.data.squad import normalize_answer
 from qa_service.evaluation.unanswerable import words_of
-from qa_service.retrieval.build import Choices, Reporter, build
+from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.documents import Document, Passage
 from qa_service.retrieval.formats.markups import markup_of
@@ -89,7 +89,7 @@ class Tree:
         self._index = index
         self._documents: dict[str, Document] = {}
         if not (index / MANIFEST_FILE).exists():
-            build(Choices(sources=(folder,), output=index, embeddings=False), Reporter())
+            build(IndexArgs(sources=(folder,), output=index, embeddings=False), Reporter())
 
     @functools.cached_property
     def _collection(self) -> Collection:

@@ -143,7 +143,7 @@ def run_training(flags: argparse.Namespace, encoder: Encoder) -> dict[str, float
         output_dir=flags.output_dir,
         init=flags.init,
         rank=flags.rank,
-        is_whole=flags.whole,
+        is_full=flags.whole,
         is_rounded=flags.int8,
         frozen_layers=flags.frozen_layers,
         batch_size=flags.batch_size,

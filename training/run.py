@@ -52,7 +52,7 @@ class RunConfig:
 
     Attributes:
         labels: Files with a teacher's labels of the sources' questions.
-        is_whole: Whether to train the whole model, not only an adapter.
+        is_full: Whether to train all of the model, not only an adapter.
         is_rounded: Whether products are rounded as int8 engines round them; only with an adapter.
         frozen_layers: How many of the lowest layers stay as they are.
         swapped_words: Share of a row's rare words to swap.
@@ -67,7 +67,7 @@ class RunConfig:
     labels: tuple[Path, ...] = ()
     init: Path | None = None
     rank: int = 64
-    is_whole: bool = False
+    is_full: bool = False
     is_rounded: bool = False
     frozen_layers: int = 0
     batch_size: int = 32
@@ -94,7 +94,7 @@ def train(run: RunConfig, training: TrainingConfig) -> Metrics:
     sample = random.Random(run.seed).sample(dev, min(_INTERVAL_QUESTIONS, len(dev)))
     trainer = Trainer(model, training, run.output_dir, lambda: _measured(model, sample, run))
     trained = trainer.train(rows, batches, run.encoder.pad_token_id())
-    if run.is_whole:
+    if run.is_full:
         model = adapter_of(model, run.encoder, run.rank)
     return _finish(model, dev, run, trained | {"rows": len(rows), "tokens": tokens})
 
@@ -118,7 +118,7 @@ def label(encoder: Encoder, adapter: Path, source: Source, destination: Path) ->
 
 
 def _model(run: RunConfig) -> nn.Module:
-    if run.is_whole:
+    if run.is_full:
         model: nn.Module = build_whole_model(run.encoder, run.init)
     else:
         model = build_model(run.encoder, run.rank, run.init)

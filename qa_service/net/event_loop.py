@@ -147,13 +147,13 @@ class EventLoop:
 
     def _round(self) -> None:
         wait_s = self._wait_s()
-        self._look(wait_s)
+        self._poll(wait_s)
         now_s = self.now_s()
         paused_s, self._looked_s = now_s - self._looked_s - wait_s, now_s
         if paused_s > PAUSE_S:
             logger.warning("nothing ran for %.1f s: the process or its machine paused", paused_s)
             self.last_pause_s = now_s
-            self._look(0.0)
+            self._poll(0.0)
         soon, self._soon = self._soon, []
         for callback in soon:
             self._call(callback)
@@ -163,7 +163,7 @@ class EventLoop:
             self._call(self.on_mark)
         self._call(self.after_each)
 
-    def _look(self, wait_s: float) -> None:
+    def _poll(self, wait_s: float) -> None:
         """Waits for sockets, and calls back for those that are ready."""
         ready = self._selector.select(None if wait_s == math.inf else wait_s)
         for key, events in ready:

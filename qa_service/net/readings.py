@@ -51,7 +51,9 @@ class Readings(Generic[T]):
         reading = self._latest = object()
         self._running.add(reading)
         self._loop.run_in_thread(read, partial(self._on_end, reading, on_read))
-        self._loop.call_at(self._loop.now_s() + HANGS_AFTER_S, partial(self._look, reading))
+        self._loop.call_at(
+            self._loop.now_s() + HANGS_AFTER_S, partial(self._report_if_hanging, reading)
+        )
 
     def _on_end(
         self, reading: object, on_read: Callable[[T | Exception], None], found: T | Exception
@@ -60,6 +62,6 @@ class Readings(Generic[T]):
         if reading is self._latest:
             on_read(found)
 
-    def _look(self, reading: object) -> None:
+    def _report_if_hanging(self, reading: object) -> None:
         if reading is self._latest and self.is_running:
             self._on_fault(self._hanging)

@@ -10,7 +10,7 @@ from qa_service.child_program import turn_off_telemetry
 from qa_service.command_line import INTERRUPTED, Parser, complain
 from qa_service.engine_catalogue import AUTO, precisions_of
 from qa_service.errors import SetupError
-from qa_service.preparation.prepare import Choices, prepare
+from qa_service.preparation.prepare import PrepareArgs, prepare
 from qa_service.preparation.sentence_encoder import prepare_encoder
 
 
@@ -20,10 +20,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         flags = vars(_parser().parse_args(arguments))
         wants_encoder = flags.pop("encoder")
-        choices = Choices(**flags)
-        prepare(choices)
+        args = PrepareArgs(**flags)
+        prepare(args)
         if wants_encoder:
-            prepare_encoder(choices.output_dir)
+            prepare_encoder(args.output_dir)
     except SetupError as error:
         complain(error)
         return error.exit_code
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    defaults = Choices()
+    defaults = PrepareArgs()
     parser = Parser(
         description="Prepares a question-answering model for the server: writes it for PyTorch and "
         "for ONNX Runtime, and checks that both give the same answers.",

@@ -31,7 +31,7 @@ from qa_service.preparation.sources import Source, find_source
 if TYPE_CHECKING:
     from qa_service.instance.arrays import LogitsFunction
     from qa_service.preparation.loading import LoadedModel
-    from qa_service.preparation.verify import Answered
+    from qa_service.preparation.verify import ModelOutputs
 
 _FORMAT_VERSION = 4
 """To be incremented when this code writes other files from the same source."""
@@ -41,7 +41,7 @@ _ONNX_RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class PrepareArgs:
     """The flags of prepare_model.py.
 
     Attributes:
@@ -60,7 +60,7 @@ class Choices:
     tensorrt: bool = False
 
 
-def prepare(choices: Choices) -> Path:
+def prepare(args: PrepareArgs) -> Path:
     """Makes a model's folder, unless it is up to date, and adds missing precisions.
 
     The folder of an older version gets its known answers. An up-to-date folder keeps its
@@ -70,9 +70,9 @@ def prepare(choices: Choices) -> Path:
         SetupError: The model cannot be fetched, loaded, exported, quantised or written, or its
             files disagree.
     """
-    source = find_source(choices.model)
-    reading, reason = choose_reading(source, choices.can_abstain, choices.null_threshold)
-    target = choices.output_dir / source.name
+    source = find_source(args.model)
+    reading, reason = choose_reading(source, args.can_abstain, args.null_threshold)
+    target = args.output_dir / source.name
     if target.resolve() == source.model_dir.resolve():
         raise SetupError(f"{target} would replace the model that it is made from")
     with locked(target, lambda: print(f"waiting for another run to finish {target}")):
@@ -84,9 +84,9 @@ def prepare(choices: Choices) -> Path:
             say(f"preparing {source.label}; {reason}")
             with replacing(target) as folder:
                 _make(source, reading, wanted, folder, is_asked=NOT_ASKED in reason)
-        missing = missing_files(load_manifest(target), choices)
+        missing = missing_files(load_manifest(target), args)
         for name in missing:
-            _add_if_possible(name, source, target, choices)
+            _add_if_possible(name, source, target, args)
         if is_made or missing:
             say(f"prepared {target} in {time.monotonic() - started:.0f} s")
         else:
@@ -99,17 +99,17 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def missing_files(manifest: Manifest, choices: Choices) -> list[str]:
+def missing_files(manifest: Manifest, args: PrepareArgs) -> list[str]:
     """Names of the files still to make; `auto` leaves out those that failed in an earlier run."""
-    missing = _needed_files(choices) - manifest.files.keys()
-    if choices.precision == AUTO:
+    missing = _needed_files(args) - manifest.files.keys()
+    if args.precision == AUTO:
         missing -= manifest.without.keys() - {PLAIN_ONNX_FILE}
     return sorted(missing)
 
 
-def _needed_files(choices: Choices) -> set[str]:
+def _needed_files(args: PrepareArgs) -> set[str]:
     """Names of the files to make, besides those that a folder is begun with."""
-    precision = "int8" if choices.precision == AUTO else choices.precision
+    precision = "int8" if args.precision == AUTO else args.precision
     flag = f"--precision {precision}"
     needed = {
         row.file
@@ -117,12 +117,12 @@ def _needed_files(choices: Choices) -> set[str]:
         if PREPARING_FLAGS.get(row.file) == flag
         and (engine_type == "onnx" or any(map(installed_version, row.engine.packages.values())))
     }
-    if choices.tensorrt:
+    if args.tensorrt:
         needed.add(PLAIN_ONNX_FILE)
     return needed | {KNOWN_ANSWERS_FILE}
 
 
-def _add_if_possible(name: str, source: Source, target: Path, choices: Choices) -> None:
+def _add_if_possible(name: str, source: Source, target: Path, args: PrepareArgs) -> None:
     """Adds a file; with `auto`, a failure is only noted in the manifest."""
     if name == KNOWN_ANSWERS_FILE:
         _add_known_answers(source, target)
@@ -137,7 +137,7 @@ def _add_if_possible(name: str, source: Source, target: Path, choices: Choices) 
             else:
                 _add_precision(folder / name)
     except SetupError as error:
-        if choices.precision != AUTO or name == PLAIN_ONNX_FILE:
+        if args.precision != AUTO or name == PLAIN_ONNX_FILE:
             raise
         say(f"without {name}: {error}")
         manifest = load_manifest(target)
@@ -242,7 +242,7 @@ def _make(
         say("its windows run one by one: padding changes its logits")
 
 
-def _export(loaded: LoadedModel, folder: Path, manifest: Manifest, answered: Answered) -> str:
+def _export(loaded: LoadedModel, folder: Path, manifest: Manifest, answered: ModelOutputs) -> str:
     """Writes the ONNX file, fused if it can be, and checks it; returns a report in words."""
     from qa_service.preparation import export, verify  # noqa: PLC0415
 

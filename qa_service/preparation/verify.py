@@ -89,14 +89,14 @@ def can_abstain(model_dir: Path, manifest: Manifest, logits: LogitsFunction) -> 
     return min(num_answered, num_abstained) >= MIN_ABSTAINING_SHARE * len(some)
 
 
-class Answered(NamedTuple):
+class ModelOutputs(NamedTuple):
     """What gave all logits of real tokens, float32 [tokens of `QUESTIONS`], and the answers."""
 
     logits: FloatArray
     outcomes: Outcomes
 
 
-def source_answers(model_dir: Path, manifest: Manifest, source: LogitsFunction) -> Answered:
+def source_answers(model_dir: Path, manifest: Manifest, source: LogitsFunction) -> ModelOutputs:
     """Asks the source's model `QUESTIONS`.
 
     Raises:
@@ -105,7 +105,7 @@ def source_answers(model_dir: Path, manifest: Manifest, source: LogitsFunction) 
     return _answered("transformers", model_dir, manifest, source)
 
 
-def verify(model_dir: Path, manifest: Manifest, engine_type: str, theirs: Answered) -> float:
+def verify(model_dir: Path, manifest: Manifest, engine_type: str, theirs: ModelOutputs) -> float:
     """Compares an engine with the source's model; returns the largest difference of a logit.
 
     Raises:
@@ -129,7 +129,9 @@ def verify(model_dir: Path, manifest: Manifest, engine_type: str, theirs: Answer
     return difference
 
 
-def _answered(name: str, model_dir: Path, manifest: Manifest, logits: LogitsFunction) -> Answered:
+def _answered(
+    name: str, model_dir: Path, manifest: Manifest, logits: LogitsFunction
+) -> ModelOutputs:
     seen: list[FloatArray] = []
 
     def recorded(ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
@@ -142,7 +144,7 @@ def _answered(name: str, model_dir: Path, manifest: Manifest, logits: LogitsFunc
     except Exception as error:  # a model's own code and an engine's raise anything
         reason = first_line(error) or type(error).__name__
         raise SetupError(f"{name} cannot run the model on a question: {reason}") from None
-    return Answered(np.concatenate(seen), answers)
+    return ModelOutputs(np.concatenate(seen), answers)
 
 
 def verify_precision(

@@ -39,7 +39,7 @@ EMBEDDED_LANGUAGES = ("english", "none")
 """The encoder has learned from English texts; others are embedded if one asks for it."""
 
 
-class Choices(msgspec.Struct, frozen=True, kw_only=True):
+class IndexArgs(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is to do.
 
     Attributes:
@@ -105,40 +105,40 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     faulty: int
 
 
-def build(choices: Choices, reporter: Reporter) -> Summary:
+def build(args: IndexArgs, reporter: Reporter) -> Summary:
     """Writes a collection; goes on with what a killed run has written.
 
     Raises:
         SetupError: The collection cannot be written; the one that is served stays.
     """
     _require_packages()
-    found = find_files(choices.sources, choices.output, follow_links=choices.follow_links)
+    found = find_files(args.sources, args.output, follow_links=args.follow_links)
     try:
         with (
-            locked(choices.output),
-            closing(Extractor(choices.limits)) as extractor,
-            closing(_Run(choices, extractor, reporter)) as run,
+            locked(args.output),
+            closing(Extractor(args.limits)) as extractor,
+            closing(_Run(args, extractor, reporter)) as run,
         ):
             return run.run(found)
     except OSError as error:
         why = error.strerror or str(error)
-        raise SetupError(f"cannot write {error.filename or choices.output}: {why}") from None
+        raise SetupError(f"cannot write {error.filename or args.output}: {why}") from None
 
 
 class _Run:
-    def __init__(self, choices: Choices, extractor: Extractor, reporter: Reporter) -> None:
+    def __init__(self, args: IndexArgs, extractor: Extractor, reporter: Reporter) -> None:
         self._extractor = extractor
         self._reporter = reporter
-        is_there = (choices.output / MANIFEST_FILE).exists()  # a first run may be an update too
-        base = load_manifest(choices.output) if choices.update and is_there else None
-        encoder = _open_encoder(choices, base, reporter)
-        settings = _settings(choices, base, encoder)
+        is_there = (args.output / MANIFEST_FILE).exists()  # a first run may be an update too
+        base = load_manifest(args.output) if args.update and is_there else None
+        encoder = _open_encoder(args, base, reporter)
+        settings = _settings(args, base, encoder)
         if base and base.settings != settings:
             reporter.on_note("other settings or versions than before: all files are read again")
             base = None
         self._passage_tokens = settings.passage_tokens
-        embedder = Embedder(encoder, choices.num_threads) if encoder else None
-        self._next = NextIndex(choices.output, settings, base, embedder)
+        embedder = Embedder(encoder, args.num_threads) if encoder else None
+        self._next = NextIndex(args.output, settings, base, embedder)
         self._read_files = 0
 
     def close(self) -> None:
@@ -217,28 +217,28 @@ def _is_still_good(known: FileEntry, sha256: str) -> bool:
     return is_same and (known.documents > 0 or known.faults == 0)
 
 
-def _settings(choices: Choices, base: Manifest | None, encoder: Encoder | None) -> IndexSettings:
+def _settings(args: IndexArgs, base: Manifest | None, encoder: Encoder | None) -> IndexSettings:
     return IndexSettings(
-        language=_language(choices, base),
-        passage_tokens=choices.passage_tokens
+        language=_language(args, base),
+        passage_tokens=args.passage_tokens
         or (base.settings.passage_tokens if base else PASSAGE_TOKENS),
         tantivy=load_tantivy().__version__,
         encoder=encoder.manifest.identity if encoder else "",
     )
 
 
-def read_documents(choices: Choices) -> Iterator[Document | Fault]:
+def read_documents(args: IndexArgs) -> Iterator[Document | Fault]:
     """Yields the documents of the sources, and what is left out of them; writes nothing.
 
     Raises:
         SetupError: A source is not there, or a package is missing.
     """
     _require_packages()
-    found = find_files(choices.sources, choices.output, follow_links=choices.follow_links)
+    found = find_files(args.sources, args.output, follow_links=args.follow_links)
     yield from found.faults
-    with closing(Extractor(choices.limits)) as extractor:
+    with closing(Extractor(args.limits)) as extractor:
         for file in found.files:
-            yield from extractor.read(file, choices.passage_tokens or PASSAGE_TOKENS)
+            yield from extractor.read(file, args.passage_tokens or PASSAGE_TOKENS)
 
 
 def _require_packages() -> None:
@@ -249,25 +249,25 @@ def _require_packages() -> None:
         raise SetupError(f"qa-index needs {names}: pip install 'qa-server[collections]'")
 
 
-def _language(choices: Choices, base: Manifest | None) -> str:
-    return choices.language or (base.settings.language if base else LANGUAGE)
+def _language(args: IndexArgs, base: Manifest | None) -> str:
+    return args.language or (base.settings.language if base else LANGUAGE)
 
 
-def _open_encoder(choices: Choices, base: Manifest | None, reporter: Reporter) -> Encoder | None:
+def _open_encoder(args: IndexArgs, base: Manifest | None, reporter: Reporter) -> Encoder | None:
     """What passages are embedded with; None if they are found by words alone.
 
     Raises:
         SetupError: There is no encoder, and the collection has embeddings or is to have them.
     """
-    wanted = choices.embeddings
+    wanted = args.embeddings
     if wanted is None and base:
         wanted = bool(base.settings.encoder)
-    if wanted is None and _language(choices, base) not in EMBEDDED_LANGUAGES:
+    if wanted is None and _language(args, base) not in EMBEDDED_LANGUAGES:
         wanted = False
     if wanted is False:
         return None
     try:
-        return Encoder(choices.encoder)
+        return Encoder(args.encoder)
     except SetupError as error:
         if wanted:
             raise SetupError(f"{error}; or index with --no-embeddings") from None

@@ -23,7 +23,7 @@ from qa_service.child_program import turn_off_telemetry
 from qa_service.command_line import INTERRUPTED, complain, count, make_parser
 from qa_service.errors import SetupError
 from qa_service.progress import progress_bar
-from qa_service.retrieval.build import LANGUAGE, Choices, Reporter, Summary, build, read_documents
+from qa_service.retrieval.build import LANGUAGE, IndexArgs, Reporter, Summary, build, read_documents
 from qa_service.retrieval.documents import Document, ReadLimits
 from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
 from qa_service.retrieval.passages import PASSAGE_TOKENS
@@ -42,26 +42,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _print_texts(flags)
     if flags["output"] is None:
         parser.error("--output is missing")
-    choices = _choices(flags)
+    args = _args(flags)
     try:
         with progress_bar(unit="B", unit_scale=True) as bar:
-            summary = build(choices, _Bar(bar))
+            summary = build(args, _Bar(bar))
     except SetupError as error:
         complain(error)
         return error.exit_code
     except KeyboardInterrupt:
         complain("interrupted; the same command goes on")
         return INTERRUPTED
-    print(_described(summary, choices))
+    print(_described(summary, args))
     return int(summary.faulty > 0)
 
 
 def _print_texts(flags: dict[str, Any]) -> int:
     """Prints what the sources' documents are, which answers and offsets are of."""
-    choices = _choices(flags | {"output": Path(os.devnull)})
+    args = _args(flags | {"output": Path(os.devnull)})
     num_faults = 0
     try:
-        for message in read_documents(choices):
+        for message in read_documents(args):
             if isinstance(message, Document):
                 print(message.text)
             else:
@@ -103,7 +103,7 @@ class _Bar(Reporter):
         self._bar.write(shown, file=sys.stderr)
 
 
-def _described(summary: Summary, choices: Choices) -> str:
+def _described(summary: Summary, args: IndexArgs) -> str:
     counts = {
         "read": summary.read,
         "unchanged": summary.kept,
@@ -113,15 +113,15 @@ def _described(summary: Summary, choices: Choices) -> str:
     }
     files = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
     return (
-        f"{choices.output}: {summary.documents} documents, {summary.passages} passages"
+        f"{args.output}: {summary.documents} documents, {summary.passages} passages"
         f" (files: {files or 'none'})"
     )
 
 
-def _choices(flags: dict[str, Any]) -> Choices:
+def _args(flags: dict[str, Any]) -> IndexArgs:
     names = ("max_file_bytes", "max_document_cpu_s", "max_memory_bytes")
     limits = ReadLimits(**{name: flags.pop(name) for name in names})
-    return Choices(sources=tuple(flags.pop("sources")), limits=limits, **flags)
+    return IndexArgs(sources=tuple(flags.pop("sources")), limits=limits, **flags)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -34,7 +34,7 @@ from qa_service.logs import configure_logging
 from qa_service.wire.frames import FrameReader
 from qa_service.wire.traces import (
     MAX_MESSAGE_BYTES,
-    Report,
+    ExportReport,
     Span,
     Trace,
     encode,
@@ -138,7 +138,7 @@ class Sender:
         its_log.addHandler(self._fault)
         its_log.propagate = False
 
-    def send(self, spans: Sequence[ReadableSpan]) -> Report:
+    def send(self, spans: Sequence[ReadableSpan]) -> ExportReport:
         """Sends spans, which may take as long as OTEL_EXPORTER_OTLP_TIMEOUT says."""
         result = self._exporter.export(spans)
         reason = self._fault.take()
@@ -148,7 +148,7 @@ class Sender:
         elif self._is_failing and not has_failed:
             logger.info("spans arrive at %s again", self._endpoint)
         self._is_failing = has_failed
-        return Report(dropped=len(spans)) if has_failed else Report(exported=len(spans))
+        return ExportReport(dropped=len(spans)) if has_failed else ExportReport(exported=len(spans))
 
 
 def serve(sock: socket.socket, sender: Sender) -> None:

@@ -1,7 +1,7 @@
 """The trace of a request (W3C Trace Context), its spans, and the messages to their exporter.
 
-loop ──[Trace, …]──▶ exporter     as they end, many in a frame
-loop ◀──Report── exporter         what came of the spans
+loop ───[Trace, …]───▶ exporter   as they end, many in a frame
+loop ◀──ExportReport── exporter   how many spans were exported or dropped
 
 A span is a tree: its children began in it. Times are the loop's clock, which processes of one
 machine share; the exporter converts them to calendar time, and gives spans their ids.
@@ -105,7 +105,7 @@ class Trace(msgspec.Struct, array_like=True, eq=False):
     root: Span
 
 
-class Report(msgspec.Struct, frozen=True, array_like=True):
+class ExportReport(msgspec.Struct, frozen=True, array_like=True):
     """The numbers of spans that the endpoint has and has not accepted."""
 
     exported: int = 0
@@ -113,11 +113,11 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
 
 
 traces_decoder = msgspec.msgpack.Decoder(list[Trace])
-report_decoder = msgspec.msgpack.Decoder(Report)
+report_decoder = msgspec.msgpack.Decoder(ExportReport)
 _encoder = msgspec.msgpack.Encoder()
 
 
-def encode(message: Sequence[Trace] | Report) -> bytearray:
+def encode(message: Sequence[Trace] | ExportReport) -> bytearray:
     """Encodes a message as a frame."""
     return encode_frame(_encoder, message)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.process import MIB
-from qa_service.retrieval.build import Choices, Reporter, build
+from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.manifest import INDEX, PROGRESS_FILE, load_manifest
 from tests.programs import run_python
@@ -20,7 +20,7 @@ from tests.unit.retrieval.formats.pdf_files import packed_stream, pdf_file, pdf_
 KILLED = """
 import os, pathlib, signal, sys
 from qa_service.retrieval import writing
-from qa_service.retrieval.build import Choices, Reporter, build
+from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.progress import Progress
 from qa_service.retrieval.tantivy_index import IndexWriter
 
@@ -41,7 +41,7 @@ def counted(*arguments):
     return kept(*arguments)
 
 setattr(owner, name, counted)
-build(Choices(
+build(IndexArgs(
     sources=(pathlib.Path(sys.argv[1]),), output=pathlib.Path(sys.argv[2]),
     update=sys.argv[4] == "update", embeddings=False,
 ), Reporter())
@@ -88,7 +88,7 @@ def documents(collection: Collection, question: str) -> list[str]:
     "step", ["begin:1", "commit:1", "commit:2", "note:1", "note:2", "note:3", "note:4", "save:1"]
 )
 def test_a_killed_run_is_continued_by_the_next(docs, output, step, mode):
-    build(Choices(sources=(docs,), embeddings=False, output=output), Reporter())
+    build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter())
     collection = Collection(output)
     for number in range(0, 10, 2):
         (docs / f"{number}.txt").write_text(f"Lake number{number} is deep. It rests.")
@@ -99,7 +99,7 @@ def test_a_killed_run_is_continued_by_the_next(docs, output, step, mode):
     (docs / "1.txt").write_text("Pond number1 is small.")
     (docs / "2.txt").unlink()
     build(
-        Choices(sources=(docs,), embeddings=False, output=output, update=mode == "update"),
+        IndexArgs(sources=(docs,), embeddings=False, output=output, update=mode == "update"),
         Reporter(),
     )
     assert collection.refresh()
@@ -112,7 +112,7 @@ def test_a_killed_run_is_continued_by_the_next(docs, output, step, mode):
 
 def test_a_continued_run_reads_only_the_remaining_files(docs, output):
     kill_at("note:5", docs, output)
-    summary = build(Choices(sources=(docs,), embeddings=False, output=output), Reporter())
+    summary = build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter())
     assert (summary.read, summary.kept) == (4, 6)
     assert summary.passages == 10
 
@@ -121,7 +121,7 @@ def test_a_torn_line_of_progress_is_read_again(docs, output):
     kill_at("note:5", docs, output)
     with (output / PROGRESS_FILE).open("rb+") as file:
         file.truncate(file.seek(0, 2) - 5)
-    assert build(Choices(sources=(docs,), embeddings=False, output=output), Reporter()).read == 5
+    assert build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter()).read == 5
     assert len(documents(Collection(output), "River")) == 10
 
 

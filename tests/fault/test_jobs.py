@@ -17,8 +17,8 @@ from harness.jobs import (
     depth,
     job,
     metrics_when,
-    names_of,
     publish,
+    queues_of,
     running_gateway,
     take,
 )
@@ -36,32 +36,32 @@ def named(count: int, body: dict) -> list:
     return [job(f"m{i}", body) for i in range(count)]
 
 
-async def answers_to(url, names, count) -> dict[str, dict]:
+async def answers_to(url, queues, count) -> dict[str, dict]:
     """Waits until this many jobs have an answer."""
     answers: dict[str, dict] = {}
     while len(answers) < count:
-        for message in await take(url, names.results, 1):
+        for message in await take(url, queues.results, 1):
             answers[message.message_id] = json.loads(message.body)
     return answers
 
 
-def declare(rabbit, server, names):
-    with running_gateway(rabbit.url, server.port, names):
+def declare(rabbit, server, queues):
+    with running_gateway(rabbit.url, server.port, queues):
         pass
 
 
 def test_a_text_that_kills_workers_is_dead_lettered_and_its_neighbours_are_answered(
     rabbit, faulty_server
 ):
-    names = names_of("poison")
+    queues = queues_of("poison")
     jobs = [*named(10, ASK), job("poison", marked("!!kill!!")), job("last", ASK)]
     with (
         faulty_server("--num_inference_sessions", "1") as server,
-        running_gateway(rabbit.url, server.port, names),
+        running_gateway(rabbit.url, server.port, queues),
     ):
-        asyncio.run(publish(rabbit.url, names.jobs, jobs))
-        answers = asyncio.run(answers_to(rabbit.url, names, 12))
-        [dead] = asyncio.run(take(rabbit.url, names.dead, 1))
+        asyncio.run(publish(rabbit.url, queues.jobs, jobs))
+        answers = asyncio.run(answers_to(rabbit.url, queues, 12))
+        [dead] = asyncio.run(take(rabbit.url, queues.dead, 1))
     assert answers.pop("poison")["error"]["code"] == "worker_crashed"
     assert {answer["answer"] for answer in answers.values()} == {FIRST_WORD}
     assert dead.message_id == "poison"
@@ -69,46 +69,46 @@ def test_a_text_that_kills_workers_is_dead_lettered_and_its_neighbours_are_answe
 
 
 def test_a_full_server_is_asked_again_until_all_is_answered(rabbit, faulty_server):
-    names, port = names_of("full"), reserve_port()
+    queues, port = queues_of("full"), reserve_port()
     with (
         faulty_server("--num_inference_sessions", "1", "--max_queue_size", "1") as server,
-        running_gateway(rabbit.url, server.port, names, f"--metrics_port={port}"),
+        running_gateway(rabbit.url, server.port, queues, f"--metrics_port={port}"),
     ):
         with stopped(server):
-            asyncio.run(publish(rabbit.url, names.jobs, named(31, ASK)))
+            asyncio.run(publish(rabbit.url, queues.jobs, named(31, ASK)))
             metrics_when(port, lambda lines: "qa_jobs_queue_full_total 0.0" not in lines)
-        answers = asyncio.run(answers_to(rabbit.url, names, 31))
+        answers = asyncio.run(answers_to(rabbit.url, queues, 31))
     assert {answer["answer"] for answer in answers.values()} == {FIRST_WORD}
-    assert asyncio.run(depth(rabbit.url, names.retry_queues()[0][0])) == 0
-    assert asyncio.run(depth(rabbit.url, names.dead)) == 0
+    assert asyncio.run(depth(rabbit.url, queues.retry_queues()[0][0])) == 0
+    assert asyncio.run(depth(rabbit.url, queues.dead)) == 0
 
 
 def test_a_killed_gateway_loses_nothing(rabbit, faulty_server):
-    names = names_of("killed")
+    queues = queues_of("killed")
     with faulty_server() as server:
-        declare(rabbit, server, names)
-        asyncio.run(publish(rabbit.url, names.jobs, named(5, marked("!!slow!!"))))
-        gateway = RunningGateway(rabbit.url, server.port, names)
+        declare(rabbit, server, queues)
+        asyncio.run(publish(rabbit.url, queues.jobs, named(5, marked("!!slow!!"))))
+        gateway = RunningGateway(rabbit.url, server.port, queues)
         try:
             gateway.wait_for_log("taking jobs")
         finally:
             gateway.close()
-        with running_gateway(rabbit.url, server.port, names):
-            answers = asyncio.run(answers_to(rabbit.url, names, 5))
+        with running_gateway(rabbit.url, server.port, queues):
+            answers = asyncio.run(answers_to(rabbit.url, queues, 5))
     assert {answer["answer"] for answer in answers.values()} == {FIRST_WORD}
 
 
 def test_a_dead_servers_jobs_are_answered_once_it_is_back(rabbit, builtin_model, faulty_server):
-    names, port = names_of("restarted"), str(reserve_port())
+    queues, port = queues_of("restarted"), str(reserve_port())
     server = RunningServer(builtin_model, *INSTANT, "--port", port)
-    gateway = RunningGateway(rabbit.url, int(port), names)
+    gateway = RunningGateway(rabbit.url, int(port), queues)
     try:
         gateway.wait_for_log("taking jobs")
         server.close()
         gateway.wait_for_log("the connection to the server was lost")
-        asyncio.run(publish(rabbit.url, names.jobs, named(5, marked("!!slow!!"))))
+        asyncio.run(publish(rabbit.url, queues.jobs, named(5, marked("!!slow!!"))))
         with faulty_server("--port", port):
-            answers = asyncio.run(answers_to(rabbit.url, names, 5))
+            answers = asyncio.run(answers_to(rabbit.url, queues, 5))
         gateway.stop()
     finally:
         gateway.close()
@@ -117,13 +117,13 @@ def test_a_dead_servers_jobs_are_answered_once_it_is_back(rabbit, builtin_model,
 
 
 def test_a_stopped_gateway_finishes_what_is_in_flight(rabbit, faulty_server):
-    names = names_of("stopped")
+    queues = queues_of("stopped")
     with faulty_server("--num_inference_sessions", "1") as server:
-        with running_gateway(rabbit.url, server.port, names, "--prefetch=1"):
-            asyncio.run(publish(rabbit.url, names.jobs, named(3, marked("!!slow!!"))))
-            asyncio.run(take(rabbit.url, names.results, 1))
-        left = asyncio.run(depth(rabbit.url, names.jobs))
-        done = asyncio.run(depth(rabbit.url, names.results))
+        with running_gateway(rabbit.url, server.port, queues, "--prefetch=1"):
+            asyncio.run(publish(rabbit.url, queues.jobs, named(3, marked("!!slow!!"))))
+            asyncio.run(take(rabbit.url, queues.results, 1))
+        left = asyncio.run(depth(rabbit.url, queues.jobs))
+        done = asyncio.run(depth(rabbit.url, queues.results))
     assert left + done == 2
 
 
@@ -133,7 +133,7 @@ class DeadStack:
     def __init__(self):
         self.broker = SimpleNamespace(url=f"amqp://127.0.0.1:{reserve_port()}/")
 
-    def is_well(self, _kind):
+    def probe(self, _kind):
         return True
 
     def kill(self, kind):

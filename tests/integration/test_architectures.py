@@ -21,7 +21,7 @@ from qa_service.instance.options import InstanceOptions
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.worker_main import load_reader
 from qa_service.preparation.loading import quiet_libraries
-from qa_service.preparation.prepare import Choices, prepare
+from qa_service.preparation.prepare import PrepareArgs, prepare
 from qa_service.wire.messages import Question
 from tests.integration.architectures import (
     ARCHITECTURES,
@@ -93,8 +93,8 @@ def prepared(folder, kind, make_tokenizer=None, can_abstain=None, capfd=None, **
     if capfd:
         capfd.readouterr()  # only what preparing prints is the test's
     out = folder / "out"
-    choices = Choices(model=str(folder / kind), output_dir=out, can_abstain=can_abstain)
-    return model, prepare(choices)
+    args = PrepareArgs(model=str(folder / kind), output_dir=out, can_abstain=can_abstain)
+    return model, prepare(args)
 
 
 @quiet_libraries()

@@ -26,7 +26,7 @@ from qa_service.instance.messages import Setup
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.options import InstanceOptions
 from qa_service.instance.reader.reader import Reader
-from qa_service.preparation.prepare import Choices, prepare
+from qa_service.preparation.prepare import PrepareArgs, prepare
 from qa_service.wire.messages import Question
 from tests.integration.engine_cache_user import take_turn
 from tests.programs import run_python
@@ -52,7 +52,7 @@ def gpu_model(builtin_model, tmp_path_factory):
     """A copy of the built-in model with all that a GPU's engines need: others serve that one."""
     folder = tmp_path_factory.mktemp("saved_models")
     copy_model(builtin_model, folder / builtin_model.name)
-    return prepare(Choices(output_dir=folder, precision="fp16", tensorrt=True))
+    return prepare(PrepareArgs(output_dir=folder, precision="fp16", tensorrt=True))
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.preparation import export, quantize, verify
 from qa_service.preparation.loading import load, quiet_libraries
 from qa_service.preparation.main import main
-from qa_service.preparation.prepare import Choices, prepare
+from qa_service.preparation.prepare import PrepareArgs, prepare
 from qa_service.preparation.sources import Source
 from tests.integration.tiny_models import KINDS, MAX_SEQUENCE_TOKENS, make_tiny_model
 from tests.programs import run_python
@@ -50,7 +50,7 @@ def prepared(sources, tmp_path_factory):
     """A folder with a prepared model of each kind."""
     output_dir = tmp_path_factory.mktemp("saved_models")
     for kind in KINDS:
-        prepare(Choices(model=str(sources / kind), output_dir=output_dir))
+        prepare(PrepareArgs(model=str(sources / kind), output_dir=output_dir))
     return output_dir
 
 
@@ -124,7 +124,7 @@ def test_tokenizer_neither_cuts_nor_pads(sources, tmp_path):
         "direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0
     }  # fmt: skip
     (source / "tokenizer.json").write_text(json.dumps(tokenizer))
-    target = prepare(Choices(model=str(source), output_dir=tmp_path / "out"))
+    target = prepare(PrepareArgs(model=str(source), output_dir=tmp_path / "out"))
     saved = Tokenizer.from_file(str(target / "tokenizer.json"))
     assert saved.truncation is None
     assert saved.padding is None
@@ -133,7 +133,7 @@ def test_tokenizer_neither_cuts_nor_pads(sources, tmp_path):
 
 def test_a_second_run_changes_no_file(sources, prepared, capsys):
     before = _mtimes(prepared / "bert")
-    prepare(Choices(model=str(sources / "bert"), output_dir=prepared))
+    prepare(PrepareArgs(model=str(sources / "bert"), output_dir=prepared))
     assert "up to date" in capsys.readouterr().out
     assert _mtimes(prepared / "bert") == before
 
@@ -142,8 +142,8 @@ def test_a_second_run_changes_no_file(sources, prepared, capsys):
 def test_folder_that_is_not_up_to_date_is_made_again(tmp_path, damage):
     source = tmp_path / "model"
     make_tiny_model("distilbert", source)
-    choices = Choices(model=str(source), output_dir=tmp_path / "out")
-    target = prepare(choices)
+    args = PrepareArgs(model=str(source), output_dir=tmp_path / "out")
+    target = prepare(args)
     before = load_manifest(target)
     if damage == "changed file":
         (target / "model.onnx").write_bytes(b"not an ONNX file")
@@ -153,7 +153,7 @@ def test_folder_that_is_not_up_to_date_is_made_again(tmp_path, damage):
         (source / "config.json").write_text((source / "config.json").read_text() + "\n")
     else:
         (source / "reading.json").write_text('{"null_threshold": 1.5}')
-    prepare(choices)
+    prepare(args)
     after = load_manifest(target)
     assert after.files == before.files
     assert after.can_abstain == (damage == "other reading")
@@ -214,7 +214,7 @@ def test_adapter_over_a_local_directory_is_merged_into_it(sources, tmp_path):
     )
     adapted = get_peft_model(base, lora)
     adapted.save_pretrained(adapter)
-    target = prepare(Choices(model=str(adapter), output_dir=tmp_path / "out"))
+    target = prepare(PrepareArgs(model=str(adapter), output_dir=tmp_path / "out"))
     ids = torch.tensor([[2, 9, 3, 7, 8, 3]])
     with torch.inference_mode():
         wanted = adapted.eval()(input_ids=ids).start_logits
@@ -248,7 +248,7 @@ def test_old_weights_are_saved_as_safetensors(tmp_path):
     model = make_tiny_model("bert", source)
     (source / "model.safetensors").unlink()
     torch.save(model.state_dict(), source / "pytorch_model.bin")
-    target = prepare(Choices(model=str(source), output_dir=tmp_path / "out"))
+    target = prepare(PrepareArgs(model=str(source), output_dir=tmp_path / "out"))
     assert "model.safetensors" in load_manifest(target).files
 
 
@@ -257,7 +257,7 @@ def test_graph_that_cannot_be_fused_is_kept(sources, tmp_path, monkeypatch, caps
         raise KeyError("no such pattern")
 
     monkeypatch.setattr(optimizer, "optimize_model", broken)
-    target = prepare(Choices(model=str(sources / "bert"), output_dir=tmp_path))
+    target = prepare(PrepareArgs(model=str(sources / "bert"), output_dir=tmp_path))
     assert "left attention unfused" in capsys.readouterr().out
     assert "Attention" not in _operators(target)
 
@@ -271,7 +271,7 @@ def test_wrong_graph_is_found_out(sources, tmp_path, monkeypatch):
         return 0
 
     monkeypatch.setattr(export, "fuse", break_weights)
-    target = prepare(Choices(model=str(sources / "bert"), output_dir=tmp_path))
+    target = prepare(PrepareArgs(model=str(sources / "bert"), output_dir=tmp_path))
     manifest = load_manifest(target)
     assert "differ from the source's by 0.5" in manifest.without["model.onnx"]
     files = {"config.json", "known_answers.json", "model.safetensors", "tokenizer.json"}
@@ -281,7 +281,7 @@ def test_wrong_graph_is_found_out(sources, tmp_path, monkeypatch):
     ):
         make_engine("onnx", target, manifest, EngineConfig())
     with pytest.raises(SetupError, match="which this model lacks"):
-        prepare(Choices(model=str(sources / "bert"), output_dir=tmp_path, precision="int8"))
+        prepare(PrepareArgs(model=str(sources / "bert"), output_dir=tmp_path, precision="int8"))
 
 
 def test_int8_is_added_to_fp32_and_kept(sources, tmp_path, capsys):

@@ -9,7 +9,7 @@ import pytest
 
 from harness.process import GIVE_UP_S
 from harness.questions import ASK, TEXT
-from qa_service.retrieval.build import Choices, Reporter, build
+from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.index_main import main
 from tests.programs import run
 
@@ -73,7 +73,7 @@ def served(folder: Path, script: str, *flags: str) -> list[str]:
 def test_serving_and_asking_are_silent(builtin_model, tmp_path, engine):
     (tmp_path / "letter.txt").write_text(TEXT)
     collections = tmp_path / "collections"
-    build(Choices(sources=(tmp_path / "letter.txt",), output=collections / "letters"), Reporter())
+    build(IndexArgs(sources=(tmp_path / "letter.txt",), output=collections / "letters"), Reporter())
     flags = ("--collections_dir", str(collections), "--inference_engine_type", engine)
     run_silently(tmp_path, served(tmp_path, SERVED, "--model", str(builtin_model), *flags))
     assert (tmp_path / "answers.jsonl").exists()

@@ -25,15 +25,15 @@ def main() -> int:
     parser.add_argument("--whole", action="store_true", help="do not leave out events")
     its = parser.parse_args()
     if its.seed is not None:
-        return _replay(its.seed, its.log, is_whole=its.whole)
+        return _replay(its.seed, its.log, shrinks=not its.whole)
     first, _, end = its.seeds.partition(":")
     return _run_all(range(int(first), int(end)))
 
 
-def _replay(seed: int, log_level: str, *, is_whole: bool) -> int:
+def _replay(seed: int, log_level: str, *, shrinks: bool) -> int:
     scenario = draw(seed)
     report = run(scenario)
-    if report.failure and not is_whole:
+    if report.failure and shrinks:
         check = report.failure.check
         scenario = shrink(scenario, lambda other: _fails_so(other, check))
     print(*_say(scenario), sep="\n")

@@ -110,12 +110,12 @@ def _check_answer(sim: Simulation, subject: Subject, answer: tuple, reply: Reply
             return
         _check_doubt(sim, subject, answer)
         raise Violation("answer", f"{subject} has {answer}, not {word!r} at {span}")
-    is_whole = any(
+    is_of_one_run = any(
         score == score_of(fingerprint, subject.question, subject.text)
         for fingerprint in _fingerprints(sim, reply)
     )
     is_merged = subject.tokens > LONG_TOKENS or asked.options.get("collection")
-    if not is_whole and not (is_merged and score > 0.99):
+    if not is_of_one_run and not (is_merged and score > 0.99):
         if sim.machine.is_in_doubt(subject.question, present(asked.sent_s)):
             return
         _check_doubt(sim, subject, answer)

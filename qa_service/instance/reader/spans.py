@@ -231,8 +231,8 @@ def _candidates(table: FloatArray, peak: float) -> list[Candidate]:
     ]
 
 
-class _Look(NamedTuple):
-    """What a look at a candidate found.
+class _Trimmed(NamedTuple):
+    """A candidate without white space around it, within its item or cell.
 
     Attributes:
         start: Where its words begin, in code points; white space may be a token.
@@ -254,11 +254,11 @@ class _Spans:
         self.rule = AnswerRule(encoded.question, text)
         self._text = text
         self._offsets = encoded.offsets
-        self._looks: dict[Candidate, _Look] = {}
+        self._trimmed: dict[Candidate, _Trimmed] = {}
 
     def may_be(self, candidate: Candidate) -> bool:
         """Whether a candidate may be an answer."""
-        return self._look(candidate).may_be_answer
+        return self._trim(candidate).may_be_answer
 
     def result(self, candidates: Sequence[Candidate], log_total: float) -> SegmentResult:
         """The places of the candidates that may be answers.
@@ -271,7 +271,7 @@ class _Spans:
                 out.
         """
         may_be = [candidate for candidate in candidates if self.may_be(candidate)]
-        kept = [one for one in may_be if not self._look(one).leaves_cell] or may_be
+        kept = [one for one in may_be if not self._trim(one).leaves_cell] or may_be
         lost = sum(
             math.exp(candidate.log_score - log_total)
             for candidate in candidates
@@ -337,20 +337,20 @@ class _Spans:
         return places
 
     def _bounds(self, candidate: Candidate) -> tuple[int, int]:
-        look = self._look(candidate)
-        start, end = whole_characters(self._text, look.start, look.end)
+        trimmed = self._trim(candidate)
+        start, end = whole_characters(self._text, trimmed.start, trimmed.end)
         start, end = whole_words(self._text, start, end, self.rule.asked)
         return whole_characters(self._text, start, end) if start < end else (start, end)
 
-    def _look(self, candidate: Candidate) -> _Look:
-        if found := self._looks.get(candidate):
+    def _trim(self, candidate: Candidate) -> _Trimmed:
+        if found := self._trimmed.get(candidate):
             return found
         first, last = self._offsets[candidate.first][0], self._offsets[candidate.last][1]
         within = self.rule.within_cell(first, last)
         start, end = stripped(self._text, *within)
         may_be_answer = start < end and self.rule.allows(start, end)
-        look = self._looks[candidate] = _Look(start, end, may_be_answer, within[1] < last)
-        return look
+        trimmed = self._trimmed[candidate] = _Trimmed(start, end, may_be_answer, within[1] < last)
+        return trimmed
 
     def _key(self, start: int, end: int) -> str:
         return answer_key(self._text[start:end])

@@ -39,7 +39,7 @@ class SetupRefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class Queues:
     """The queues.
 
     Attributes:

@@ -9,35 +9,35 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from qa_service.programs.jobs.base import Broker, Names
+from qa_service.programs.jobs.base import Broker, Queues
 from qa_service.programs.jobs.flags import (
     DEFAULT_URL,
     URL_FORM,
     URL_VARIABLE,
     FlagError,
-    names_from,
+    queues_from,
 )
 
-MakeBroker = Callable[[str, Names], Broker]
+MakeBroker = Callable[[str, Queues], Broker]
 
 _RABBITMQ = "qa_service.programs.jobs.rabbitmq"
 BROKERS = {"amqp": _RABBITMQ, "amqps": _RABBITMQ}
 """The module of each, which has a `make_broker`; only that of the address is imported."""
 
 
-def broker_from(flags: dict[str, Any]) -> tuple[Broker, Names]:
+def broker_from(flags: dict[str, Any]) -> tuple[Broker, Queues]:
     """The broker, not connected yet, and the queues that the flags name.
 
     Raises:
         FlagError: The broker's address is not one.
     """
-    url, names = broker_url(flags), names_from(flags)
+    url, queues = broker_url(flags), queues_from(flags)
     make: MakeBroker = importlib.import_module(BROKERS[urlsplit(url).scheme]).make_broker
-    return make(url, names), names
+    return make(url, queues), queues
 
 
 @contextlib.asynccontextmanager
-async def connected(flags: dict[str, Any]) -> AsyncIterator[tuple[Broker, Names]]:
+async def connected(flags: dict[str, Any]) -> AsyncIterator[tuple[Broker, Queues]]:
     """The broker and the queues that the flags name, as long as the block runs.
 
     Raises:
@@ -45,10 +45,10 @@ async def connected(flags: dict[str, Any]) -> AsyncIterator[tuple[Broker, Names]
         BrokerError: The broker cannot be reached.
         SetupRefusedError: It refuses the queues or the credentials.
     """
-    broker, names = broker_from(flags)
+    broker, queues = broker_from(flags)
     try:
         await broker.open()
-        yield broker, names
+        yield broker, queues
     finally:
         await broker.close()
 

@@ -103,11 +103,11 @@ async def main(flags: dict[str, Any]) -> int:
     """Runs the command; returns its exit code."""
     total = flags["count"]
     with closing(AnswersFile(flags["output"])) as file:
-        async with connected(flags) as (broker, names):
+        async with connected(flags) as (broker, queues):
             had = len(file.names)
-            with progress_bar(desc=names.results, total=total, initial=had, unit="answer") as bar:
+            with progress_bar(desc=queues.results, total=total, initial=had, unit="answer") as bar:
                 collector = Collector(broker, file, total, flags["follow"], bar.update)
-                await collector.run(names.results)
+                await collector.run(queues.results)
     print(
         f"{collector.num_new} answers added, {collector.num_dropped} dropped as duplicates, "
         f"{len(file.names)} in {flags['output']}"

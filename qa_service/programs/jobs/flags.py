@@ -10,12 +10,12 @@ from qa_service.aio.link import ServerAddress
 from qa_service.command_line import count, list_of, make_parser, port, seconds
 from qa_service.logs import LogFormat, LogLevel
 from qa_service.programs.access import Access
-from qa_service.programs.jobs.base import Names
+from qa_service.programs.jobs.base import Queues
 
 URL_VARIABLE = "QA_BROKER_URL"
 DEFAULT_URL = "amqp://localhost/"
 URL_FORM = "amqp://user:password@host:port/vhost"
-_DEFAULTS = Names()
+_DEFAULTS = Queues()
 
 
 class FlagError(Exception):
@@ -41,9 +41,9 @@ def make_flags(docstring: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def names_from(flags: dict[str, Any]) -> Names:
+def queues_from(flags: dict[str, Any]) -> Queues:
     """The queues."""
-    return Names(
+    return Queues(
         jobs=flags["jobs_queue"],
         dead=flags["dead_queue"],
         results=flags["results_queue"],

@@ -36,8 +36,8 @@ from qa_service.programs.jobs.base import (
     Broker,
     BrokerError,
     Message,
-    Names,
     NotTakenError,
+    Queues,
     UnreadableError,
     UnroutableError,
 )
@@ -68,12 +68,12 @@ _logger = logging.getLogger(__name__)
 async def main(flags: dict[str, Any]) -> int:
     """Runs a gateway until SIGTERM or Ctrl-C; returns its exit code."""
     metrics = GatewayMetrics()
-    broker, names = broker_from(flags)
+    broker, queues = broker_from(flags)
     gateway = JobGateway(
         broker,
         Asker(address_from(flags), flags["prefetch"], flags["num_connections"]),
-        names,
-        GatewaySettings(flags["prefetch"], flags["max_attempts"], flags["drain_timeout_s"]),
+        queues,
+        JobGatewaySettings(flags["prefetch"], flags["max_attempts"], flags["drain_timeout_s"]),
         metrics,
     )
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -86,7 +86,7 @@ async def main(flags: dict[str, Any]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class GatewaySettings:
+class JobGatewaySettings:
     """How the gateway works; a stopping one waits `drain_timeout_s` for the jobs in flight."""
 
     prefetch: int = 64
@@ -101,12 +101,12 @@ class JobGateway:
         self,
         broker: Broker,
         asker: Asker,
-        names: Names,
-        settings: GatewaySettings,
+        queues: Queues,
+        settings: JobGatewaySettings,
         metrics: GatewayMetrics,
     ) -> None:
         self._broker, self._asker, self._metrics = broker, asker, metrics
-        self._names, self._settings = names, settings
+        self._queues, self._settings = queues, settings
         self._stopping = asyncio.Event()
         self._orders = itertools.count()
         self._in_hand: dict[asyncio.Task[None], Job] = {}
@@ -160,8 +160,8 @@ class JobGateway:
 
     async def _take_jobs(self, prefetch: int, *until: Coroutine[Any, Any, object]) -> None:
         """Takes jobs until a condition is met, or the gateway is stopped."""
-        await self._broker.consume(self._names.jobs, self._take, prefetch)
-        _logger.info("taking jobs from %s, %d at a time", self._names.jobs, prefetch)
+        await self._broker.consume(self._queues.jobs, self._take, prefetch)
+        _logger.info("taking jobs from %s, %d at a time", self._queues.jobs, prefetch)
         await _first(self._broker.lost(), self._stopping.wait(), *until)
         await self._broker.stop_consuming()
 
@@ -249,7 +249,7 @@ class JobGateway:
         Raises:
             ExpiredError: The job would expire there.
         """
-        queue, delay_s = self._names.retry_queue(attempts)
+        queue, delay_s = self._queues.retry_queue(attempts)
         headers: dict[str, str | int] = {ATTEMPTS_HEADER: attempts, REASON_HEADER: code}
         if job.deadline_s is not None:
             left_s = job.deadline_s - time.monotonic() - delay_s
@@ -263,13 +263,13 @@ class JobGateway:
     async def _reply(self, job: Job, body: bytes) -> None:
         correlation_id = job.correlation_id or job.message_id
         reply = Message(body, job.message_id, correlation_id)
-        await self._publish(job.reply_to or self._names.results, reply)
+        await self._publish(job.reply_to or self._queues.results, reply)
 
     async def _dead_letter(self, job: Job, code: str, reason: str) -> None:
         _logger.warning("job %s is dead: %s (%s)", job.message_id, reason, code)
         words = f"{code}: {reason}"[:_MAX_REASON_CHARS]
         headers: dict[str, str | int] = {ATTEMPTS_HEADER: job.attempts + 1, REASON_HEADER: words}
-        await self._publish(self._names.dead, Message.of(job, headers))
+        await self._publish(self._queues.dead, Message.of(job, headers))
         self._metrics.dead[code] += 1
 
     async def _publish(self, queue: str, message: Message) -> None:

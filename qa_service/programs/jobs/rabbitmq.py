@@ -39,8 +39,8 @@ from qa_service.programs.jobs.base import (
     Broker,
     BrokerError,
     Message,
-    Names,
     NotTakenError,
+    Queues,
     SetupRefusedError,
     UnreadableError,
     UnroutableError,
@@ -53,19 +53,19 @@ _LOST = (AMQPError, ChannelInvalidStateError, OSError)
 _REFUSED = (AuthenticationError, ChannelAccessRefused, ChannelPreconditionFailed)
 
 
-def make_broker(url: str, names: Names) -> Broker:
+def make_broker(url: str, queues: Queues) -> Broker:
     """The broker at an address, not connected yet."""
-    return _RabbitMq(url, names)
+    return _RabbitMq(url, queues)
 
 
 class _RabbitMq:
     """`Broker` for RabbitMQ 3.10 and later, at `amqp://user:password@host:port/vhost`."""
 
-    def __init__(self, url: str, names: Names) -> None:
-        self._url, self._names = url, names
+    def __init__(self, url: str, queues: Queues) -> None:
+        self._url, self._queues = url, queues
         self._connection: AbstractConnection | None = None
         self._channel: AbstractChannel
-        self._queues: dict[str, AbstractQueue] = {}
+        self._declared: dict[str, AbstractQueue] = {}
         self._consumer: tuple[AbstractQueue, str] | None = None
         self._lost: asyncio.Future[BrokerError]
 
@@ -96,8 +96,8 @@ class _RabbitMq:
 
         with _translated():
             await self._channel.set_qos(prefetch_count=prefetch)
-            tag = await self._queues[queue].consume(deliver)
-        self._consumer = self._queues[queue], tag
+            tag = await self._declared[queue].consume(deliver)
+        self._consumer = self._declared[queue], tag
 
     async def stop_consuming(self) -> None:
         if self._consumer is not None:
@@ -126,7 +126,7 @@ class _RabbitMq:
     async def drain(self, queue: str) -> AsyncIterator[Job]:
         while True:
             with _translated():
-                message = await self._queues[queue].get(fail=False)
+                message = await self._declared[queue].get(fail=False)
             if message is None:
                 return
             yield _job(message)
@@ -144,17 +144,17 @@ class _RabbitMq:
             raise SetupRefusedError(f"the broker's address cannot be used: {error}") from error
 
     async def _declare(self) -> None:
-        names = self._names
-        await self._declare_queue(names.dead, {})
-        await self._declare_queue(names.results, {"x-queue-type": "quorum"})
-        to_dead = _passing_on(names.dead) | {"x-delivery-limit": names.delivery_limit}
-        await self._declare_queue(names.jobs, to_dead)
-        for queue, delay_s in names.retry_queues():
-            to_jobs = _passing_on(names.jobs) | {"x-message-ttl": delay_s * 1000}
+        queues = self._queues
+        await self._declare_queue(queues.dead, {})
+        await self._declare_queue(queues.results, {"x-queue-type": "quorum"})
+        to_dead = _passing_on(queues.dead) | {"x-delivery-limit": queues.delivery_limit}
+        await self._declare_queue(queues.jobs, to_dead)
+        for queue, delay_s in queues.retry_queues():
+            to_jobs = _passing_on(queues.jobs) | {"x-message-ttl": delay_s * 1000}
             await self._declare_queue(queue, to_jobs)
 
     async def _declare_queue(self, name: str, arguments: dict[str, Any]) -> None:
-        self._queues[name] = await self._channel.declare_queue(
+        self._declared[name] = await self._channel.declare_queue(
             name, durable=True, arguments=arguments
         )
 

@@ -6,28 +6,28 @@ import asyncio
 import datetime
 from typing import Any
 
-from qa_service.programs.jobs.base import Broker, Names
+from qa_service.programs.jobs.base import Broker, Queues
 from qa_service.programs.jobs.brokers import connected
 
 
 async def main(flags: dict[str, Any]) -> int:
     """Runs the command; returns its exit code."""
-    async with connected(flags) as (broker, names):
-        before = await _counts(broker, names)
+    async with connected(flags) as (broker, queues):
+        before = await _counts(broker, queues)
         await asyncio.sleep(flags["interval_s"])
-        after = await _counts(broker, names)
-    print(report(names, before, after, flags["interval_s"]))
+        after = await _counts(broker, queues)
+    print(report(queues, before, after, flags["interval_s"]))
     return 0
 
 
-async def _counts(broker: Broker, names: Names) -> dict[str, tuple[int, int]]:
-    retry = [queue for queue, _ in names.retry_queues()]
-    queues = [names.jobs, *retry, names.results, names.dead]
-    return {queue: await broker.count(queue) for queue in queues}
+async def _counts(broker: Broker, queues: Queues) -> dict[str, tuple[int, int]]:
+    retry = [queue for queue, _ in queues.retry_queues()]
+    names = [queues.jobs, *retry, queues.results, queues.dead]
+    return {name: await broker.count(name) for name in names}
 
 
 def report(
-    names: Names,
+    queues: Queues,
     before: dict[str, tuple[int, int]],
     after: dict[str, tuple[int, int]],
     interval_s: float,
@@ -37,7 +37,7 @@ def report(
     for queue, (messages, consumers) in after.items():
         rate = (messages - before[queue][0]) / interval_s
         lines.append(f"{queue:24}{messages:>10}{rate:>+10.1f}/s{consumers:>11}")
-    return "\n".join([*lines, _time_left(before[names.jobs][0], after[names.jobs], interval_s)])
+    return "\n".join([*lines, _time_left(before[queues.jobs][0], after[queues.jobs], interval_s)])
 
 
 def _time_left(before: int, after: tuple[int, int], interval_s: float) -> str:

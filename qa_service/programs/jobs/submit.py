@@ -29,8 +29,8 @@ async def main(flags: dict[str, Any]) -> int:
     answered = AnswersFile.names_in(flags["answers"]) if flags["answers"] else set()
     total = sum(map(count_rows, flags["files"]))
     reply_to, expiration_s, counts = flags["reply_to"], flags["expiration_s"], _Counts()
-    async with connected(flags) as (broker, names):
-        with progress_bar(desc=names.jobs, total=total, unit="job") as bar:
+    async with connected(flags) as (broker, queues):
+        with progress_bar(desc=queues.jobs, total=total, unit="job") as bar:
 
             def progress(number: int) -> None:
                 counts.submitted += number
@@ -39,12 +39,13 @@ async def main(flags: dict[str, Any]) -> int:
             rows = _unanswered(flags["files"], answered, counts, bar.update)
             jobs = (Message(r.body, r.message_id, None, reply_to, expiration_s) for r in rows)
             try:
-                await submit(broker, names.jobs, jobs, progress)
+                await submit(broker, queues.jobs, jobs, progress)
             except BaseException:
                 print(f"{counts.submitted} jobs submitted before it stopped", file=sys.stderr)
                 raise
     print(
-        f"{counts.submitted} jobs submitted to {names.jobs}, {counts.answered} are answered already"
+        f"{counts.submitted} jobs submitted to {queues.jobs}, "
+        f"{counts.answered} are answered already"
         + (f", {counts.faulty} cannot be read" if counts.faulty else "")
     )
     return int(counts.faulty > 0)

@@ -48,7 +48,7 @@ def error(text: str, remedy: str = "") -> Finding:
     return Finding(Level.ERROR, text, remedy)
 
 
-class Report:
+class CheckReport:
     """The findings so far.
 
     Args:

@@ -11,7 +11,7 @@ from qa_service.server.check.front import check_front
 from qa_service.server.check.gpus import check_gpus
 from qa_service.server.check.machine import check_machine, check_program
 from qa_service.server.check.models import check_models
-from qa_service.server.check.report import Finding, Report, ok
+from qa_service.server.check.report import CheckReport, Finding, ok
 from qa_service.server.config import ServerConfig, changed_options
 
 _OWN = {"[server] check", "[server] json"}
@@ -20,7 +20,7 @@ _OWN = {"[server] check", "[server] json"}
 def check(config: ServerConfig) -> int:
     """Prints what a start would find; returns the exit code."""
     is_text = not config.server.json
-    report = Report(print_now if is_text else lambda _: None)
+    report = CheckReport(print_now if is_text else lambda _: None)
     logging.getLogger().handlers.clear()  # what is logged is in the report
     report.add("program", check_program())
     report.add("configuration", check_configuration(config))

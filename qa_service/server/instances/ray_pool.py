@@ -40,7 +40,7 @@ class RayPool(WorkerPool):
         idle_timeout_s = options.ray_idle_timeout_ms / 1e3
         self._autoscaler = Autoscaler(fewest, most, idle_timeout_s, loop.now_s())
         if fewest < most:
-            self._look_later()
+            self._scale_later()
 
     @property
     def _local(self) -> range:
@@ -52,10 +52,10 @@ class RayPool(WorkerPool):
     def _max_backoff_s(self, number: int) -> float:
         return super()._max_backoff_s(number) if number in self._local else MAX_REMOTE_BACKOFF_S
 
-    def _look_later(self) -> None:
-        self._loop.call_at(self._loop.now_s() + LOOK_INTERVAL_S, self._look)
+    def _scale_later(self) -> None:
+        self._loop.call_at(self._loop.now_s() + LOOK_INTERVAL_S, self._scale)
 
-    def _look(self) -> None:
+    def _scale(self) -> None:
         """Starts or drops remote instances, as `autoscaling` decides."""
         if self._is_closed:
             return
@@ -83,7 +83,7 @@ class RayPool(WorkerPool):
             self._add_remote()
         for _ in range(-change):
             self._drop(max(self._wanted))
-        self._look_later()
+        self._scale_later()
 
     def _add_remote(self) -> None:
         """Starts one more remote instance, under the first number that is free."""

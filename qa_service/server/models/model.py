@@ -70,7 +70,7 @@ class Model:
         name: str,
         clock: Clock,
         make_version: Callable[[VersionSpec, int], Version],
-        choose: Callable[[], float] = random.random,
+        draw: Callable[[], float] = random.random,
     ) -> None:
         self.name = name
         self.plan = ModelPlan(name)
@@ -80,7 +80,7 @@ class Model:
         self.loss = ""
         self._clock = clock
         self._make_version = make_version
-        self._choose = choose
+        self._draw = draw
         self._choices: list[tuple[float, Version]] = []
         self._retry = LazyTimer(clock, clock.mark)
 
@@ -142,10 +142,10 @@ class Model:
         if len(self._choices) == 1:
             return self._choices[0][1]
         alive = [choice for choice in self._choices if choice[1].pool.alive]
-        return self._draw(alive or self._choices)
+        return self._pick(alive or self._choices)
 
-    def _draw(self, choices: list[tuple[float, Version]]) -> Version:
-        mark = self._choose() * sum(weight for weight, _ in choices)
+    def _pick(self, choices: list[tuple[float, Version]]) -> Version:
+        mark = self._draw() * sum(weight for weight, _ in choices)
         for weight, version in choices:
             mark -= weight
             if mark < 0:
@@ -177,7 +177,7 @@ class Model:
     def _among_generations(self, version: Version) -> Version:
         """Draws between a growing version and those that it replaces, by their live instances."""
         alive = [(v.pool.alive, v) for v in (version, *self._unwanted()) if v.pool.alive]
-        return self._draw([(float(weight), one) for weight, one in alive] or [(1.0, version)])
+        return self._pick([(float(weight), one) for weight, one in alive] or [(1.0, version)])
 
     # From the versions to the plan.
 

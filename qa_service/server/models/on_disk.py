@@ -69,13 +69,13 @@ def find_versions(path: Path) -> dict[int, FoundVersion]:
     numbers = sorted(int(name) for name in names if re.match(NUMBER, name))
     if len(numbers) > MAX_VERSIONS:
         raise SetupError(f"{path} has {len(numbers)} versions, more than {MAX_VERSIONS}")
-    found = {number: version for number in numbers if (version := _look(path, number))}
+    found = {number: version for number in numbers if (version := _version_in(path, number))}
     if not found:
         load_manifest(path)  # says what to do
     return found
 
 
-def _look(path: Path, number: int) -> FoundVersion | None:
+def _version_in(path: Path, number: int) -> FoundVersion | None:
     """The version in a folder; None, with a log line, if it is incomplete."""
     folder = path / str(number)
     if not (fingerprint := fingerprint_of(folder)):

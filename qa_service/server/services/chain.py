@@ -61,7 +61,7 @@ class Services:
         if self._store.max_bytes:
 
             def answerer(request: Request) -> str:
-                its = dispatcher.instances.model
+                its = dispatcher.pool.model
                 runs = f"{its.fingerprint} {options.inference_engine_type} {options.precision}"
                 # What an instance answered that then failed its self-test is in doubt.
                 doubts = self._num_wrong()

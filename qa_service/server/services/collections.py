@@ -54,7 +54,7 @@ class Collections:
         elif not found:
             call.resolve([NO_ANSWER], Timings(0.0, 0.0))
         else:
-            merge = partial(_merge, found, self._dispatcher.instances.model, call.request.top_k)
+            merge = partial(_merge, found, self._dispatcher.pool.model, call.request.top_k)
             call.then(partial(_with_passages, found, call.request.passages))
             parts = [_part_of(call.request, its.passage) for its in found]
             read_parts(call, parts, merge, self._dispatcher)

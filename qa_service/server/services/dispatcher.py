@@ -51,7 +51,7 @@ class Dispatcher:
         self,
         clock: Clock,
         scheduler: Scheduler,
-        instances: WorkerPool,
+        pool: WorkerPool,
         metrics: ModelMetrics,
         admission: Admission,
     ) -> None:
@@ -64,7 +64,7 @@ class Dispatcher:
         self._metrics = metrics
         self._wake = LazyTimer(clock, self.dispatch)
         self._expiry = LazyTimer(clock, self._fail_expired)
-        self.instances = instances
+        self.pool = pool
 
     @property
     def queue_length(self) -> int:
@@ -150,13 +150,13 @@ class Dispatcher:
         return pace / self._num_instances()
 
     def _num_instances(self) -> int:
-        return self.instances.alive or 1
+        return self.pool.alive or 1
 
     def _time_ms(self, ticket: Ticket) -> float:
         return (ticket.deadline_s - self._clock.now_s()) * 1e3
 
     def _rule(self) -> BatchRule | None:
-        for worker in self.instances.workers:
+        for worker in self.pool.workers:
             return worker.rule
         return None
 
@@ -233,7 +233,7 @@ class Dispatcher:
         ticket.call.on_end(lambda _: self._scheduler.remove(ticket))
 
     def _dispatch_one(self, now_s: float) -> bool:
-        workers = [(w.takes_from_s(), w.number, w) for w in self.instances.workers]
+        workers = [(w.takes_from_s(), w.number, w) for w in self.pool.workers]
         for takes_from_s, _, worker in sorted(workers, key=lambda item: item[:2]):
             if takes_from_s > now_s:
                 break
@@ -263,7 +263,7 @@ class Dispatcher:
     def _next_turn_s(self, now_s: float) -> float:
         """When an instance can take a batch, unless one sends results before."""
         departure_s = self._scheduler.next_departure_s() or 0.0
-        turns_s = (max(worker.takes_from_s(), departure_s) for worker in self.instances.workers)
+        turns_s = (max(worker.takes_from_s(), departure_s) for worker in self.pool.workers)
         return min((turn_s for turn_s in turns_s if turn_s > now_s), default=math.inf)
 
     def _fail_expired(self) -> None:

@@ -36,7 +36,7 @@ class Segments:
 
     def submit(self, call: Call) -> None:
         """Passes a short text on, and begins with a long one."""
-        model = self._dispatcher.instances.model
+        model = self._dispatcher.pool.model
         if is_one_section(call.request, model.window_tokens, model.overlap_tokens):
             self._dispatcher.submit(call)
             return
@@ -72,7 +72,7 @@ class _LongText:
 
     def submit_next(self) -> None:
         """Submits segments, as many as may be under way."""
-        ahead = AHEAD_PER_INSTANCE * max(1, self._dispatcher.instances.alive)
+        ahead = AHEAD_PER_INSTANCE * max(1, self._dispatcher.pool.alive)
         while not self._is_cut and self._num_under_way < ahead:
             self._submit(next(self._sections))
 

@@ -36,7 +36,7 @@ class Skim:
 
     def submit(self, call: Call) -> None:
         """Passes a text on, or ranks its windows."""
-        model = self._dispatcher.instances.model
+        model = self._dispatcher.pool.model
         request = call.request
         if request.skim is None or len(request.text) <= model.window_tokens:
             self._service.submit(call)

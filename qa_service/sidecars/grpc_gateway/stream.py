@@ -40,8 +40,8 @@ FINAL = "triton_final_response"
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """What a request is answered.
+class _Reply:
+    """The reply to a request.
 
     Attributes:
         answer: A `ModelInferResponse`, or the request's error.
@@ -67,7 +67,7 @@ class InferStream:
         self._caller = caller
         self._link = link
         self._limits = limits
-        self._answers: asyncio.Queue[Answered | None] = asyncio.Queue()
+        self._answers: asyncio.Queue[_Reply | None] = asyncio.Queue()
         self._asking: set[asyncio.Task[None]] = set()
         self._reading: asyncio.Task[None] | None = None
         self._num_rooms = 0
@@ -126,23 +126,23 @@ class InferStream:
             results = await self._link.ask(self._caller.limit(call.requests))
             wants_empty = EMPTY_FINAL in request.parameters
             wants_empty = wants_empty and request.parameters[EMPTY_FINAL].bool_param
-            answered = Answered(request_id, write_response(call, results), wants_empty)
+            reply = _Reply(request_id, write_response(call, results), wants_empty)
         except QaError as error:
-            answered = Answered(request_id, error)
+            reply = _Reply(request_id, error)
         except Exception:
             logger.exception("a request of a stream could not be answered")
-            answered = Answered(request_id, InternalError())
-        self._answers.put_nowait(answered)
+            reply = _Reply(request_id, InternalError())
+        self._answers.put_nowait(reply)
 
-    async def _write(self, answered: Answered) -> None:
-        answer, words = answered.answer, ""
+    async def _write(self, reply: _Reply) -> None:
+        answer, words = reply.answer, ""
         if isinstance(answer, QaError):
             if self._caller.wants_status:
                 raise answer
             words = message_of(answer)
-            answer = ModelInferResponse(id=answered.request_id)
-        await self._send(answer, words, is_final=not answered.wants_empty)
-        if answered.wants_empty:
+            answer = ModelInferResponse(id=reply.request_id)
+        await self._send(answer, words, is_final=not reply.wants_empty)
+        if reply.wants_empty:
             empty = ModelInferResponse(
                 id=answer.id, model_name=answer.model_name, model_version=answer.model_version
             )

@@ -16,7 +16,7 @@ from qa_service.preparation import prepare as preparing
 from qa_service.preparation.encoders import sha256_of
 from qa_service.preparation.main import main
 from qa_service.preparation.prepare import (
-    Choices,
+    PrepareArgs,
     fingerprint,
     is_up_to_date,
     missing_files,
@@ -72,18 +72,20 @@ def test_missing_files_are_those_that_the_precision_needs(target, monkeypatch):
     monkeypatch.setattr(
         preparing, "installed_version", lambda package: "1" if package == "openvino" else ""
     )
-    asked = Choices(precision="int8", tensorrt=True)
+    asked = PrepareArgs(precision="int8", tensorrt=True)
     manifest = load_manifest(target)
     assert missing_files(manifest, asked) == [
         "known_answers.json", "model.int8.onnx", "model.openvino_int8.onnx", "model.plain.onnx",
     ]  # fmt: skip
-    assert missing_files(manifest, Choices(precision="fp32")) == ["known_answers.json"]
+    assert missing_files(manifest, PrepareArgs(precision="fp32")) == ["known_answers.json"]
     files = manifest.files | {"model.int8.onnx": "1", "known_answers.json": "2"}
     manifest = msgspec.structs.replace(manifest, files=files)
     for precision in ("int8", "auto"):
-        assert missing_files(manifest, Choices(precision=precision)) == ["model.openvino_int8.onnx"]
+        assert missing_files(manifest, PrepareArgs(precision=precision)) == [
+            "model.openvino_int8.onnx"
+        ]
     monkeypatch.setattr(preparing, "installed_version", lambda _: "")
-    assert missing_files(manifest, Choices(precision="int8")) == []
+    assert missing_files(manifest, PrepareArgs(precision="int8")) == []
 
 
 def test_auto_does_not_retry_a_precision_that_failed(target, monkeypatch):
@@ -92,8 +94,8 @@ def test_auto_does_not_retry_a_precision_that_failed(target, monkeypatch):
     manifest = load_manifest(target)
     files = manifest.files | {"known_answers.json": "1"}
     manifest = msgspec.structs.replace(manifest, files=files, without=without)
-    assert missing_files(manifest, Choices(precision="auto")) == []
-    assert missing_files(manifest, Choices(precision="int8")) == ["model.int8.onnx"]
+    assert missing_files(manifest, PrepareArgs(precision="auto")) == []
+    assert missing_files(manifest, PrepareArgs(precision="int8")) == ["model.int8.onnx"]
 
 
 def test_folder_of_another_model_is_left_alone(target, source):

@@ -8,7 +8,7 @@ import unicodedata
 import pytest
 
 from qa_service.retrieval.analysis import words_of
-from qa_service.retrieval.build import Choices, Reporter, build
+from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.tantivy_index import LANGUAGES, rank
 
@@ -92,7 +92,7 @@ def collection(tmp_path_factory) -> Collection:
     docs.mkdir()
     for name, text in TEXTS.items():
         (docs / f"{name}.txt").write_text(text)
-    build(Choices(sources=(docs,), embeddings=False, output=output), Reporter())
+    build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter())
     return Collection(output)
 
 
@@ -112,7 +112,9 @@ def test_accents_and_unicode_forms_do_not_change_a_word(tmp_path, language):
     docs, output = tmp_path / "docs", tmp_path / "collection"
     docs.mkdir()
     (docs / "a.txt").write_text("Gürültü ölçümü résumé naïve señor Škoda.")
-    build(Choices(sources=(docs,), embeddings=False, output=output, language=language), Reporter())
+    build(
+        IndexArgs(sources=(docs,), embeddings=False, output=output, language=language), Reporter()
+    )
     for word in ("résumé", "naïve", "señor", "Škoda", "gürültü"):
         bare = unicodedata.normalize("NFD", word).encode("ascii", "ignore").decode()
         for form in (word, unicodedata.normalize("NFD", word), bare):

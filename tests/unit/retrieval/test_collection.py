@@ -12,7 +12,7 @@ import pytest
 
 from qa_service.errors import SetupError
 from qa_service.retrieval import writing
-from qa_service.retrieval.build import PACKAGES, Choices, Reporter, Summary, build
+from qa_service.retrieval.build import PACKAGES, IndexArgs, Reporter, Summary, build
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.manifest import INDEX, MANIFEST_FILE, PROGRESS_FILE, load_manifest
 from qa_service.retrieval.tantivy_index import MAX_QUESTION_WORDS
@@ -59,7 +59,7 @@ def output(tmp_path) -> Path:
 
 def index(docs: Path, output: Path, told: Reporter | None = None, **choices) -> Summary:
     return build(
-        Choices(sources=(docs,), embeddings=False, output=output, **choices), told or Reporter()
+        IndexArgs(sources=(docs,), embeddings=False, output=output, **choices), told or Reporter()
     )
 
 
@@ -249,14 +249,14 @@ def test_several_sources_keep_their_names(docs, output, tmp_path):
     with pytest.raises(SetupError, match="two files are called rhine"):
         (docs.parent / "rhine.md").write_text(RHINE)
         build(
-            Choices(
+            IndexArgs(
                 sources=(docs / "rhine.md", docs.parent / "rhine.md"),
                 embeddings=False,
                 output=output,
             ),
             Told(),
         )
-    build(Choices(sources=sources, embeddings=False, output=output), Reporter())
+    build(IndexArgs(sources=sources, embeddings=False, output=output), Reporter())
     names = [entry.name for entry in load_manifest(output).files]
     assert names == ["docs/africa/nile.md", "docs/rhine.md", "more/a.txt", "rhine.md"]
 

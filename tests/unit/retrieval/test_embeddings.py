@@ -10,7 +10,7 @@ import pytest
 from qa_service.errors import DamagedError, SetupError
 from qa_service.preparation.sentence_encoder import is_complete
 from qa_service.retrieval import embeddings, merging, writing
-from qa_service.retrieval.build import Choices, Reporter, build
+from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.embeddings import EMBEDDINGS_FILE, Embeddings
 from qa_service.retrieval.encoder import Encoder, SharedEncoder
@@ -55,7 +55,7 @@ def output(tmp_path):
 def index(docs, output, encoder):
     def run(reporter=None, **choices):
         choices = {"encoder": encoder, "num_threads": 2, **choices}
-        return build(Choices(sources=(docs,), output=output, **choices), reporter or Reporter())
+        return build(IndexArgs(sources=(docs,), output=output, **choices), reporter or Reporter())
 
     return run
 

@@ -84,7 +84,7 @@ class FakeDispatcher:
     alive, cost_limit = 2, math.inf
 
     def __init__(self, model):
-        self.instances, self.model, self.refuse = self, model, None
+        self.pool, self.model, self.refuse = self, model, None
         self.submitted, self.cancelled, self.reserved = [], [], 0.0
 
     def admit(self, ticket, *, is_long):

@@ -35,7 +35,7 @@ class ReadingDispatcher:
     alive = 2
 
     def __init__(self, reader: Reader) -> None:
-        self.instances, self.model, self._reader = self, reader.model, reader
+        self.pool, self.model, self._reader = self, reader.model, reader
         self._waiting, self.num_tasks = [], 0
 
     def ignore(self, *_, **__):

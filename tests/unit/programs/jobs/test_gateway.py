@@ -20,17 +20,17 @@ from qa_service.programs.jobs.asker import Asker, ExpiredError
 from qa_service.programs.jobs.base import (
     BrokerError,
     Message,
-    Names,
     NotTakenError,
+    Queues,
     UnreadableError,
     UnroutableError,
 )
-from qa_service.programs.jobs.gateway import MAX_NOT_TAKEN, GatewaySettings, JobGateway
+from qa_service.programs.jobs.gateway import MAX_NOT_TAKEN, JobGateway, JobGatewaySettings
 from qa_service.programs.jobs.job import Job
 from qa_service.programs.jobs.metrics import GatewayMetrics
 from qa_service.programs.jobs.window import AdaptiveLimit, StoppedError, Window
 
-NAMES = Names()
+QUEUES = Queues()
 BODY = b'{"id": "n1", "question": "q", "text": "t"}'
 
 
@@ -121,7 +121,9 @@ def play(broker, asker, settings=None, until=lambda broker: True):
     """Runs a gateway until the broker has been given all that it was to be given."""
 
     async def run():
-        played = JobGateway(broker, asker, NAMES, settings or GatewaySettings(), GatewayMetrics())
+        played = JobGateway(
+            broker, asker, QUEUES, settings or JobGatewaySettings(), GatewayMetrics()
+        )
         running = asyncio.ensure_future(played.run())
         async with asyncio.timeout(20):
             while not until(broker):
@@ -170,7 +172,7 @@ def dead(broker):
 
 def test_after_the_last_attempt_a_job_is_not_retried():
     error = QaServerError("unavailable", "none", retryable=True)
-    broker = play_one(error, GatewaySettings(max_attempts=3), attempts=2)
+    broker = play_one(error, JobGatewaySettings(max_attempts=3), attempts=2)
     assert dead(broker) == ("unavailable", "unavailable: none")
 
 
@@ -264,14 +266,14 @@ def test_after_a_message_that_cannot_be_read_the_next_jobs_are_taken_one_at_a_ti
             broker.is_lost.set()
         return len(broker.prefetches) == 3
 
-    play(broker, FakeAsker(*[{"id": b"1"}] * 4), GatewaySettings(prefetch=2), lose_once)
+    play(broker, FakeAsker(*[{"id": b"1"}] * 4), JobGatewaySettings(prefetch=2), lose_once)
     assert broker.prefetches == [2, 1, 2]
 
 
 def test_every_metric_is_documented():
     metrics = GatewayMetrics()
     asker = cast(Asker, FakeAsker())
-    JobGateway(FakeBroker([]), asker, NAMES, GatewaySettings(), metrics)
+    JobGateway(FakeBroker([]), asker, QUEUES, JobGatewaySettings(), metrics)
     found = {family.name for family in metrics.families()}
     page = (ROOT / "docs" / "JOBS.md").read_text()
     assert {*re.findall(r"^\| `(qa_jobs_\w+)(?:{code})?` \|", page, re.MULTILINE)} == found

@@ -8,7 +8,7 @@ from qa_service.errors import SetupError
 from qa_service.instance.gpus import Gpu, Gpus
 from qa_service.server.check import gpus
 from qa_service.server.check.gpus import check_gpus
-from qa_service.server.check.report import Level, Report, error, ok, warning
+from qa_service.server.check.report import CheckReport, Level, error, ok, warning
 from qa_service.server.config import ServerConfig
 
 NO_LIBRARY = Gpus((), "libcuda.so.1: cannot open shared object file")
@@ -16,7 +16,7 @@ NO_LIBRARY = Gpus((), "libcuda.so.1: cannot open shared object file")
 
 def report(*findings):
     lines = []
-    made = Report(lines.append)
+    made = CheckReport(lines.append)
     made.add("part", findings)
     return made, lines
 
@@ -47,7 +47,7 @@ def test_a_part_that_fails_is_an_error_and_not_the_end(raised):
         logging.getLogger("x").warning("it is late")
         raise raised
 
-    made = Report(lambda _: None)
+    made = CheckReport(lambda _: None)
     made.add("first", findings())
     made.add("second", [ok("fine")])
     levels = [finding.level for finding in made.parts["first"]]

@@ -37,7 +37,7 @@ from qa_service.wire.messages import (
 from qa_service.wire.traces import (
     MAX_CHILDREN,
     NO_TRACE,
-    Report,
+    ExportReport,
     Span,
     Trace,
     TraceContext,
@@ -271,13 +271,13 @@ def test_spans_while_the_exporter_is_down_are_dropped(exporting):
 
 def test_unreported_spans_of_a_dead_exporter_are_dropped(exporting):
     exporting.take(MAX_PENDING)
-    report = encode(Report(exported=5, dropped=2))
+    report = encode(ExportReport(exported=5, dropped=2))
     exporting.program.on_data(bytes(report[:3]))
     exporting.program.on_data(bytes(report[3:]) + b"\0\0")
     exporting.program.on_death()
     assert exporting.counts == {"exported": 5, "dropped": 2 * MAX_PENDING - 5}
     exporting.take(MAX_PENDING)
-    exporting.program.on_data(bytes(encode(Report(exported=2 * MAX_PENDING))))
+    exporting.program.on_data(bytes(encode(ExportReport(exported=2 * MAX_PENDING))))
     assert exporting.counts["exported"] == 5 + 2 * MAX_PENDING
 
 
