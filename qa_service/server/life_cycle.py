@@ -95,60 +95,35 @@ class QaServer:
         self.config = config
         self._on_listening = on_listening
         self._on_ready = on_ready
-        self._loop = loop = EventLoop()
+        self._loop = EventLoop()
         self._transport = Transport(self._loop, config.tls, config.auth.auth_timeout_s)
         self._authenticator = Authenticator(config.auth)
         self._listeners = Listeners(self._loop, config.listen, self._on_client, self._on_local)
         self._gateway = GrpcProcess(self._loop, config.gateway_flags(self._listeners.unix_path))
         self._credentials = Credentials(
-            loop, self._transport, self._authenticator, self._gateway.reload
+            self._loop, self._transport, self._authenticator, self._gateway.reload
         )
         self._metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
         self._store = CacheStore(config.cache.cache_bytes)
         self._counts = ServiceCounts()
-        make_process = partial(SearchProcess, loop, config.logs, config.search.encoder)
-        self._retrieval = Retrieval(
-            loop, make_process, self._counts, config.search, config.queue.max_queue_size
-        )
-        services = Services(
-            loop,
-            self._store,
-            self._counts,
-            config.queue.max_queue_size,
-            self._retrieval,
-            num_wrong=lambda: self._metrics.num_wrong,
-        )
-        self.catalog = Catalog(
-            self._loop,
-            config.queue,
-            self._metrics,
-            services,
-            config.logs,
-            max_memory_bytes=config.repository.max_memory_bytes,
-        )
+        self._retrieval = self._make_retrieval()
+        services = self._make_services()
+        self.catalog = self._make_catalog(services)
         router = Router(self.catalog, services.route)
         self._gate = Gate(router)
         self.engines = EngineChoices(self._loop, config.logs, self._loop.mark)
         self._deployment = Deployment(
-            config,
-            source or ConfigSource(),
-            self._loop,
-            self.catalog,
-            router=router,
-            engines=self.engines,
-            retrieval=self._retrieval,
-        )
+            config, source or ConfigSource(), self._loop, self.catalog,
+            router=router, engines=self.engines, retrieval=self._retrieval,
+        )  # fmt: skip
         bound = config.listen.max_connections
-        self._connections = OpenConnections(loop, bound, self._gate, self._metrics)
+        self._connections = OpenConnections(self._loop, bound, self._gate, self._metrics)
         self._gpu_meter = GpuMeter(self._loop)
         self._tracing = Tracing(self._loop, config.traces, config.logs, self._metrics)
         self._queries = Queries(
-            self._make_status(),
-            self.catalog,
-            self._connections,
-            self._metrics,
+            self._make_status(), self.catalog, self._connections, self._metrics,
             phase=lambda: self._phase_name,
-        )
+        )  # fmt: skip
         local = is_loopback(config.listen.host)
         self._protocols = Protocols(config.requests, config.http, is_loopback=local)
         self._phase = _Phase.STARTING
@@ -156,6 +131,32 @@ class QaServer:
         self._drain_timer = LazyTimer(self._loop, lambda: None)
         self._serves_until_s = self._drain_deadline_s = self._exit_deadline_s = math.inf
         self._failure: SetupError | None = None
+
+    def _make_retrieval(self) -> Retrieval:
+        search, logs = self.config.search, self.config.logs
+        make_process = partial(SearchProcess, self._loop, logs, search.encoder)
+        max_queue_size = self.config.queue.max_queue_size
+        return Retrieval(self._loop, make_process, self._counts, search, max_queue_size)
+
+    def _make_services(self) -> Services:
+        return Services(
+            self._loop,
+            self._store,
+            self._counts,
+            self.config.queue.max_queue_size,
+            self._retrieval,
+            num_wrong=lambda: self._metrics.num_wrong,
+        )
+
+    def _make_catalog(self, services: Services) -> Catalog:
+        return Catalog(
+            self._loop,
+            self.config.queue,
+            self._metrics,
+            services,
+            self.config.logs,
+            max_memory_bytes=self.config.repository.max_memory_bytes,
+        )
 
     def _make_status(self) -> Status:
         return Status(
