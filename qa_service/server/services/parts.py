@@ -9,16 +9,15 @@ fails, the question fails with its error.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from qa_service.errors import DeadlineExceededError, QaError
-from qa_service.server.scheduling.call import Call, Outcome, SegmentRead
+from qa_service.errors import QaError
+from qa_service.server.scheduling.call import Call, Outcome, SegmentRead, total_timings
 from qa_service.server.scheduling.request_cost import estimate_tokens
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.wire.messages import Answer, Request, Timings
+from qa_service.wire.messages import Answer, Request
 from qa_service.wire.spans import SegmentResult
 
 Part = tuple[Request, tuple[int, int]]
@@ -55,18 +54,14 @@ class _Parts:
         self._call = call
         self._num_parts = num_parts
         self._merge = merge
-        self._found: dict[int, SegmentResult] = {}
-        self._queue_ms = math.inf
-        self._inference_ms = 0.0
+        self._read: dict[int, SegmentRead] = {}
 
     def on_settled(self, number: int, outcome: Outcome) -> None:
         """Takes a part's outcome; after the last part, resolves the call."""
         if not isinstance(outcome, SegmentRead):
-            self._call.fail(outcome if isinstance(outcome, QaError) else DeadlineExceededError())
+            self._call.fail(outcome if isinstance(outcome, QaError) else QaError())
             return
-        self._found[number] = outcome.segment
-        self._queue_ms = min(self._queue_ms, outcome.timings.queue)
-        self._inference_ms += outcome.timings.inference
-        if len(self._found) == self._num_parts:
-            answers = self._merge([self._found[number] for number in range(self._num_parts)])
-            self._call.resolve(answers, Timings(self._queue_ms, round(self._inference_ms, 3)))
+        self._read[number] = outcome
+        if len(self._read) == self._num_parts:
+            answers = self._merge([self._read[number].segment for number in range(self._num_parts)])
+            self._call.resolve(answers, total_timings(self._read.values()))

@@ -15,13 +15,12 @@ import msgspec
 
 from qa_service.errors import DeadlineExceededError, ExecutionTimeoutError, QaError
 from qa_service.instance.messages import ModelFacts
-from qa_service.server.scheduling.call import Call, Outcome, SegmentRead
+from qa_service.server.scheduling.call import Call, Outcome, SegmentRead, total_timings
 from qa_service.server.scheduling.request_cost import estimate_tokens, tokens_of
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.wire.messages import Timings
 from qa_service.wire.sections import Section, is_one_section, sections
-from qa_service.wire.spans import SegmentResult, merge, to_answers
+from qa_service.wire.spans import merge, to_answers
 
 AHEAD_PER_INSTANCE = 2
 """One that runs and one that lies ready: no instance waits for the loop, and the rest of the text
@@ -61,9 +60,7 @@ class _LongText:
         self._chars_per_token = max(1.0, len(self._text) / whole.tokens)
         self._cut_chars = 0
         self._num_under_way = 0
-        self._parts: list[tuple[int, SegmentResult]] = []
-        self._first_queue_ms: float | None = None
-        self._inference_ms = 0.0
+        self._read: list[tuple[int, SegmentRead]] = []
         self._reserved = whole.cost
         self._read_chars = self._read_tokens = 0
         self._estimated_tokens = 0.0
@@ -103,10 +100,7 @@ class _LongText:
         if not isinstance(outcome, SegmentRead):
             self._fail(outcome)
             return
-        self._parts.append((section.start, outcome.segment))
-        self._inference_ms += outcome.timings.inference
-        if self._first_queue_ms is None:
-            self._first_queue_ms = outcome.timings.queue
+        self._read.append((section.start, outcome))
         if outcome.segment.tokens:
             self._chars_per_token = len(text) / outcome.segment.tokens
         self._read_chars += section.core_end - section.core_start
@@ -133,13 +127,12 @@ class _LongText:
 
     def _fail(self, outcome: Outcome) -> None:
         error = outcome if isinstance(outcome, QaError) else QaError()
-        if isinstance(error, DeadlineExceededError) and self._parts:
+        if isinstance(error, DeadlineExceededError) and self._read:
             error = self._late("its time was over")
         self._whole.call.fail(error)
 
     def _finish(self) -> None:
         top_k = self._whole.call.request.top_k
-        found = merge(self._parts)
+        found = merge([(start, part.segment) for start, part in self._read])
         answers = to_answers(self._text, found, self._model.null_log_score, top_k)
-        timings = Timings(self._first_queue_ms or 0.0, round(self._inference_ms, 3))
-        self._whole.call.resolve(answers, timings)
+        self._whole.call.resolve(answers, total_timings(part for _, part in self._read))
