@@ -228,7 +228,7 @@ class Timings(msgspec.Struct, frozen=True):
     ]
 
 
-class AnswerSource(msgspec.Struct, frozen=True):
+class AnswerSource(msgspec.Struct, frozen=True, omit_defaults=True):
     """The model and version that answered a request; the fields that a reply has once."""
 
     model: Annotated[str, Meta(description="the model that answered")] = ""

@@ -28,10 +28,9 @@ from qa_service.server.scheduling.call import Call, Outcome
 from qa_service.server.services.cache_store import CacheStore, cache_key
 from qa_service.server.services.service import Service
 from qa_service.server.telemetry.metrics import ModelMetrics
-from qa_service.wire.messages import Answered, AnswerSource, Request, Timings
+from qa_service.wire.messages import Answered, Request, Timings
 
 NO_TIME = Timings(0.0, 0.0)
-CACHED = AnswerSource(is_cached=True)
 
 
 @dataclass(slots=True, eq=False)
@@ -93,7 +92,7 @@ class Cached:
         key = cache_key(model, call.request)
         if kept := self._store.get(key, call.request.text):
             self._counts.cache_hits_total += 1
-            source = msgspec.structs.replace(CACHED, passages=kept.passages)
+            source = msgspec.structs.replace(kept.source, is_cached=True)
             call.settle(Answered(kept.answers, NO_TIME, source))
         elif not (flight := self._flights.get(key)):
             self._counts.cache_misses_total += 1
@@ -141,7 +140,7 @@ class Cached:
         """Settles all members; if the run timed out, only those whose deadline has passed too."""
         assert flight.run
         if isinstance(outcome, Answered) and flight.model == self._model(flight.run.request):
-            num_dropped = self._store.put(flight.key, outcome.answers, outcome.source.passages)
+            num_dropped = self._store.put(flight.key, outcome.answers, outcome.source)
             self._counts.cache_evictions_total += num_dropped
         is_late = isinstance(outcome, DeadlineExceededError | ExecutionTimeoutError)
         for call in list(flight.members):

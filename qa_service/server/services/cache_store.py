@@ -1,7 +1,7 @@
 """Answers by question, the least recently used dropped first. Bounded in bytes.
 
     key     BLAKE2b-128 over: model, question, text, each preceded by its length; top_k
-    entry   for each answer its fields, but its words; and the passages of the reply (msgpack)
+    entry   for each answer its fields, but its words; and the source of all (msgpack)
 
 A text itself is not kept: whoever asks again has it, and an answer is `text[start:end]`. An entry
 is one string of bytes, which the garbage collector never visits.
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from qa_service.wire.messages import Answer, Passage, Question
+from qa_service.wire.messages import UNKNOWN_SOURCE, Answer, AnswerSource, Question
 
 KEY_BYTES = 16  # 128 bits: equal keys of different questions need not be expected
 ENTRY_BYTES = 320
@@ -35,14 +35,14 @@ _fields_of = attrgetter(*[its.name for its in _KEPT])
 
 class _Entry(msgspec.Struct, array_like=True):
     answers: list[_Kept]
-    passages: tuple[Passage, ...]
+    source: AnswerSource
 
 
 class KeptAnswers(NamedTuple):
-    """The answers to a question, best first, and the passages that their reply has."""
+    """The answers to a question, best first, and what their reply has once."""
 
     answers: list[Answer]
-    passages: tuple[Passage, ...] = ()
+    source: AnswerSource
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -81,11 +81,13 @@ class CacheStore:
             return None
         entries.move_to_end(key)
         kept = _decode(entry)
-        return KeptAnswers([_to_answer(its, text) for its in kept.answers], kept.passages)
+        return KeptAnswers([_to_answer(its, text) for its in kept.answers], kept.source)
 
-    def put(self, key: bytes, answers: Sequence[Answer], passages: tuple[Passage, ...] = ()) -> int:
+    def put(
+        self, key: bytes, answers: Sequence[Answer], source: AnswerSource = UNKNOWN_SOURCE
+    ) -> int:
         """Keeps or replaces a question's answers; returns how many entries it dropped for room."""
-        entry = _encode(([_fields_of(answer) for answer in answers], passages))
+        entry = _encode(([_fields_of(answer) for answer in answers], source))
         shard = self._shard(key)
         if (old := shard.entries.pop(key, None)) is not None:
             shard.num_bytes -= ENTRY_BYTES + len(old)

@@ -19,7 +19,7 @@ from qa_service.errors import (
 from qa_service.server.services.cache import Cached
 from qa_service.server.services.cache_store import ENTRY_BYTES, SHARD_BYTES, CacheStore, cache_key
 from qa_service.server.telemetry.metrics import ModelMetrics
-from qa_service.wire.messages import Answer, Passage, Place, Question
+from qa_service.wire.messages import Answer, AnswerSource, Passage, Place, Question
 from tests.support import present
 from tests.unit.server.fake_services import (
     ANSWER,
@@ -321,11 +321,14 @@ def test_the_places_of_an_answer_are_kept():
     assert present(store.get(key, TEXT)).answers == [answer]
 
 
-def test_the_passages_of_a_reply_are_kept():
+def test_what_a_reply_has_once_is_kept():
     store, key = CacheStore(4 * ENTRY_BYTES), cache_key("m", Question("Who?", ""))
     read = (Passage("a.txt", "Title", "", 3, 6, "Ada"), Passage("b.txt", "Title", "", 0, 3, "Ida"))
-    store.put(key, [NO_ANSWER], read)
-    assert store.get(key, "") == ([NO_ANSWER], read)
+    source = AnswerSource("m", 2, True, 3, read)
+    defaults = [field.default for field in msgspec.structs.fields(AnswerSource)]
+    assert not any(map(eq, msgspec.structs.astuple(source), defaults))
+    store.put(key, [NO_ANSWER], source)
+    assert store.get(key, "") == ([NO_ANSWER], source)
 
 
 def test_the_least_recently_used_is_dropped_first():
