@@ -24,7 +24,7 @@ from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.parts import Part, read_parts
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.service import Service
-from qa_service.wire.messages import Answer, Answered, AnswerSource, Passage, Request, Timings
+from qa_service.wire.messages import Answer, Answered, Passage, Request, Timings
 from qa_service.wire.spans import NO_ANSWER, ReadPassage, SegmentResult, answers_from_passages
 
 
@@ -69,7 +69,8 @@ def _with_passages(
     if wanted is None:
         wanted = len(found) if outcome.answers[0].start is None else 0
     passages = tuple(its.passage for its in found[:wanted])
-    return msgspec.structs.replace(outcome, source=AnswerSource(passages=passages))
+    source = msgspec.structs.replace(outcome.source, passages=passages)
+    return msgspec.structs.replace(outcome, source=source)
 
 
 def _part_of(request: Request, passage: Passage) -> Part:
