@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import ClassVar
 
 
@@ -39,6 +40,7 @@ class QaError(Exception):
     Attributes:
         code: Stable lower_snake name of the kind, listed in `docs/PROTOCOL.md`.
         status: Its HTTP status.
+        fields: HTTP header fields that its response has.
         tf_serving_status: TensorFlow Serving's; 0 if it is the same.
         grpc_code: Empty if it is that of the HTTP status, by `GRPC_CODES`.
         triton_reason: How Triton's `nv_inference_request_failure` counts it; empty for a message
@@ -50,6 +52,7 @@ class QaError(Exception):
 
     code: ClassVar[str] = "internal_error"
     status: int = 500
+    fields: Mapping[str, str] = MappingProxyType({})
     tf_serving_status: ClassVar[int] = 0
     grpc_code: ClassVar[str] = ""
     triton_reason: ClassVar[str] = "OTHER"
@@ -96,6 +99,7 @@ class UnauthorizedError(QaError):
 
     code = "unauthorized"
     status = 401
+    fields = MappingProxyType({"WWW-Authenticate": "Bearer"})
     triton_reason = ""
     default_message = (
         "this server wants a token: in a connection's first frame, or over HTTP as "
@@ -217,7 +221,6 @@ class HttpError(QaError):
 
     Attributes:
         status: 4xx or 5xx.
-        fields: Header fields that the response must carry.
     """
 
     code = "invalid_http"
@@ -229,7 +232,7 @@ class HttpError(QaError):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.fields: Mapping[str, str] = fields or {}
+        self.fields = fields or {}
 
 
 class UnavailableError(QaError):
