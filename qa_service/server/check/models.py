@@ -78,7 +78,7 @@ def _check_engines(
     num_passed = 0
     for candidate, setup in every_engine(options, device, folder, manifest):
         finding, has_passed = _check_engine(name, candidate, setup, options)
-        num_passed += has_passed and _may_be_taken(candidate, options)
+        num_passed += has_passed and _is_eligible(candidate, options)
         yield finding
     if not num_passed:
         named = f"{options.inference_engine_type} {options.precision}"
@@ -96,7 +96,7 @@ def _check_engine(
         with Instance(setup, QUIET) as instance:
             ready = instance.prove()
     except SetupError as caught:
-        is_named = options.inference_engine_type != AUTO and _may_be_taken(candidate, options)
+        is_named = options.inference_engine_type != AUTO and _is_eligible(candidate, options)
         return (error if is_named else warning)(f"{where}: {caught}"), False
     took_s = time.monotonic() - started_s
     words = f"{where} starts in {took_s:.1f} s"
@@ -108,7 +108,7 @@ def _check_engine(
     return ok(words), True
 
 
-def _may_be_taken(candidate: Candidate, options: InstanceOptions) -> bool:
+def _is_eligible(candidate: Candidate, options: InstanceOptions) -> bool:
     """Whether the options allow the engine and precision."""
     named = (options.inference_engine_type, options.precision)
     return named[0] in (AUTO, candidate.engine_type) and named[1] in (AUTO, candidate.precision)
