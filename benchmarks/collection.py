@@ -100,7 +100,7 @@ def write(path: Path, texts: Iterable[tuple[str, str]]) -> int:
 
 
 def index(source: Path, output: Path, text_bytes: int) -> tuple[Indexed, Collection]:
-    """Makes a collection in a process of its own, and opens it."""
+    """Makes a collection in a separate process, and opens it."""
     code = f"{INDEX}\nimport pathlib, re\n{PEAK}\nsys.exit(code)"
     began_s = time.perf_counter()
     command = [sys.executable, "-c", code, str(source), "--output", str(output)]

@@ -6,7 +6,7 @@
 The collection has the paragraphs of all files. Exact match and F1 are those of the questions of
 `--questions_file`, with 1, 5, 10 and 20 passages read, compared with those with each question's own
 paragraph; with the search's score as a prior and without it. The same questions, asked of a
-collection without their file, have no answer: how many are told so. Last, latency and throughput of
+collection without their file, have no answer: how many get none. Last, latency and throughput of
 a closed loop.
 """
 
@@ -193,8 +193,9 @@ def run(
     with serving(without_prior(flags.model, folder), folder, collections) as server:
         raw["without_prior"] = plain = qualities(server, questions, "all")
     section.say(table(gold, {"with the search's score": found, "without it": plain}))
-    told = [[f"{depth} passages", absent[str(depth)]["unknown"]] for depth in DEPTHS]
-    section.say(markdown(["read, of a collection without an answer", "told so, %"], told))
+    correct = [[f"{depth} passages", absent[str(depth)]["unknown"]] for depth in DEPTHS]
+    header = ["read, of a collection without an answer", "no answer, rightly, %"]
+    section.say(markdown(header, correct))
     if isinstance(rows := raw.get("timed"), list):
         header = ["clients", "answers/s", "p50 ms", "p99 ms", "failed"]
         section.say(markdown(header, [list(row.values()) for row in rows]))

@@ -128,7 +128,7 @@ def summary(asked: Sequence[Asked]) -> dict[str, float]:
         "exact": (asked, lambda one: exact_match(one.found, one.question.answers)),
         "f1": (asked, lambda one: _f1(one, one.found)),
         "given_up": (having, lambda one: not one.found),
-        "told_none": (without, lambda one: not one.found),
+        "no_answer_right": (without, lambda one: not one.found),
         "section_f1": (having, lambda one: _f1(one, one.read)),
         "section_forced_f1": (having, lambda one: _f1(one, one.forced)),
         "section_given_up": (having, lambda one: not one.read),
@@ -149,7 +149,8 @@ def _f1(one: Asked, answer: str) -> float:
 def table(groups: Mapping[str, Sequence[Asked]]) -> str:
     """A line for each group of questions."""
     names = {
-        "right": "right, %", "f1": "F1", "given_up": "given up, %", "told_none": "told none, %",
+        "right": "right, %", "f1": "F1", "given_up": "given up, %",
+        "no_answer_right": "no answer, rightly, %",
         "in_1": "in 1 passage, %", "in_5": "in 5", "in_10": "in 10",
         "section_f1": "F1, section given", "section_forced_f1": "may not abstain",
     }  # fmt: skip

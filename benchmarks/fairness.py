@@ -96,11 +96,11 @@ def greedy(port: int, texts: Texts, duration_s: float) -> list[float]:
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(ask_all_the_time)
         try:
-            beside_ms = p50_ms(single)
+            loaded_ms = p50_ms(single)
         finally:
             is_over.set()
         asking.result()
-    return [quiet_ms, beside_ms]
+    return [quiet_ms, loaded_ms]
 
 
 def whole_text(port: int, texts: Texts) -> float:
@@ -159,9 +159,9 @@ def print_greedy(flags: argparse.Namespace, texts: Texts) -> None:
     for name, (checkout, model) in [*checkouts_of(flags).items()] * 2:
         with running_server(model, *EXACT_ENGINE, *FLAGS, root=checkout) as server:
             p50_ms(plan(server.port, texts.short, 2, 1.5))
-            quiet_ms, beside_ms = greedy(server.port, texts, 2.0 if flags.quick else 8.0)
-        ratio = beside_ms / quiet_ms
-        print(f"{name}: {quiet_ms:.0f} ms alone, {beside_ms:.0f} ms beside it, {ratio:.2f}")
+            quiet_ms, loaded_ms = greedy(server.port, texts, 2.0 if flags.quick else 8.0)
+        ratio = loaded_ms / quiet_ms
+        print(f"{name}: {quiet_ms:.0f} ms alone, {loaded_ms:.0f} ms with it, {ratio:.2f}")
 
 
 def report(section: Section, name: str, figures: dict[str, Any]) -> None:
@@ -174,14 +174,14 @@ def report(section: Section, name: str, figures: dict[str, Any]) -> None:
         rows.append([mixed, f"{short_ms:.0f}", f"{long_ms:.0f}", f"{ratio:.1f}", f"{of_costs:.2f}"])
     head = ["mix", "short p50, ms", "long p50, ms", "long / short", "of costs"]
     section.say(f"**{name}**\n\n" + markdown(head, rows))
-    quiet_ms, beside_ms = figures["greedy"]
+    quiet_ms, loaded_ms = figures["greedy"]
     whole = [
         f"{len(times_s)} {code} after {min(times_s):.1f} to {max(times_s):.1f} s"
         for code, times_s in figures["twenty whole texts"].items()
     ]
     section.say(
-        f"Three single clients: {quiet_ms:.0f} ms alone, {beside_ms:.0f} ms beside one with "
-        f"{GREEDY_IN_FLIGHT} in flight ({beside_ms / quiet_ms:.2f}; a fair share is 4/3). A text "
+        f"Three single clients: {quiet_ms:.0f} ms alone, {loaded_ms:.0f} ms with one that has "
+        f"{GREEDY_IN_FLIGHT} in flight ({loaded_ms / quiet_ms:.2f}; a fair share is 4/3). A text "
         f"of {WHOLE_CHARS:,} characters: {figures['one whole text on one']:.1f} s on one instance, "
         f"{figures['one whole text on two']:.1f} s on two. {NUM_WHOLE} of them at once: "
         f"{'; '.join(whole)}."

@@ -28,11 +28,11 @@ from pathlib import Path
 
 from benchmarks.frame_cost import costliest
 from benchmarks.machine import load_average, machine
-from harness.crowd import beside_a_crowd
+from harness.crowd import alone_and_in_crowd
 from harness.disturbances import kill_workers, load_during, reload_at_random
 from harness.file_run import Run, asked_of, run_with_stops
 from harness.frames import frame
-from harness.load import QuietAnswers, beside, offer, report_of
+from harness.load import QuietAnswers, offer, report_of, under_load
 from harness.server import EXACT_ENGINE, INSTANT, running_server
 from qa_service.programs.load.report import Report
 from qa_service.server.models.options import DEFAULT_MODEL
@@ -88,7 +88,7 @@ def swaps(flags: argparse.Namespace, server_flags: list[str]) -> Errors:
         with running_server(model, *EXACT_ENGINE, *server_flags, "--config", str(file)) as server:
             answers = QuietAnswers(server.port)
             quiet = report_of(answers.plan(flags.num_clients, flags.duration_s))
-            with beside(answers.plan(flags.num_clients, LIMIT_S)) as samples:
+            with under_load(answers.plan(flags.num_clients, LIMIT_S)) as samples:
                 for number in range(flags.num_swaps):
                     name_version(2 - number % 2)
                     server.signal(signal.SIGHUP)
@@ -99,10 +99,10 @@ def swaps(flags: argparse.Namespace, server_flags: list[str]) -> Errors:
 def slow_clients(flags: argparse.Namespace, server_flags: list[str]) -> Errors:
     """Hundreds send a byte a second, and one never reads."""
     with running_server(flags.model, *EXACT_ENGINE, *server_flags) as server:
-        crowd = beside_a_crowd(server, flags.num_clients, flags.num_slow, flags.duration_s)
+        crowd = alone_and_in_crowd(server, flags.num_clients, flags.num_slow, flags.duration_s)
         quiet, crowded, num_cut_off = asyncio.run(crowd)
     print(f"slow clients cut off: {num_cut_off}")
-    return compare(quiet, f"beside {flags.num_slow} slow clients", crowded)
+    return compare(quiet, f"with {flags.num_slow} slow clients", crowded)
 
 
 def costly_frames(flags: argparse.Namespace, server_flags: list[str]) -> Errors:
@@ -124,7 +124,9 @@ def costly_frames(flags: argparse.Namespace, server_flags: list[str]) -> Errors:
             return quiet, report
 
         quiet, report = asyncio.run(measure())
-    return compare(quiet, f"beside one with {name}, {len(body)} bytes, {cost_ms:.2f} ms", report)
+    return compare(
+        quiet, f"with one that sends {name}, {len(body)} bytes, {cost_ms:.2f} ms", report
+    )
 
 
 async def send_without_end(port: int, costly: bytes) -> None:

@@ -113,22 +113,24 @@ def interactive(
     jobs = (make_job(f"m{body['id']}", body) for body in bodies(num_jobs))
     asyncio.run(publish_unconfirmed(url, queues.jobs, jobs))
     for prefetch in prefetches:
-        beside_jobs(url, server, queues, count, prefetch)
+        compare_latency(url, server, queues, count, prefetch)
 
 
-def beside_jobs(url: str, server: RunningServer, queues: Queues, count: int, prefetch: int) -> None:
+def compare_latency(
+    url: str, server: RunningServer, queues: Queues, count: int, prefetch: int
+) -> None:
     quiet = latencies_ms(server, count)
     gateway = RunningGateway(url, server.port, queues, f"--prefetch={prefetch}")
     try:
         gateway.wait_for_log("taking jobs")
-        beside = latencies_ms(server, count)
+        loaded = latencies_ms(server, count)
         left = asyncio.run(depth(url, queues.jobs))
     finally:
         gateway.close()  # jobs are left over: it would do them first
-    for name, values in (("alone", quiet), (f"beside {left} jobs, --prefetch {prefetch}", beside)):
+    for name, values in (("alone", quiet), (f"with {left} jobs, --prefetch {prefetch}", loaded)):
         p50_ms, p99_ms = (percentile(values, percent) for percent in (50, 99))
         print(f"one client {name}: p50 {p50_ms:.1f} ms, p99 {p99_ms:.1f} ms")
-    print(f"p99 beside / alone: {percentile(beside, 99) / percentile(quiet, 99):.2f}")
+    print(f"p99 with jobs / alone: {percentile(loaded, 99) / percentile(quiet, 99):.2f}")
 
 
 def main() -> int:

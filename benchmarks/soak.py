@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from harness.frames import frame, receive
 from harness.live_fuzz import ENDLESS_S, fuzz_connection
-from harness.load import QuietAnswers, beside
+from harness.load import QuietAnswers, under_load
 from harness.mutate import Mutator
 from harness.process import MIB, num_descriptors, rss_bytes
 from harness.questions import ANSWER, ASK
@@ -71,7 +71,7 @@ class Soak:
     async def run(self, rate_per_s: float, duration_s: float, interval_s: float) -> None:
         """Loads the server for the duration, and takes a line each interval."""
         plan = self._answers.plan(STEADY_CLIENTS, ENDLESS_S, rate_per_s=rate_per_s)
-        with beside(plan) as samples:
+        with under_load(plan) as samples:
             tasks = [asyncio.create_task(task) for task in (self._visit(), self._send_garbage())]
             await asyncio.sleep(min(WARMUP_S, duration_s / 10))
             self._close_interval(samples)

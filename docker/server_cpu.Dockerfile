@@ -41,7 +41,7 @@ RUN groupadd --gid 10001 qa \
 WORKDIR /app
 COPY --from=prepare /opt/serve /opt/serve
 COPY --from=prepare /app/saved_models saved_models
-# The server writes only what batches cost beside a model: compose.yaml has a volume for it.
+# The server writes only what batches cost, in a model's folder: compose.yaml has a volume for it.
 RUN for model in saved_models/*/; do install -d -o qa -g qa "${model}costs"; done
 ENV ORT_DISABLE_TELEMETRY=1 PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001

@@ -43,7 +43,7 @@ async def never_read(port: int) -> None:
         writer.close()
 
 
-async def beside_a_crowd(
+async def alone_and_in_crowd(
     server: RunningServer, num_honest: int, num_slow: int, duration_s: float
 ) -> tuple[Report, Report, int]:
     """Asks with a few honest clients, first alone and then with the crowd.

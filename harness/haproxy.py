@@ -27,7 +27,7 @@ def config_for_http() -> str:
 
 
 class Balancer(LoggingProcess):
-    """HAProxy on a port of its own, before three servers on these ports.
+    """HAProxy on a separate port, before three servers on these ports.
 
     Args:
         config: Another configuration than deploy/haproxy.cfg.

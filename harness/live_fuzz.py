@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 
 from harness.frames import PREFIX, frame
-from harness.load import QuietAnswers, beside, report_of
+from harness.load import QuietAnswers, report_of, under_load
 from harness.mutate import Mutator, check_json, has_reply
 from harness.process import GIVE_UP_S, Growth
 from harness.server import RunningServer
@@ -46,7 +46,7 @@ class FuzzReport:
         return (
             f"{self.num_frames} frames in {self.duration_s:.1f} s, {self.num_replies} replies; "
             f"{self.growth}\nhonest clients alone\n{self.quiet}\n"
-            f"honest clients beside the fuzzers\n{self.honest}"
+            f"honest clients during the fuzzing\n{self.honest}"
         )
 
 
@@ -63,7 +63,7 @@ async def fuzz_server(
     ]
     await fuzz_connection(server.port, shares[0][0], b"", 0)  # what fills up once is full now
     growth = Growth(server.process.pid)
-    with beside(answers.plan(HONEST_CLIENTS, ENDLESS_S)) as honest:
+    with under_load(answers.plan(HONEST_CLIENTS, ENDLESS_S)) as honest:
         started_s = time.perf_counter()
         num_replies = await asyncio.gather(
             *(fuzz_connections(server.port, share, mutator, pause_s) for share in shares)

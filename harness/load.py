@@ -74,7 +74,7 @@ def offer(
 
 
 @contextmanager
-def beside(plan: LoadPlan) -> Iterator[list[Sample]]:
+def under_load(plan: LoadPlan) -> Iterator[list[Sample]]:
     """Makes a load for the time of the block, in a thread; fills the list.
 
     Of the requests in flight at the end of the block it counts only those that a server left

@@ -79,7 +79,7 @@ def _quotas(root: Path) -> Iterator[float]:
 
 
 def _quota_of(folder: Path) -> float | None:
-    """The CPUs that a cgroup grants by its own files; None without a quota."""
+    """The CPUs that a cgroup grants by its files; None without a quota."""
     try:
         if (folder / "cpu.max").exists():
             quota, period = (folder / "cpu.max").read_text().split()

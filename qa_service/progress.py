@@ -21,7 +21,7 @@ def progress_bar(**options: Any) -> tqdm:  # noqa: ANN401 - tqdm's
 
 
 class _Lines:
-    """A stream on which what would overwrite a line is a line of its own."""
+    """A stream on which what would overwrite a line is a separate line."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -37,7 +37,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def builtin_model() -> Path:
     """The built-in model with its int8 file; what is there already is kept.
 
-    It is made whole at once: other tests may run beside this one, on the same folder. Its engines
+    It is made whole at once: other tests may use the same folder meanwhile. Its engines
     are measured here, if they have not been on this machine, so that servers side by side do not.
     """
     model = prepare(PrepareArgs(output_dir=ROOT / "saved_models", precision="int8"))

@@ -145,7 +145,7 @@ def _dev_questions(run: RunConfig) -> list[SquadQuestion]:
 def _finish(
     model: nn.Module, dev: Sequence[SquadQuestion], run: RunConfig, facts: Metrics
 ) -> Metrics:
-    """Writes the adapter, then its metrics beside it."""
+    """Writes the adapter, then its metrics into the same folder."""
     assert isinstance(model, PeftModel)
     save_adapter(model, run.output_dir)
     metrics = {"questions": len(dev), **_measured(model, dev, run), **facts}

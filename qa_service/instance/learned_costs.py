@@ -149,8 +149,8 @@ class LearnedCosts:
     def _doubts(self) -> FloatArray:
         """Each cell's uncertainty relative to a row alone, as standard deviations."""
         variances = self._covariance.diagonal()
-        beside = self._covariance[np.arange(len(self._firsts)), self._firsts]
-        return np.sqrt(np.maximum(0.0, variances + variances[self._firsts] - 2 * beside))
+        covariances = self._covariance[np.arange(len(self._firsts)), self._firsts]
+        return np.sqrt(np.maximum(0.0, variances + variances[self._firsts] - 2 * covariances))
 
 
 def _apart(

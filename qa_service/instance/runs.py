@@ -173,22 +173,22 @@ def answer_in_turn(
 def answer_overlapped(
     reader: TaskReader[E, S], channel: WorkerChannel, self_test: SelfTest | None = None
 ) -> None:
-    """The same, with tokenizing and reading in threads of their own; the model runs in this one.
+    """The same, with tokenizing and reading in separate threads; the model runs in this one.
 
     Raises:
         EngineFaultError: The engine cannot be believed; the batches before it have their results.
         OSError: The loop's end was closed while results were being sent.
     """
-    beside_model = threading.Lock()
+    off_model = threading.Lock()
 
     def finish(job: Job[E, S]) -> None:
-        with beside_model:
+        with off_model:
             results = job.results()
         channel.send(results)
 
     with ThreadPoolExecutor(1, "reading") as reading:
         sent: Future[None] | None = None
-        for job in _received_ahead(reader, channel, self_test, beside_model):
+        for job in _received_ahead(reader, channel, self_test, off_model):
             job.score()
             if sent:
                 sent.result()
@@ -212,19 +212,19 @@ def _received_ahead(
     reader: TaskReader[E, S],
     channel: WorkerChannel,
     self_test: SelfTest | None,
-    beside_model: threading.Lock,
+    off_model: threading.Lock,
 ) -> Iterator[Job[E, S]]:
-    """Receives and tokenizes the next batches in a thread of its own.
+    """Receives and tokenizes the next batches in a separate thread.
 
     Args:
-        beside_model: Held while it tokenizes.
+        off_model: The lock for work outside the model; held while it tokenizes.
     """
     encoded: SimpleQueue[Job[E, S] | None] = SimpleQueue()
 
     def receive() -> None:
         try:
             for job in _received(reader, channel, self_test):
-                with beside_model:
+                with off_model:
                     job.encode()
                 encoded.put(job)
         finally:

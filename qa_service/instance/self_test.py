@@ -123,7 +123,7 @@ class SelfTest:
         self._compare(members, where, logits)
 
     def _check_spans(self) -> None:
-        """Compares the best spans that the engine chooses with those of its own logits."""
+        """Compares the best spans that the engine chooses with those of its logits."""
         config = self._manifest.reading
         for row in self._rows:
             window = as_window(row)
@@ -137,14 +137,14 @@ class SelfTest:
             if not difference <= 4 * self._tolerances(row.name) / config.temperature:
                 raise WrongAnswerError(
                     f"{self._name} computes wrongly: asked {_asked(row, 'for its spans')}, it "
-                    f"scored the best {theirs:.4g}, where its own logits give {ours:.4g}; the "
+                    f"scored the best {theirs:.4g}, where its logits give {ours:.4g}; the "
                     f"largest difference is {difference:.3g}"
                 )
 
     def _attempt(self, members: Sequence[KnownRow], where: str, run: Callable[[], Any]) -> Any:  # noqa: ANN401 - what `run` returns
         try:
             return run()
-        except Exception as error:  # an engine's library raises classes of its own
+        except Exception as error:  # an engine's library may raise anything
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             asked = _asked(members[0], where)
             raise WrongAnswerError(f"{self._name} cannot run {asked}: {reason}") from error

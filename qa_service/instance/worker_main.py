@@ -215,7 +215,7 @@ def _check_fingerprint(model_dir: Path, expected: str) -> str:
 
 @contextlib.contextmanager
 def _running_model(name: str) -> Iterator[None]:
-    """Makes a `SetupError` of any error: an engine's libraries raise classes of their own."""
+    """Makes a `SetupError` of any error: an engine's libraries may raise anything."""
     try:
         yield
     except (SetupError, ImportError):

@@ -5,7 +5,7 @@ Callbacks may not block or take long. A signal only writes its number into the w
 
     each round: ready sockets ▸ call_soon ▸ timers ▸ on_mark, if marked ▸ after_each
 
-What may block, as a file on a mount that hangs may, runs in a thread of its own (`run_in_thread`).
+What may block, as a file on a mount that hangs may, runs in a separate thread (`run_in_thread`).
 
 The process may have been stopped (SIGSTOP), its machine suspended or moved. Then time has passed in
 which it could not look at its sockets: they are looked at once more before the timers run, so that

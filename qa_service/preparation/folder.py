@@ -28,7 +28,7 @@ def locked(target: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     Raises:
         SetupError: The folder's parent is not writable.
     """
-    lock = FileLock(_beside(target, "lock"))
+    lock = FileLock(_sibling(target, "lock"))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(blocking=False)
@@ -50,7 +50,7 @@ def replacing(target: Path) -> Iterator[Path]:
 
     Only for the holder of the target's lock.
     """
-    new, old = _beside(target, "new"), _beside(target, "old")
+    new, old = _sibling(target, "new"), _sibling(target, "old")
     new.mkdir()
     try:
         yield new
@@ -72,12 +72,12 @@ def _carry_over(target: Path, new: Path) -> None:
 
 
 def _clear_up(target: Path) -> None:
-    old = _beside(target, "old")
+    old = _sibling(target, "old")
     if old.exists() and not target.exists():
         old.rename(target)  # the run died between its two renames
-    for leftover in (old, _beside(target, "new")):
+    for leftover in (old, _sibling(target, "new")):
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _beside(target: Path, suffix: str) -> Path:
+def _sibling(target: Path, suffix: str) -> Path:
     return target.parent / f".{target.name}.{suffix}"

@@ -144,7 +144,7 @@ def differences(
             try:
                 engine = make_engine(engine_type, model_dir, manifest, config)
                 found[name] = _differences(known, model_dir, manifest, engine, num_compared)
-            except Exception as error:  # engines' libraries raise classes of their own
+            except Exception as error:  # engines' libraries may raise anything
                 logger.info("%s cannot run this model: %s", name, first_line(error))
     return found
 

@@ -149,10 +149,10 @@ def _base_dir(adapter: Path) -> Path:
     """Finds the encoder that an adapter names."""
     try:
         base = json.loads((adapter / _ADAPTER_CONFIG).read_bytes())["base_model_name_or_path"]
-        beside = adapter.parent / base
+        sibling = adapter.parent / base
     except (ValueError, LookupError, TypeError) as error:
         raise SetupError(f"{adapter / _ADAPTER_CONFIG} cannot be read: {error!r}") from None
-    return base_dir(str(beside) if beside.is_dir() else base)
+    return base_dir(str(sibling) if sibling.is_dir() else base)
 
 
 def _fetched(model_id: str) -> Path:

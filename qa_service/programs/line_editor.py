@@ -29,7 +29,7 @@ _PASTE_PAUSE_S = 0.02
 
 
 class LineEditor:
-    """Reads entries at named prompts; each prompt recalls its own earlier entries."""
+    """Reads entries at named prompts; each prompt recalls its earlier entries."""
 
     def __init__(self) -> None:
         self._histories: dict[str, list[str]] = {}

@@ -102,7 +102,7 @@ def _session(path: Path, num_threads: int) -> onnxruntime.InferenceSession:
             providers=["CPUExecutionProvider"],
             disabled_optimizers=["SkipLayerNormFusion"],
         )
-    except Exception as error:  # onnxruntime raises classes of its own C++ module
+    except Exception as error:  # onnxruntime raises its C++ module's classes
         reason = " ".join(str(error).split())
         raise SetupError(f"ONNX Runtime cannot load {path}: {reason}") from None
 

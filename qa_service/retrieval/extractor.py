@@ -1,4 +1,4 @@
-"""Reads files in a process of its own; starts another process if a file kills it."""
+"""Reads files in a separate process; starts another process if a file kills it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ INDEX = "index-"
 
 
 class IndexSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What an index is made with; another of any of these is another index.
+    """Index settings; changing one means rebuilding.
 
     Attributes:
         language: Whose stems words are reduced to; "none" for the words as they are.

@@ -1,6 +1,6 @@
 """The messages between the loop and a search process: msgpack in frames, typed at both ends.
 
-loop ──Ask──▶ search process       any number, each with a number of its own
+loop ──Ask──▶ search process       any number, each with a number
 loop ◀──Reply── search process     one for each, with its number
 
 Paths and reasons cross here; a client is shown neither.

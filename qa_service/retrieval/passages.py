@@ -155,7 +155,7 @@ def _spans(text: str, block: Place, max_tokens: int) -> Iterable[tuple[int, int,
 
 
 class _Cutter:
-    """Collects a section's pieces; holds back one passage, which what is left may join."""
+    """Collects a section's pieces; keeps the last passage open for a short remainder."""
 
     def __init__(self, heading: str, passage_tokens: int) -> None:
         self._heading = heading

@@ -1,6 +1,6 @@
 """The server's configuration: the rooms' options as one tree, from the flags and from a file.
 
-Each room says what can be set about it in a struct of its own; `ServerConfig` has one field for
+Each room says what can be set about it in a struct; `ServerConfig` has one field for
 each. From that tree come the flags, `--help`, the file's tables, what `--print_config` prints, and
 the tables of docs/CONFIGURATION.md (`python -m qa_service.server.config` prints those).
 """

@@ -223,7 +223,7 @@ class QaServer:
             raise self._failure
 
     def stop(self) -> None:
-        """Drains: takes no new work, answers what it has, and ends. Asked twice, ends now."""
+        """Drains: takes no new work, answers what it has, and ends; a second call ends at once."""
         is_asked = any(connection.is_busy for connection in self._connections)
         if self._phase is _Phase.SERVING:
             self._drain_after(self.config.server.drain_delay_ms / 1e3)
@@ -233,7 +233,7 @@ class QaServer:
             self._end_now()
 
     def _drain_after(self, delay_s: float) -> None:
-        """Drains; before, it serves on for a while, in which its health says that it is to end."""
+        """Reports not ready for a while, then drains."""
         waiting = sum(version.queue_length for version in self.catalog.versions)
         logger.info("draining: %d waiting", waiting)
         self._phase = _Phase.DRAINING
@@ -253,7 +253,7 @@ class QaServer:
         self._gateway.program.close()
 
     def reload(self) -> None:
-        """Reads everything again; what serves goes on until what takes its place can."""
+        """Reloads; old versions serve until replacements are ready."""
         if self._phase is _Phase.SERVING:
             self._credentials.reload()
             self._deployment.reload()

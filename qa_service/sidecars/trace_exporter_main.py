@@ -74,7 +74,7 @@ class LastFault(logging.Handler):
 
 
 def convert(trace: Trace, resource: Resource) -> Iterator[ReadableSpan]:
-    """Converts a request's trace to the SDK's spans, each with an id of its own."""
+    """Converts a request's trace to the SDK's spans, each with a new id."""
     trace_id, parent_id = int(trace.trace_id, 16), int(trace.parent_id or "0", 16)
     caller = SpanContext(trace_id, parent_id, is_remote=True) if parent_id else None
     # Compared for each trace, since the wall clock may be set.

@@ -119,7 +119,7 @@ class FrameCodec:
         return {"network.protocol.name": "qa-frames"}
 
     def take_cancelled(self) -> Sequence[Request]:
-        """None: every request has its own answer."""
+        """None: every request has an answer."""
         return ()
 
     def encode_rejection(self, rejected: RejectedError) -> bytearray:

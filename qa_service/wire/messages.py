@@ -155,7 +155,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Withdraws the request in flight that has this id; it has no reply of its own."""
+    """Withdraws the request in flight that has this id; a cancel itself gets no reply."""
 
     id_json: bytes
 

@@ -1,4 +1,4 @@
-"""Requests that make a worker of `faulty_server` misbehave, and those beside them."""
+"""Requests that make a worker of `faulty_server` misbehave, and the requests sent with them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def send_one_batch(server: RunningServer, sock: socket.socket, *requests: dict) 
     assert receive(sock)["id"] == "first"
 
 
-def error_beside_neighbours(server: RunningServer, sock: socket.socket, marker: str) -> dict:
+def error_among_neighbours(server: RunningServer, sock: socket.socket, marker: str) -> dict:
     """The error of a request in a batch with six that do not misbehave, and are answered."""
     neighbours = [{"id": i, **ASK} for i in range(6)]
     send_one_batch(server, sock, *neighbours[:3], marked(marker, "guilty"), *neighbours[3:])

@@ -164,8 +164,8 @@ class TestStart:
     @pytest.mark.parametrize(
         ("host", "with_token", "words"),
         [
-            ("0.0.0.0", False, "anyone who can reach 0.0.0.0"),
-            ("0.0.0.0", True, "tokens come to 0.0.0.0 in clear"),
+            ("0.0.0.0", False, "0.0.0.0 is open to anyone"),
+            ("0.0.0.0", True, "tokens are sent to 0.0.0.0 unencrypted"),
             ("127.0.0.1", False, ""),
         ],
     )

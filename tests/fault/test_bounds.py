@@ -1,4 +1,4 @@
-"""What is bounded stays so: memory whatever clients do, and others' service beside the slow."""
+"""What is bounded stays so: memory whatever clients do, and others' service while some are slow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 
 import pytest
 
-from harness.crowd import beside_a_crowd
+from harness.crowd import alone_and_in_crowd
 from harness.frames import frame, receive
 from harness.load import QuietAnswers, assert_all_right, offer, report_of
 from harness.memory import bound_bytes
@@ -36,7 +36,7 @@ SMALL_FLAGS = [word for name, bound in SMALL.items() for word in (f"--{name}", s
 def test_500_slow_clients_and_one_that_never_reads_do_not_delay_honest_ones(builtin_model):
     """For the figures, `python -m benchmarks.fault slow_clients`: here others may be running."""
     with running_server(builtin_model, *EXACT_ENGINE) as server:
-        crowd = beside_a_crowd(server, num_honest=10, num_slow=500, duration_s=3)
+        crowd = alone_and_in_crowd(server, num_honest=10, num_slow=500, duration_s=3)
         quiet, crowded, num_cut_off = asyncio.run(crowd)
     print(f"\nalone\n{quiet}\nin the crowd\n{crowded}")
     assert num_cut_off == 0

@@ -12,7 +12,7 @@ from http.client import HTTPConnection
 import pytest
 
 from harness.frames import frame, receive
-from harness.load import QuietAnswers, assert_all_right, beside
+from harness.load import QuietAnswers, assert_all_right, under_load
 from harness.process import GIVE_UP_S, held_still, num_descriptors, wait_until
 from harness.questions import ANSWER, ASK, FIRST_WORD
 from harness.server import EXACT_ENGINE, FIXED_ENGINE, INSTANT, running_server
@@ -29,7 +29,7 @@ def test_reloads_at_random_moments_fail_no_request(builtin_model):
     moments = random.Random(5)
     with (
         running_server(builtin_model, *EXACT_ENGINE) as server,
-        beside(QuietAnswers(server.port).plan(20, duration_s=GIVE_UP_S)) as samples,
+        under_load(QuietAnswers(server.port).plan(20, duration_s=GIVE_UP_S)) as samples,
     ):
         for number in range(1, NUM_RELOADS + 1):
             server.signal(signal.SIGHUP)
@@ -106,7 +106,7 @@ def test_a_stop_under_load_leaves_no_accepted_request_unanswered(builtin_model):
     """A request that comes too late is told so, or its connection is closed unread."""
     with (
         running_server(builtin_model, *EXACT_ENGINE) as server,
-        beside(QuietAnswers(server.port).plan(30, duration_s=GIVE_UP_S)) as samples,
+        under_load(QuietAnswers(server.port).plan(30, duration_s=GIVE_UP_S)) as samples,
     ):
         wait_until(lambda: len(samples) >= 100)  # the load is in a thread
         stopped_s = time.perf_counter()

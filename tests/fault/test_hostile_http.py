@@ -36,7 +36,7 @@ def hasty_server(builtin_model):
 
 @pytest.fixture
 def neighbour(server):
-    """Frames beside it; nothing that happens may touch them."""
+    """Frames sent meanwhile; nothing that happens may touch them."""
     assert server.ask(**ASK)["answer"] == ANSWER
     yield
     assert server.ask(**ASK)["answer"] == ANSWER

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from harness.load import QuietAnswers, assert_all_right, beside
+from harness.load import QuietAnswers, assert_all_right, under_load
 from harness.models import ModelFile, copy_model, count_versions, states, write_manifest
 from harness.process import wait_until
 from harness.questions import ASK
@@ -243,7 +243,7 @@ def test_twenty_swaps_under_fifty_clients_fail_no_request(file, transition):
     keys = f'transition = "{transition}"'
     file.write(f"{keys}\nversions = [1]")
     with serving(file) as server:
-        with beside(QuietAnswers(server.port).plan(50, duration_s=300.0)) as samples:
+        with under_load(QuietAnswers(server.port).plan(50, duration_s=300.0)) as samples:
             for number in range(20):
                 file.apply(server, f"{keys}\nversions = [{2 - number % 2}]")
                 server.wait_for_log("the reloaded model serves", number + 1)

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from harness.load import QuietAnswers, assert_all_right, beside
+from harness.load import QuietAnswers, assert_all_right, under_load
 from harness.process import GIVE_UP_S, held_still, wait_until
 from harness.questions import ASK
 from harness.server import FIXED_ENGINE, RunningServer
@@ -58,14 +58,14 @@ def load_of(quiet: QuietAnswers, server: RunningServer, num_clients: int) -> Loa
 
 def test_a_ray_instance_gives_the_answers_of_a_local_one(server, quiet):
     wait_for_alive(server, 3)
-    with beside(load_of(quiet, server, 8)) as samples:
+    with under_load(load_of(quiet, server, 8)) as samples:
         wait_until(lambda: len(samples) >= 200)
     assert_all_right(Report.of(samples))
 
 
 def test_a_node_that_is_lost_costs_no_request(server, cluster, quiet):
     wait_for_alive(server, 3)
-    with beside(load_of(quiet, server, 50)) as samples:
+    with under_load(load_of(quiet, server, 50)) as samples:
         wait_until(lambda: len(samples) >= 50)
         cluster.remove(cluster.nodes[-1])
         wait_for_alive(server, 2)
@@ -79,7 +79,7 @@ def test_a_node_that_is_lost_costs_no_request(server, cluster, quiet):
 def test_a_node_that_hangs_gives_its_requests_back(server, cluster, quiet):
     wait_for_alive(server, 3)
     node = cluster.nodes[0]
-    with beside(load_of(quiet, server, 50)) as samples:
+    with under_load(load_of(quiet, server, 50)) as samples:
         wait_until(lambda: len(samples) >= 50)
         with held_still([*actor_pids(node), raylet_pid(node)]):
             wait_for_alive(server, 2)

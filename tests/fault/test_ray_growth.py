@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.load import QuietAnswers, assert_all_right, beside
+from harness.load import QuietAnswers, assert_all_right, under_load
 from harness.models import copy_model
 from harness.process import GIVE_UP_S
 from harness.questions import ANSWER, ASK
@@ -94,7 +94,7 @@ def test_ray_instances_grow_with_queued_work_and_shrink_when_idle(builtin_model,
     quiet = QuietAnswers(server.port)
     question_s = (time.monotonic() - began_s) / len(quiet.questions)
     clients = min(MAX_CLIENTS, round(WAITING_S / question_s))
-    with beside(quiet.plan(clients, GIVE_UP_S)) as samples:
+    with under_load(quiet.plan(clients, GIVE_UP_S)) as samples:
         server.wait_for_log("instances on Ray")
         cluster.nodes += [cluster.add_node(), cluster.add_node()]
         wait_for_alive(server, 3)

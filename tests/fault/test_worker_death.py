@@ -9,12 +9,12 @@ from contextlib import ExitStack
 import pytest
 
 from harness.frames import frame
-from harness.load import QuietAnswers, assert_all_right, beside
+from harness.load import QuietAnswers, assert_all_right, under_load
 from harness.process import GIVE_UP_S, num_descriptors, wait_until
 from harness.questions import ASK, FIRST_WORD
 from harness.server import FIXED_ENGINE, INSTANT, running_server
 from qa_service.programs.load.report import Report
-from tests.fault.faults import ONE_SESSION, error_beside_neighbours, marked, replies_by_id, stopped
+from tests.fault.faults import ONE_SESSION, error_among_neighbours, marked, replies_by_id, stopped
 from tests.integration.test_health import query
 
 NUM_KILLS = 4
@@ -31,7 +31,7 @@ def test_workers_killed_one_after_another_under_fifty_clients(builtin_model):
     # The fastest engine is measured again for each bound on batches.
     with running_server(builtin_model, *FIXED_ENGINE, "--max_batch_size", "2") as server:
         num_ready = server.log.count("is ready")
-        with beside(QuietAnswers(server.port).plan(50, GIVE_UP_S)) as samples:
+        with under_load(QuietAnswers(server.port).plan(50, GIVE_UP_S)) as samples:
             for number in range(1, NUM_KILLS + 1):
                 before = len(samples)
                 wait_until(lambda before=before: len(samples) - before >= 100)
@@ -45,7 +45,7 @@ def test_workers_killed_one_after_another_under_fifty_clients(builtin_model):
 @pytest.mark.parametrize("marker", DEADLY)
 def test_a_request_that_kills_three_workers_fails_alone(faulty_server, marker):
     with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
-        guilty = error_beside_neighbours(server, sock, marker)
+        guilty = error_among_neighbours(server, sock, marker)
         assert (guilty["code"], guilty["retryable"]) == ("worker_crashed", False)
         assert server.log.count("it held 7 requests") == 1
         assert server.log.count("it held 1 request") == 2
@@ -54,7 +54,7 @@ def test_a_request_that_kills_three_workers_fails_alone(faulty_server, marker):
 
 def test_a_workers_death_is_noticed_while_a_fork_of_it_lives(faulty_server):
     with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
-        guilty = error_beside_neighbours(server, sock, "!!fork!!")
+        guilty = error_among_neighbours(server, sock, "!!fork!!")
         assert guilty["code"] == "worker_crashed"
         forks = [int(pid) for pid in re.findall(r"forked (\d+)", server.log)]
         assert len(forks) == 3
@@ -82,7 +82,7 @@ def test_a_batch_queued_behind_a_request_that_kills_keeps_its_attempts(faulty_se
 def test_an_exception_fails_its_request_alone_and_costs_no_worker(faulty_server, marker):
     with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
         pids = server.worker_pids()
-        guilty = error_beside_neighbours(server, sock, marker)
+        guilty = error_among_neighbours(server, sock, marker)
         assert (guilty["code"], guilty["retryable"]) == ("internal_error", False)
         assert not any(words in guilty["message"] for words in ("asked", "Memory", "Error", "/"))
         assert server.worker_pids() == pids

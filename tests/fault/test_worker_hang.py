@@ -9,7 +9,7 @@ from harness.frames import frame, receive
 from harness.process import GIVE_UP_S
 from harness.questions import ANSWER, ASK, FIRST_WORD
 from harness.server import FIXED_ENGINE, RunningServer
-from tests.fault.faults import ONE_SESSION, error_beside_neighbours, marked, replies_by_id, stopped
+from tests.fault.faults import ONE_SESSION, error_among_neighbours, marked, replies_by_id, stopped
 
 READS_MODEL_ONNX = (*FIXED_ENGINE, *ONE_SESSION)
 """The engine that reads the file which is broken."""
@@ -21,7 +21,7 @@ def test_a_hung_worker_is_killed_and_its_neighbours_are_answered(faulty_server):
     """It hangs in C and holds the interpreter: nothing but SIGKILL ends it."""
     with faulty_server(*ONE_SESSION, *HASTY) as server, server.connect() as sock:
         (pid,) = server.worker_pids()
-        guilty = error_beside_neighbours(server, sock, "!!hang!!")
+        guilty = error_among_neighbours(server, sock, "!!hang!!")
         assert (guilty["code"], guilty["retryable"]) == ("worker_crashed", False)
         assert pid not in server.worker_pids()
         assert server.log.count("still busy after its time") == 3

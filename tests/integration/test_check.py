@@ -34,7 +34,7 @@ def found(text, level):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A model of no files, for all that is beside models."""
+    """A model of no files, for all checks but the model's."""
     folder = tmp_path_factory.mktemp("model")
     save_manifest(folder, make_manifest("m"))
     return folder

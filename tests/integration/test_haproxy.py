@@ -68,7 +68,7 @@ class Replicas:
 
 
 class Crowd:
-    """Clients in threads of their own, which ask until they are stopped.
+    """Clients in separate threads, which ask until they are stopped.
 
     Args:
         clients: Of each, what asks once and returns what came of it.

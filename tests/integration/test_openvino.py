@@ -50,7 +50,7 @@ from qa_service.instance.engines import EngineConfig, make_engine, static_shapes
 from qa_service.machine import resident_bytes, return_free_memory
 from qa_service.instance.model_folder.manifest import load_manifest
 
-static_shapes.LOWEST_PRIORITY = 0  # beside other tests, it takes minutes
+static_shapes.LOWEST_PRIORITY = 0  # with other tests running it takes minutes
 model, precision, room = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 config = EngineConfig(precision=precision, static_shapes_bytes=room)
 engine = make_engine("openvino", model, load_manifest(model), config)

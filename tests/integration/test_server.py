@@ -54,7 +54,7 @@ def neighbour(server):
 def test_the_cost_table_is_measured_once_and_kept(builtin_model, tmp_path):
     model = copy_model(builtin_model, tmp_path / "model", "costs")
     for is_measured in (True, False):
-        # No engines beside: one is measured that is known.
+        # No race of engines: one is measured that is known.
         with running_server(model, *ONE, *FIXED_ENGINE, "--cost_table", "auto") as running:
             assert running.ask(**ASK)["answer"]
             assert ("measuring what batches cost" in running.log) == is_measured

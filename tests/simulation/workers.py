@@ -304,7 +304,7 @@ class Process(Peer):
 
 
 def _segment_result(text, core, found, *, is_absent):
-    """What is found in a segment: the key if it starts in the core, beside what is improbable."""
+    """What is found in a segment: the key if it starts in the core, and improbable spans."""
     spans = [] if is_absent else [ScoredSpan(FILLER_LOG_SCORE, core[0], core[0] + 1)]
     if found and core[0] <= found[0] < core[1]:
         spans.insert(0, ScoredSpan(KEY_LOG_SCORE, *found))

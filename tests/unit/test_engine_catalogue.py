@@ -1,4 +1,4 @@
-"""The catalogue of engines, beside all that has to repeat a part of it."""
+"""The catalogue of engines agrees with all that has to repeat a part of it."""
 
 import re
 import tomllib

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class EngineConfig(InstanceOptions, frozen=True, kw_only=True):
     """How an instance runs its model: its options, none of them `auto`, and what its device adds.
 
-    The defaults are those of programs that run a model on a core of their own.
+    The defaults are those of programs that run a model on one core.
 
     Attributes:
         cuda_index: The GPU's number in the engine's process.

@@ -20,7 +20,7 @@ from qa_service.instance.engines.outputs import checked
 from qa_service.instance.model_folder.manifest import Manifest
 
 TEXT_MASK = "text_mask"
-"""Staged beside the model's inputs for an engine that chooses spans."""
+"""Staged with the model's inputs for an engine that chooses spans."""
 
 _GIVEN = ("input_ids", "attention_mask", "token_type_ids", TEXT_MASK)
 
@@ -41,7 +41,7 @@ class BucketGrid:
 
     Args:
         max_batch_tokens: Of two or more rows together, padding included.
-        may_pad: Whether rows may be padded; else every batch has a bucket of its own shape.
+        may_pad: Whether rows may be padded; else every batch has a bucket of exactly its shape.
 
     Attributes:
         most: The most rows and the most tokens of any bucket; no bucket may have both.

@@ -61,7 +61,7 @@ def open_session(
             disabled_optimizers=list(disabled_optimizers),
             enable_fallback=0,
         )
-    except Exception as error:  # onnxruntime raises classes of its own C++ module
+    except Exception as error:  # onnxruntime raises its C++ module's classes
         reason = str(error).strip().replace("\n", " ")
         raise SetupError(f"ONNX Runtime cannot load {path.name}: {reason}") from None
 

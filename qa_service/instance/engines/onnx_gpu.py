@@ -57,7 +57,7 @@ def tensorrt_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -
     """Loads a prepared model into the TensorRT provider.
 
     TensorRT compiles the graph for this GPU, which takes minutes, and keeps the result in a
-    folder beside the model; the next instance finds it there. Instances that start together take
+    folder next to the model; the next instance finds it there. Instances that start together take
     turns, so that one compiles for all.
 
     Raises:
@@ -257,7 +257,7 @@ class OnnxProgram(Program):
         ]
         outputs = [output.name for output in session.get_outputs()]
         self._unwritten = marked(*shape)
-        # Of memory of their own: on a CPU a value made from an array shares the array's.
+        # Copies: on a CPU a value made from an array shares the array's.
         self._outputs = [
             onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, *place)
             for _ in outputs

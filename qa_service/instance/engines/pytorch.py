@@ -38,7 +38,7 @@ from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _RUNS_BEFORE_CAPTURE = 3
 """Libraries choose kernels and allocate workspaces in their first runs; PyTorch's manual on CUDA
-graphs ("Whole-network capture") asks for some, on a stream of their own."""
+graphs ("Whole-network capture") asks for some, on a separate stream."""
 
 REPLAY_TOLERANCE = 0.05
 """A replay runs the same kernels; in half precision a sum may be in another order."""

@@ -22,10 +22,10 @@ logger = logging.getLogger(__name__)
 
 OFTEN = 16
 """Runs of a length before it is compiled: more than measuring a cost table makes of any length, and
-few beside the hundred after which a seventh of a run's time has paid for compiling."""
+few compared with the hundred after which a seventh of a run's time has paid for compiling."""
 
 LOWEST_PRIORITY = 19
-"""As a nice value; beside a worker's 10, the thread then has an eighth of a core."""
+"""As a nice value; with a worker at 10, the thread then has an eighth of a core."""
 
 Compiled = TypeVar("Compiled")
 
@@ -115,7 +115,7 @@ class StaticShapes(Generic[Compiled]):
 
     def _work(self) -> None:
         """Compiles lengths until there is no more, in the thread, which gives way to questions."""
-        # On Linux each thread has a priority of its own.
+        # On Linux each thread has a separate priority.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
         while tokens := self._next():
             self._add(tokens)

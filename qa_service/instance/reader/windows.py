@@ -65,7 +65,7 @@ class PairLayout:
     """Where a tokenizer puts special tokens around a question and a text.
 
     It is read from the tokenizer, so that BERT's `[CLS] q [SEP] t [SEP]` and RoBERTa's
-    `<s> q </s></s> t </s>` need no code of their own.
+    `<s> q </s></s> t </s>` need no further code.
 
     Attributes:
         prefix: Special tokens before the question: int64 [2, n], their ids and token types.

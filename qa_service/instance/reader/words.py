@@ -5,7 +5,7 @@ that a word has the same tokens in every text. The tokens of a text are joined f
 chunks, which are what is between spaces; a new chunk's are joined from those of its words. Only new
 words are tokenized. A text with many of them, and any text of another tokenizer, is tokenized
 whole. What is tokenized of a batch goes to the tokenizer at once: it gives up Python's lock, and on
-a GPU's instance has threads of its own.
+a GPU's instance has separate threads.
 """
 
 from __future__ import annotations

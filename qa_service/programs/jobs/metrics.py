@@ -1,4 +1,4 @@
-"""What the gateway counts, for Prometheus: the text format 0.0.4 on a port of its own."""
+"""What the gateway counts, for Prometheus: the text format 0.0.4 on a separate port."""
 
 from __future__ import annotations
 

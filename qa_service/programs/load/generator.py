@@ -186,7 +186,7 @@ class _ClosedLoop:
 
 
 class _Client:
-    """One client: a connection of its own, one question after another."""
+    """One client: one connection, one question after another."""
 
     def __init__(self, clients: _ClosedLoop) -> None:
         self._clients = clients

@@ -6,7 +6,7 @@
     python stress_test.py --collection handbook --questions_file questions.json
     python stress_test.py --sweep --sessions 1,2,4,8 --csv sweep.csv --plot sweep.png
 
-Each client has its own connection and asks one question after another (a closed loop). A
+Each client has one connection and asks one question after another (a closed loop). A
 latency is from just before a request is written to its reply's arrival; making the connection
 is not in it. With --rate, requests come at random moments whatever the server does (an open
 loop), and a latency is from the moment that a request was due.

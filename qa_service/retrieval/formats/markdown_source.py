@@ -1,6 +1,6 @@
 """Takes from Markdown what is for other programs: templates' tags, directives, attributes, imports.
 
-Dialects write their own things between the lines: Hugo's and Jekyll's tags, MkDocs' and Docusaurus'
+Dialects write further things between the lines: Hugo's and Jekyll's tags, MkDocs' and Docusaurus'
 boxes, MyST's directives, JSX. What is left of them is the text that they show, as plain Markdown.
 """
 

@@ -79,9 +79,8 @@ def warn_if_exposed(host: str, transport: Transport, authenticator: Authenticato
         return
     if not transport.is_encrypted and not authenticator.is_required:
         logger.warning(
-            "anyone who can reach %s may ask and read along: there is neither --tls_cert nor "
-            "--auth_token_file",
+            "no TLS, no tokens: %s is open to anyone (--tls_cert, --auth_token_file)",
             host,
         )
     elif not transport.is_encrypted:
-        logger.warning("tokens come to %s in clear: there is no --tls_cert", host)
+        logger.warning("tokens are sent to %s unencrypted: there is no --tls_cert", host)

@@ -16,7 +16,7 @@ from qa_service.server.instances.process import ProcessWorker, RayWorker
 
 
 def make_factory(loop: EventLoop, logs: LogOptions, setup: Setup) -> WorkerFactory:
-    """The function that starts a version's instances: each gets the setup with its own device.
+    """The function that starts a version's instances: each gets the setup with its device.
 
     Raises:
         DeviceError: A GPU is named that CUDA does not see.

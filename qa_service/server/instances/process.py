@@ -1,4 +1,4 @@
-"""An instance in a process of its own, which runs the model or drives an actor on a Ray cluster."""
+"""An instance in a separate process, which runs the model or drives an actor on a Ray cluster."""
 
 from __future__ import annotations
 

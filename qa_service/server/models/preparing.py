@@ -3,7 +3,7 @@
 saved_models/NAME, or any prepared folder ──▶ served
 NAME or OWNER/NAME, prepared before       ──▶ saved_models/NAME, saved_models/OWNER--NAME
 a built-in model, a model on the hub,
-a folder of `save_pretrained`             ──▶ prepared into saved_models, by a program of its own
+a folder of `save_pretrained`             ──▶ prepared into saved_models, by a separate program
 """
 
 from __future__ import annotations

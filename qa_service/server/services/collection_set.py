@@ -1,8 +1,8 @@
 """The collections that are served: how they come, are opened, and go. Sans-IO.
 
-Each is searched by a process of its own, up to `max_search_processes`; further ones share these. A
-search engine elsewhere always has its own process. The loop opens no file of a collection: what is
-damaged, slow or hangs holds the process that reads it.
+Each is searched by a separate process, up to `max_search_processes`; further ones share these. A
+search engine elsewhere always has a separate process. The loop opens no file of a collection: a
+damaged, slow or hanging one holds only the process that reads it.
 
 A collection that cannot be opened keeps no other from being served; it is tried again until it can.
 """

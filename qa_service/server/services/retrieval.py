@@ -1,7 +1,7 @@
 """Searches in collections and in skimmed texts, in separate processes.
 
 Each client has its share of each process, however much it asks at once. Windows of texts are ranked
-by a process of their own.
+by a separate process.
 """
 
 from __future__ import annotations

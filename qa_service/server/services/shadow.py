@@ -4,7 +4,7 @@
        └──some, if an instance is idle──▶ copy ──▶ another version ──▶ compared, counted, dropped
 
 A copy is made only if the other version has an idle instance, so no request waits for a copy.
-Copies have their own flow: they take nothing from the client's share. They change neither the
+Copies have a separate flow: they take nothing from the client's share. They change neither the
 answer nor its time. A copy is never copied.
 """
 

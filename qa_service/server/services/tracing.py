@@ -151,7 +151,7 @@ def record(call: Call, span: Span, clock: Clock) -> None:
 
 
 def record_model(call: Call, model: str, parent: Span, clock: Clock) -> None:
-    """Records one model of a cascade under a span of its own."""
+    """Records one model of a cascade under a separate span."""
     span = parent.child("model", clock.now_s(), attributes={"qa.model": model})
     call.scope = msgspec.structs.replace(call.scope, span=span)
     record(call, span, clock)

@@ -23,7 +23,7 @@ REASONS = {
 """Triton's reasons for a failed request, each with its outcomes."""
 
 HELP = {
-    "requests_total": "Questions, and messages that are no request, by what came of them.",
+    "requests_total": "Requests and rejected messages, by outcome.",
     "request_retries_total": "Requests queued again because their instance died.",
     "queries_total": "Questions about the server, by type.",
     "batches_total": "Batches that an instance has answered.",
@@ -33,7 +33,7 @@ HELP = {
     "cache_evictions_total": "Answers dropped from the cache to make room.",
     "session_restarts_total": "Instances started again after a death.",
     "self_tests_total": "Self-tests of instances that serve, and failed ones of starts.",
-    "trace_spans_total": "Spans of traced requests, by what came of them.",
+    "trace_spans_total": "Spans of traced requests, by outcome.",
     "connections_accepted_total": "Connections accepted.",
     "connections_evicted_total": "Silent connections closed for new ones at --max_connections.",
     "queue_ms": "Time from a request's arrival until an instance began with it.",

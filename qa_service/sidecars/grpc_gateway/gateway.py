@@ -63,7 +63,7 @@ class GrpcServer:
         return f"{bracketed(self._settings.host)}:{self._settings.port}"
 
     async def start(self) -> None:
-        """Starts to listen, at the addresses that the server takes for its own port too.
+        """Starts to listen, at the addresses that the server takes for its port too.
 
         grpcio would try every address of a name, and be content if one of them is free.
 

@@ -63,7 +63,7 @@ class HealthService:
             return
 
     async def _write_changes(self, service: str, context: Any) -> None:  # noqa: ANN401
-        token, told = Caller(context).token, None
+        token, last_sent = Caller(context).token, None
         while True:
             is_last = self._draining.is_set()
             try:
@@ -72,9 +72,9 @@ class HealthService:
                 if error.status != 404:
                     raise
                 status = _Response.SERVICE_UNKNOWN
-            if status != told:
+            if status != last_sent:
                 await write(context, _Response(status=status))
-                told = status
+                last_sent = status
             if is_last:
                 return
             with contextlib.suppress(TimeoutError):

@@ -1,6 +1,6 @@
 """The gateway's connections to the server: one for each gRPC peer and token.
 
-So the server sees each peer as a client of its own, with its share, its bounds and its token. A
+So the server sees each peer as a separate client, with its share, its bounds and its token. A
 peer's first question opens its connection; a long silence closes it, and so does the server's
 refusal, at once. At a bound the connection that has been silent longest makes room.
 """

@@ -1,4 +1,4 @@
-"""The messages of the gRPC services, in a descriptor pool of their own.
+"""The messages of the gRPC services, in a separate descriptor pool.
 
 Packages that register `inference.*` in protobuf's default pool break one another, as Triton's and
 KServe's clients do; a pool of one's own disturbs neither. For reflection it has the health and the

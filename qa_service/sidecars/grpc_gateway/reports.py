@@ -1,7 +1,7 @@
 """Questions about the server and its models: over HTTP, on the server's Unix socket.
 
 The fields of the server's JSON have the names of the protocol's messages. A few connections stay
-open, so that a health check costs the server no connection of its own. One that the server has
+open, so that a health check costs the server no further connection. One that the server has
 closed meanwhile is replaced: a lost connection says nothing about the server's health.
 """
 

@@ -168,7 +168,7 @@ def body_too_large(max_body_bytes: int) -> HttpError:
 
 
 def _joined(pairs: list[tuple[bytes, bytes]]) -> dict[str, str]:
-    """The fields by name. One that must come once and came twice has no valid value then."""
+    """The fields by name. A repeated single-valued field becomes invalid."""
     if len(pairs) > MAX_FIELDS:
         raise HttpError(f"over {MAX_FIELDS} header fields", status=431)
     fields: dict[str, str] = {}

@@ -6,7 +6,7 @@
 
 An input `collection` may replace `text`; then `document`, `title` and `passage`, BYTES, are outputs
 too. `places` and `passages`, BYTES of JSON, are outputs if they are asked for. Each of the N
-questions is a request of its own; their answers come back together, as [N,k] if `top_k` is k and
+questions is a separate request; their answers come back together, as [N,k] if `top_k` is k and
 over 1. An answer that does not exist is empty, with -1 as its offsets.
 
 `wire/fields.py` has which inputs, parameters and outputs there are.
@@ -233,7 +233,7 @@ def _read_inputs(
         if len(columns[item.name]) != count:
             raise InvalidRequestError(f"the data length of {item.name} does not match its shape")
     if len(binary):
-        raise InvalidRequestError("there is more binary data than the inputs have")
+        raise InvalidRequestError("there is more binary data than the inputs declare")
     if inputs[0].shape != inputs[1].shape:
         raise InvalidRequestError(f"{' and '.join(columns)} must have the same shape")
     return columns, inputs[0].shape

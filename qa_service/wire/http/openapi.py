@@ -1,6 +1,6 @@
 """The OpenAPI description of `/qa` and `/v1`, made from the types that parse and encode them.
 
-The Open Inference Protocol has a description of its own paths.
+The Open Inference Protocol has a separate description.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def _tf_serving(
 def _responses(
     text: str, schema: _Schema, errors: Mapping[int, str], error: _Schema
 ) -> dict[str, Any]:
-    told = {str(status): _response(words, error) for status, words in errors.items()}
-    return {"200": _response(text, schema), **told}
+    failures = {str(status): _response(words, error) for status, words in errors.items()}
+    return {"200": _response(text, schema), **failures}
 
 
 def _response(text: str, schema: dict[str, Any]) -> dict[str, Any]:

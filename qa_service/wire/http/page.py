@@ -1,4 +1,4 @@
-"""The pages that the server shows, whose policy lets only their own scripts and styles run."""
+"""The pages that the server shows, whose policy lets only their scripts and styles run."""
 
 from __future__ import annotations
 

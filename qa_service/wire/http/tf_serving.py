@@ -3,7 +3,7 @@
     {"instances": [{"question": …, "text": …}, …]}      ─▶ {"predictions": [{"answer": …}, …]}
     {"inputs": {"question": [N], "text": [N]}}          ─▶ {"outputs": {"answer": [N], …}}
 
-https://www.tensorflow.org/tfx/serving/api_rest. Each of the N questions is a request of its own.
+https://www.tensorflow.org/tfx/serving/api_rest. Each of the N questions is a separate request.
 The outputs are tensors: scalars for each question, or lists of k if the largest `top_k` is k and
 over 1. An answer that does not exist is empty, with -1 as its offsets, as in the Open Inference
 Protocol. `wire/fields.py` has which columns there are.

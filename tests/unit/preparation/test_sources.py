@@ -122,7 +122,7 @@ def test_adapter_is_put_on_a_directory_that_its_config_names(tmp_path, monkeypat
     for number, named in enumerate((str(base), "../base", "base")):
         adapter = _adapter(tmp_path / f"deep{number}" / "adapter", named)
         if named == "../base":
-            adapter = _adapter(tmp_path / "adapter", "base")  # beside it
+            adapter = _adapter(tmp_path / "adapter", "base")  # the base is in the same folder
         assert find_source(str(adapter)).model_dir == base
 
 

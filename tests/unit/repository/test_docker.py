@@ -37,7 +37,7 @@ LEFT_OUT = {
     *("opensearchpy", "pypdfium2", "markdown_it", "mdit_py_plugins", "selectolax", "docx"),
     *("openpyxl", "pptx"),
 }
-"""Imported only where they are used: by engines, through Ray, beside GPUs, to export traces, where
+"""Imported only where they are used: by engines, through Ray, with GPUs, to export traces, where
 collections are made or are a cluster's.
 """
 

@@ -1,4 +1,4 @@
-"""Passages are found by what they mean, beside their words; with the real encoder."""
+"""Passages are found by their meaning, not only by their words; with the real encoder."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_a_removed_request_costs_its_flow_nothing():
 
 
 def test_clients_that_ask_again_at_once_get_their_share_next_to_a_greedy_one():
-    """Three have one request at a time on two instances, beside a queue that is never empty."""
+    """Three have one request at a time on two instances, with a queue that is never empty."""
     greedy = [make_ticket(flow="greedy") for _ in range(200)]
     queue = scheduler(*greedy, max_batch_size=1, max_queue_size=1000)
     running, counts = deque([[], []]), Counter()

@@ -128,9 +128,9 @@ def test_requests_of_all_priorities_get_no_more_than_those_of_the_highest(table)
 
 def test_a_client_of_little_weight_that_asks_one_at_a_time_takes_nothing_from_the_others():
     equal = [Client("a"), Client("b")]
-    beside = Machine([*equal, Client("light", 1, weights=[0.001])], NO_GAIN).run(2000, skip=300)
-    assert beside.answered["a"] == pytest.approx(beside.answered["b"], rel=0.05)
-    assert beside.answered["light"] <= 20
+    with_light = Machine([*equal, Client("light", 1, weights=[0.001])], NO_GAIN).run(2000, skip=300)
+    assert with_light.answered["a"] == pytest.approx(with_light.answered["b"], rel=0.05)
+    assert with_light.answered["light"] <= 20
     single = [Client("one", 1), Client("many"), Client("light", 1, weights=[0.001])]
     answered = Machine(single, NO_GAIN).run(2000, skip=300).answered
     assert answered["one"] >= 0.2 * answered["many"]

@@ -19,7 +19,7 @@ AHEAD = 4
 
 
 class Reading:
-    """Texts of this many segments each, beside clients that ask a paragraph at a time."""
+    """Texts of this many segments each, and clients that ask a paragraph at a time."""
 
     def __init__(self, lengths, num_paragraph_clients=0, flows=None, weights=None):
         self.scheduler = Scheduler(QueueOptions(max_queue_size=10_000))
