@@ -86,7 +86,9 @@ class TestClient:
         ):
             client.ask(**ASK)
 
-    def test_a_server_that_is_not_trusted(self, tls, certificates, tmp_path):
+    def test_an_untrusted_server_raises_tls_error_with_the_reason(
+        self, tls, certificates, tmp_path
+    ):
         for context, host, words in (
             (tls_context(), "localhost", "not trusted .*issuer"),
             (Certificates(tmp_path).client_context(), "localhost", "not trusted"),

@@ -59,7 +59,7 @@ def test_load_of_three_times_the_capacity_is_refused_as_queue_full_and_throughpu
     assert refused.percentiles_ms[50] < report.percentiles_ms[50]
 
 
-def test_memory_stays_within_its_bound(faulty_server):
+def test_memory_of_full_buffers_and_queue_stays_within_the_bound(faulty_server):
     """Every connection holds what it may, the queue is full, and the only instance hangs."""
     for_ever = ("--execution_timeout_ms", str(MAX_MS))
     with faulty_server(*SMALL_FLAGS, *for_ever) as server, contextlib.ExitStack() as open_sockets:

@@ -89,7 +89,7 @@ class TestTls:
             assert time.monotonic() - began_s >= SHORT_MS / 1e3
         assert hasty_tls.log.count("its TLS handshake timed out") == 50
 
-    def test_a_byte_at_a_time(self, tls, certificates):
+    def test_frames_sent_a_byte_at_a_time_over_tls_are_answered(self, tls, certificates):
         """The records of a handshake and of a request, each in pieces of one byte."""
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         context = certificates.client_context()
@@ -112,7 +112,7 @@ class TestTls:
             until_done(lambda: session.write(frame({"id": 1, **ASK})))
             assert b'"answer":"Ada"' in until_done(lambda: session.read(1 << 16))
 
-    def test_frames_of_a_megabyte_pipelined(self, tls, certificates):
+    def test_pipelined_frames_of_a_megabyte_are_answered(self, tls, certificates):
         """More than all buffers hold, so each side must read while it writes."""
         body = json.dumps({"id": 0, **ASK, "padding": ""}).encode()
         large = {**ASK, "padding": "x" * ((1 << 20) - len(body) - 10)}
@@ -122,7 +122,7 @@ class TestTls:
         assert sorted(reply["id"] for reply in replies) == list(range(20))
         assert all(reply["answer"] == FIRST_WORD for reply in replies)
 
-    def test_more_answers_than_all_buffers_hold(self, tls, certificates):
+    def test_20_000_pipelined_requests_over_tls_are_all_answered(self, tls, certificates):
         """20,000 of them, each with its long id."""
         bad = frame({"id": "x" * 200, "question": 5})
         with secured(tls, certificates.client_context()) as sock:

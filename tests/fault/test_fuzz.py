@@ -36,27 +36,27 @@ requests = st.fixed_dictionaries(
 
 @given(st.binary(max_size=400))
 @AT_ANY_PACE
-def test_random_streams(data):
+def test_random_streams_are_parsed_or_refused(data):
     check_stream(data)
 
 
 @given(requests)
 @AT_ANY_PACE
-def test_random_requests(request_fields):
+def test_random_requests_are_parsed_or_refused(request_fields):
     import json
 
     check_body(json.dumps(request_fields).encode("utf-8", "surrogatepass"))
     check_body(json.dumps(request_fields, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 
-def test_mutated_frames():
+def test_mutated_frames_are_parsed_or_refused():
     num_valid = fuzz(NUM_DECODER_FRAMES, seed=20)
     print(f"\n{NUM_DECODER_FRAMES} frames, {num_valid} of them still requests")
     assert num_valid > NUM_DECODER_FRAMES // 10
 
 
 @pytest.mark.soak
-def test_mutated_frames_at_a_live_server(builtin_model):
+def test_a_server_survives_mutated_frames(builtin_model):
     with running_server(builtin_model, *INSTANT) as server:
         report = asyncio.run(fuzz_server(server, NUM_SERVER_FRAMES, FRAMES_PER_S, seed=21))
         print(f"\n{report}")

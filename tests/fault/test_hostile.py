@@ -65,7 +65,7 @@ def test_another_protocol_is_refused_on_its_first_four_bytes(server, neighbour, 
     assert rss_bytes(server.process.pid) - before < Growth.MAX_BYTES
 
 
-def test_connections_as_fast_as_they_come(server, neighbour):
+def test_2000_connections_in_a_row_leave_nothing_behind(server, neighbour):
     with leaving_nothing(server, neighbour, 2000):
         for count in range(2000):
             server.connect().close()
@@ -74,7 +74,7 @@ def test_connections_as_fast_as_they_come(server, neighbour):
 
 
 @pytest.mark.parametrize("data", [b"", b"\0\0", frame(ASK), frame(ASK)[:50], b"\0\0\0\1x" * 50])
-def test_resets_at_any_moment(server, neighbour, data):
+def test_resets_leave_nothing_behind(server, neighbour, data):
     with leaving_nothing(server, neighbour, 50):
         for _ in range(50):
             sock = server.connect()

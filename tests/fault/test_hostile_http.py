@@ -141,7 +141,7 @@ def test_pipelined_requests_behind_a_slow_one_are_bounded(server, neighbour):
 
 
 @pytest.mark.soak
-def test_mutated_requests_at_a_live_server(builtin_model):
+def test_a_server_survives_mutated_http_requests(builtin_model):
     with running_server(builtin_model, *HASTY) as server:
         report, growth = asyncio.run(fuzz_server(server, NUM_REQUESTS, seed=31))
     print(f"\n{report}\n{growth}")

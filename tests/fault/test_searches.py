@@ -126,7 +126,9 @@ def test_damage_in_random_places_costs_no_other_request_anything(builtin_model, 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(5))
-def test_damage_in_many_random_places(builtin_model, pristine, folder, seed):
+def test_damage_in_many_more_places_costs_no_other_request_anything(
+    builtin_model, pristine, folder, seed
+):
     assert damage_and_ask(builtin_model, pristine, folder, places=40, seed=100 + seed) > 3
 
 

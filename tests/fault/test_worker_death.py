@@ -22,7 +22,7 @@ DEADLY = ["!!kill!!", "!!segfault!!", "!!sigterm!!", "!!exit!!", "!!sys_exit!!",
 
 
 @pytest.mark.soak
-def test_workers_killed_one_after_another_under_fifty_clients(builtin_model):
+def test_workers_killed_under_fifty_clients_lose_no_request(builtin_model):
     """In short; `python -m benchmarks.fault kill` does it for a minute.
 
     A request that three kills meet is rightly answered `worker_crashed`: so before the next, all

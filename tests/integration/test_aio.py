@@ -110,7 +110,7 @@ def test_a_question_cancelled_among_others_is_withdrawn(server):
     assert play(scenario, host_of(server)) == {ANSWER}
 
 
-def test_tls_certificates_and_a_token(builtin_model, certificates, tmp_path):
+def test_asking_over_tls_needs_the_certificate_and_the_token(builtin_model, certificates, tmp_path):
     ca = ("--tls_client_ca", str(certificates.ca))
     flags = (*INSTANT, *certificates.server_flags, *ca, *token_flags(tmp_path, TOKEN))
     with running_server(builtin_model, *flags) as server:

@@ -126,7 +126,7 @@ def test_every_ten_of_the_mix_hold_the_same_work():
     assert items == mixed(QUESTIONS)
 
 
-def test_a_sentence_holds_its_answer():
+def test_each_sentence_of_the_mix_contains_its_answer():
     answers = {question.question: question.answers for question in QUESTIONS}
     sentences = [item for item in mixed(QUESTIONS) if item.kind == "sentence"]
     assert all(answers[item.question][0] in item.text for item in sentences)

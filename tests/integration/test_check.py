@@ -71,7 +71,7 @@ def test_a_gpu_that_is_not_there_is_explained_step_by_step(folder):
     assert "docker run --gpus all" in text
 
 
-def test_json_has_the_same_for_machines(folder):
+def test_check_json_has_the_verdict_parts_and_remedies(folder):
     report = json.loads(check(folder, *ONLY_INSTANT, "--json", code=1))
     assert (report["exit_code"], report["verdict"]) == (1, "the server would start: 1 warning")
     assert list(report["parts"]) == [

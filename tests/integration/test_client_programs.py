@@ -53,7 +53,7 @@ def test_items_that_the_server_refuses_cost_only_themselves(port):
     assert seen == expected
 
 
-def test_one_question_from_a_script(port):
+def test_a_question_given_as_flags_prints_the_answer_or_json(port):
     given = ["--port", port, "--question", "Who wrote the notes?", "--text", TEXT]
     done = run_python(*CLIENT, *given)
     assert (done.stdout, done.returncode) == ("Ada Lovelace\n", 0)
@@ -63,7 +63,7 @@ def test_one_question_from_a_script(port):
     assert response["latency_ms"] > response["timings_ms"]["inference"] > 0
 
 
-def test_the_readmes_question_of_the_article_that_ships(port):
+def test_the_readmes_question_gets_the_readmes_answer(port):
     article = ROOT / "examples" / "article.txt"
     given = ["--question", "When did the New York Times print it?", "--text_file", str(article)]
     done = run_python(*CLIENT, "--port", port, *given)
@@ -91,7 +91,7 @@ def test_a_conversation_outlives_the_server(builtin_model):
             assert terminal.wait() == 0
 
 
-def test_a_sweep_starts_and_stops_servers_of_its_own(builtin_model):
+def test_a_sweep_starts_and_stops_its_servers(builtin_model):
     flags = ["--sweep", "--sessions", "1,2", "--clients", "1,4", "--num_total_clients", "4"]
     ours = ["--model", str(builtin_model), "--num_request_per_client", "3"]
     ours += ["--inference_engine_type", "instant"]

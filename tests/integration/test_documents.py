@@ -195,7 +195,7 @@ num_inference_sessions = 1
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_command_that_asks_for_the_canary_prints_the_pages_output(rollout, folder, words, output):
+def test_a_command_for_the_canary_prints_the_output_shown(rollout, folder, words, output):
     done = run(words, rollout.port, folder)
     assert done.returncode == 0, done.stderr
     check_output(output, done.stdout)

@@ -96,7 +96,7 @@ def test_padding_and_batch_members_change_no_answer(make_reader, kind):
     assert spans(together) == spans(alone)
 
 
-def test_answers_plain_questions(reader):
+def test_plain_questions_get_their_answers(reader):
     outcomes = reader.read([QUESTIONS[0], *QUESTIONS[2:9]])
     assert [answers[0].answer for answers in outcomes] == [
         "Harriet Colquhoun",
@@ -168,7 +168,7 @@ def test_finds_the_answer_whole_wherever_a_window_ends(reader):
     ],
     ids=["combining marks", "mark at the start", "joined emoji", "right to left", "line break"],
 )
-def test_odd_characters_come_back_exactly(reader, answer, question, text):
+def test_odd_characters_are_returned_unchanged(reader, answer, question, text):
     text = text.format(answer)
     (answers,) = reader.read([Question(question, text)])
     assert answers[0].answer == answer

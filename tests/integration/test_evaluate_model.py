@@ -31,7 +31,7 @@ def test_every_engine_that_the_server_may_take_is_measured(builtin_model, evalua
     assert {("onnx", "fp32"), ("openvino", "fp32"), ("pytorch", "fp32")} <= measured
 
 
-def test_every_precision_with_a_file_of_its_own_is_measured(builtin_model, evaluate):
+def test_every_precision_with_a_separate_file_is_measured(builtin_model, evaluate):
     engines = ("--inference_engine_types", "onnx", "openvino", "pytorch")
     f1 = evaluate(*engines, "--max_questions", "12")
     wanted = {("onnx", "fp32"), ("onnx", "int8"), ("openvino", "fp32"), ("pytorch", "fp32")}

@@ -136,7 +136,7 @@ def test_attention_is_torchs_own_kernel(gpu_model):
     assert pytorch.load_model(gpu_model, "fp32").config._attn_implementation == "sdpa"
 
 
-def test_cuda_options():
+def test_cuda_options_have_the_device_memory_limit_and_graphs():
     config = EngineConfig(
         device="cuda", cuda_index=3, gpu_memory_bytes=80 << 30, gpu_memory_fraction=0.25
     )
@@ -152,7 +152,7 @@ def test_cuda_options():
     assert onnx_gpu.cuda_options(whole)["enable_cuda_graph"] == "0"
 
 
-def test_tensorrt_options(manifest, tmp_path):
+def test_tensorrt_options_have_precision_caches_and_shapes(manifest, tmp_path):
     config = EngineConfig(precision="fp16", max_batch_size=16, gpu_memory_fraction=0.5,
                           gpu_memory_bytes=8 << 30)  # fmt: skip
     grid = BucketGrid.of(manifest, config)

@@ -138,7 +138,7 @@ class TestTritonClient:
 
         assert asyncio.run(ask()) == list(QUESTIONS.values()) * 20
 
-    def test_more_calls_than_one_connection_may_have_in_flight(self, gateway):
+    def test_calls_over_the_in_flight_bound_wait_and_are_answered(self, gateway):
         """None is refused, again and again: they wait."""
         request = typed_request()
 

@@ -209,7 +209,7 @@ def test_a_drain_loses_no_frame_of_a_client_that_does_not_ask_again(start_replic
 
 
 @pytest.mark.soak
-def test_no_request_is_lost_whatever_becomes_of_a_server(start_replicas):
+def test_stopping_killing_or_suspending_a_server_loses_no_request(start_replicas):
     replicas = start_replicas("--max_connection_age_s", "2")
     crowd = frames_crowd(replicas.balancer.port, 30)
     first, second, third = replicas.servers

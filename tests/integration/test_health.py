@@ -53,7 +53,7 @@ def cli(server, *flags):
 
 
 class TestStats:
-    def test_outcomes_add_up_to_what_was_sent(self, builtin_model):
+    def test_the_counted_outcomes_sum_to_the_requests_sent(self, builtin_model):
         flags = ("--max_queue_size", "8", "--max_in_flight_per_connection", "1000", *NOTHING_AHEAD)
         with running_server(builtin_model, *flags) as running:
             seen = Counter()

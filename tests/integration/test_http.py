@@ -38,7 +38,7 @@ class TestPlain:
         assert json.loads(ran.stdout)["answer"] == ANSWER
 
     @needs_curl
-    def test_curl_offers_http_2_with_a_chunked_body(self, server):
+    def test_curls_chunked_body_with_an_http_2_offer_is_answered(self, server):
         urls = [f"localhost:{server.port}/qa"] * 2
         command = ["curl", "-sSv", "--http2", "-H", "Transfer-Encoding: chunked",
                    "-d", json.dumps(ASK), *urls]  # fmt: skip
@@ -120,7 +120,9 @@ class TestTritonClient:
 
     @pytest.mark.parametrize("binary", [True, False])
     @pytest.mark.parametrize("shape", [(), (4, 1)])
-    def test_several_questions(self, triton, client, binary, shape):
+    def test_several_questions_in_one_request_are_answered_in_order(
+        self, triton, client, binary, shape
+    ):
         its = inputs(triton, list(QUESTIONS), shape=shape, binary_data=binary)
         wanted = [triton.InferRequestedOutput(n, binary_data=binary) for n in ("answer", "start")]
         result = client.infer("builtin", its, outputs=wanted, request_id="17")
@@ -131,7 +133,7 @@ class TestTritonClient:
         assert result.as_numpy("answer").shape == (shape or (4,))
 
     @pytest.mark.parametrize("coding", ["gzip", "deflate"])
-    def test_compressed_both_ways(self, triton, client, coding):
+    def test_a_compressed_request_gets_a_compressed_reply(self, triton, client, coding):
         result = client.infer(
             "builtin", inputs(triton, list(QUESTIONS)), parameters={"top_k": 2},
             request_compression_algorithm=coding, response_compression_algorithm=coding,

@@ -73,7 +73,7 @@ def test_unknown_model_names_the_models_that_exist(client, asked, message):
     assert (raised.value.code, raised.value.message) == ("unknown_model", message)
 
 
-def test_the_paths_of_a_version(server):
+def test_the_paths_of_a_version_are_served_and_unknown_ones_get_404(server):
     inputs = [{"name": name, "shape": [1], "datatype": "BYTES", "data": [value]}
               for name, value in ASK.items()]  # fmt: skip
     for path, version in (("m", "1"), ("m/versions/2", "2"), ("m/versions/canary", "2")):
@@ -92,7 +92,7 @@ def test_the_paths_of_a_version(server):
     }  # fmt: skip
 
 
-def test_the_paths_of_a_route(server):
+def test_the_paths_of_a_route_are_served(server):
     assert get(server.port, "/v2/models/both/ready").json == {"name": "both", "ready": True}
     metadata = get(server.port, "/v2/models/both").json
     assert (metadata["platform"], metadata["versions"]) == ("cascade", [])

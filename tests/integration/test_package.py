@@ -116,7 +116,7 @@ def test_the_installed_package_answers_a_question(programs, port):
     assert (done.stdout.splitlines()[0], done.returncode) == ("Ada Lovelace", 0), done.stderr
 
 
-def test_the_installed_package_measures_with_its_questions(programs, port):
+def test_the_installed_stress_test_has_its_questions(programs, port):
     load = ["--num_simultaneous_clients", 1, "--num_total_clients", 2]
     done = run(programs / "qa-stress-test", "--port", port, *load, "--num_request_per_client", 1)
     assert done.returncode == 0, done.stderr

@@ -28,7 +28,7 @@ def run_read_only(*command: str):
     return run("unshare", "--mount", "sh", "-c", SCRIPT, "sh", *command)
 
 
-def test_grpc_without_a_place_for_its_socket_is_one_line_and_exit_code_2(builtin_model):
+def test_grpc_without_a_folder_for_its_socket_is_one_line_and_exit_code_2(builtin_model):
     flags = ("--inference_engine_type", "instant", "--model", str(builtin_model), "--port", "0")
     grpc = ("--grpc_port", str(reserve_port()))
     done = run_read_only(sys.executable, "server.py", *flags, *grpc)

@@ -138,14 +138,14 @@ def test_a_connection_closed_inside_a_frame_does_not_disturb_others(client, neig
     client.close()
 
 
-def test_a_thousand_frames_in_one_segment(client, neighbour):
+def test_a_thousand_frames_in_one_segment_are_answered(client, neighbour):
     bad = b"".join(frame({"id": i, "question": 5}) for i in range(1000))
     client.sendall(bad + frame({"id": "good", **ASK}))
     assert [receive(client)["id"] for _ in range(1000)] == list(range(1000))
     assert receive(client)["answer"] == ANSWER
 
 
-def test_a_thousand_questions_in_one_segment(client):
+def test_a_thousand_questions_in_one_segment_are_answered(client):
     short = {"question": "Who sat?", "text": "A cat sat."}
     client.sendall(b"".join(frame({"id": i, **short}) for i in range(1000)))
     replies = [receive(client) for _ in range(1000)]

@@ -50,7 +50,7 @@ def run_silently(folder: Path, *commands: list[str]) -> None:
     assert (found["names"], found["files"]) == ([], [])
 
 
-def test_the_listener_hears_names_and_sees_files(tmp_path):
+def test_the_test_listener_records_names_and_files(tmp_path):
     ask = "import socket\ntry: socket.getaddrinfo('qa.example.org', 80)\nexcept OSError: pass"
     with pytest.raises(AssertionError) as caught:
         run_silently(tmp_path, [sys.executable, "-c", ask], ["sh", "-c", 'touch "$HOME/file"'])
@@ -70,7 +70,7 @@ def served(folder: Path, script: str, *flags: str) -> list[str]:
 @pytest.mark.parametrize(
     "engine", ["openvino", "onnx", pytest.param("pytorch", marks=pytest.mark.slow)]
 )
-def test_serving_and_asking_are_silent(builtin_model, tmp_path, engine):
+def test_serving_and_asking_send_nothing_to_the_network(builtin_model, tmp_path, engine):
     (tmp_path / "letter.txt").write_text(TEXT)
     collections = tmp_path / "collections"
     build(IndexArgs(sources=(tmp_path / "letter.txt",), output=collections / "letters"), Reporter())
@@ -79,7 +79,7 @@ def test_serving_and_asking_are_silent(builtin_model, tmp_path, engine):
     assert (tmp_path / "answers.jsonl").exists()
 
 
-def test_indexing_is_silent(tmp_path):
+def test_indexing_sends_nothing_to_the_network(tmp_path):
     (tmp_path / "letter.html").write_text(f"<h1>A letter</h1><p>{TEXT}")
     index = f"from {main.__module__} import main; raise SystemExit(main())"
     words = [str(tmp_path / "letter.html"), "--output", str(tmp_path / "letters")]
@@ -87,6 +87,6 @@ def test_indexing_is_silent(tmp_path):
 
 
 @pytest.mark.slow
-def test_preparing_is_silent(tmp_path):
+def test_preparing_sends_nothing_to_the_network(tmp_path):
     words = ["prepare_model.py", "--precision", "int8", "--output_dir", str(tmp_path / "made")]
     run_silently(tmp_path, [sys.executable, *words])

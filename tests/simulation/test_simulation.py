@@ -20,7 +20,7 @@ def test_random_seeds_keep_every_promise(first):
 
 
 @pytest.mark.parametrize("with_gateway", [False, True])
-def test_a_seed_comes_to_the_same_each_time(with_gateway):
+def test_a_seed_gives_the_same_run_each_time(with_gateway):
     seeds = [seed for seed in range(1, NUM_SEEDS) if has_gateway(seed) == with_gateway]
     reports = [run(draw(seed)) for seed in (seeds[0], seeds[0], seeds[1])]
     traces = [(report.trace, report.steps, report.outcomes) for report in reports]
@@ -63,7 +63,7 @@ def test_a_failing_run_shrinks_to_the_events_that_it_takes():
     assert {"ask", "infer", "cancel", "flood"} & {event.kind for event in events}
 
 
-def test_shrinking_leaves_what_is_needed_together():
+def test_shrinking_keeps_events_that_fail_only_together():
     scenario = draw(1)
     scenario.events[:] = [Event(float(number), "ask") for number in range(40)]
     needed = [scenario.events[3], scenario.events[31]]

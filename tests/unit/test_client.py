@@ -140,7 +140,7 @@ class TestAsk:
         assert not answer.known
         assert (answer.answer, answer.start, answer.end) == ("", None, None)
 
-    def test_the_clock_starts_before_the_send(self, clock):
+    def test_latency_counts_from_before_the_send(self, clock):
         """A second passes after the first bytes of a text that no buffer holds; the rest follow."""
 
         def script(peer):
@@ -548,9 +548,7 @@ class TestLosses:
     def server(self, servers):
         return servers.pick([])
 
-    def test_more_losses_than_servers_end_the_asking_each_time_with_an_error_of_its_own(
-        self, servers, server
-    ):
+    def test_more_losses_than_servers_end_each_call_with_a_new_error(self, servers, server):
         losses = Losses(servers)
         losses.add(server, ConnectionLostError("first"))
         losses.check()

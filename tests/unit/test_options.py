@@ -113,7 +113,7 @@ def test_a_fault_is_named_with_its_place_and_its_bound(text, message):
     assert str(raised.value) == message
 
 
-def test_any_number_of_tables_of_one_kind():
+def test_several_tables_of_one_kind_are_read_by_name():
     tree = read('[models.tiny]\npath = "p"\nsize = 1\n[models."a b"]\npath = "q"')
     tiny = Model(path=Path("p"), size=1)
     assert tree.models == {"tiny": tiny, "a b": Model(path=Path("q"))}

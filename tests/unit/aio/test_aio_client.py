@@ -59,7 +59,7 @@ async def until(condition):
         await asyncio.sleep(0)
 
 
-def test_an_answer_is_what_the_blocking_client_makes_of_it():
+def test_an_async_answer_equals_the_blocking_clients():
     async def scenario(client, server):
         found = await client.ask("q", "text", top_k=2, priority=1, model="m", version="v")
         [request] = server.requests
@@ -487,7 +487,7 @@ def test_a_bound_of_zero_requests_in_flight_is_refused(number):
         asyncio.run(AsyncQaClient().ask_many(PAIRS, max_in_flight=number))
 
 
-def test_it_runs_on_uvloop():
+def test_the_asyncio_client_runs_on_uvloop():
     """Which uvicorn takes where it is installed; its transports are no `asyncio.Transport`."""
     uvloop = pytest.importorskip("uvloop", reason="no uvloop: pip install '.[peers]'")
 

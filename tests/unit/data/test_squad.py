@@ -54,7 +54,7 @@ def test_files_of_another_format_are_refused(tmp_path, content):
         ("1 %", "1"),
     ],
 )
-def test_normalization_is_squads(text, normal):
+def test_answers_are_normalized_as_squad_does(text, normal):
     assert normalize_answer(text) == normal
 
 

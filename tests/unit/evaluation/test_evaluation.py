@@ -99,7 +99,7 @@ def test_calibration_error_is_the_mean_gap_of_score_and_accuracy(scored, percent
     assert calibration_error(answers, QUESTIONS) == pytest.approx(percent)
 
 
-def test_right_near_a_score():
+def test_right_near_is_the_share_of_right_answers_near_a_score():
     answers = [given("town 0", 0.76), given("wrong", 0.84), given("town 2", 0.5), NO_ANSWER]
     assert right_near(0.8, answers, QUESTIONS) == 50
     assert math.isnan(right_near(0.2, answers, QUESTIONS))
@@ -135,14 +135,14 @@ def test_logits_are_computed_once_for_a_batch():
 
 
 @pytest.mark.parametrize(("minimum", "chosen"), [(80.0, 0.0), (78.0, 2.0), (0.0, 15.0)])
-def test_highest_threshold_that_leaves_enough(minimum, chosen):
+def test_the_highest_threshold_keeps_the_minimum_f1(minimum, chosen):
     def f1(reading):
         return 80 - max(0.0, reading.null_threshold)
 
     assert calibration.highest_threshold(ReadingConfig(), f1, minimum).null_threshold == chosen
 
 
-def test_no_threshold_leaves_enough():
+def test_a_model_that_abstains_too_often_has_no_threshold():
     with pytest.raises(ValueError, match="abstains too often"):
         calibration.highest_threshold(ReadingConfig(), lambda _: 50.0, 60.0)
 

@@ -30,7 +30,7 @@ def test_lower_cased_has_no_capitals():
     assert lower_cased(QUESTIONS)[0].question == "who built the analytical thing of ada?"
 
 
-def test_typos_are_letters_for_letters_one_in_twenty():
+def test_typos_replace_one_letter_in_twenty():
     long = SquadQuestion("1", "Who, in 1843? " * 500, "Ada", ("Ada",), (0,))
     (changed,) = with_typos([long])
     pairs = list(zip(long.question, changed.question, strict=True))
@@ -46,5 +46,5 @@ def test_the_distracting_sentences_are_of_a_text_without_the_answer():
     assert after.strip() in TEXTS["Bo"] + TEXTS["Cy"]
 
 
-def test_a_text_that_stands_alone_is_not_distracted():
+def test_without_another_text_no_distracting_sentence_is_added():
     assert distracted(QUESTIONS[:1]) == QUESTIONS[:1]

@@ -95,7 +95,7 @@ ERRORS = {
 
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("machine", [CORE, GPU], ids=["core", "gpu"])
-def test_a_start_wrong_by_a_factor_of_two_is_corrected_by_runs(machine, error):
+def test_costs_wrong_by_a_factor_of_two_are_corrected_by_runs(machine, error):
     simulated = Machine(machine, ERRORS[error]).run(1000).run(2000)
     print(f"{error}: {sum(simulated.wrong)} of 2000 runs otherwise, {simulated.lost:.2%} lost")
     assert sum(simulated.wrong) <= 0.1 * 2000
@@ -144,7 +144,7 @@ def test_the_minimum_cost_of_a_turn_never_moves(lengths, turn):
     assert learned.table.cost_ms(1, turn) == pytest.approx(turn / 10)
 
 
-def test_the_bound_on_a_batchs_time_goes_by_the_pace():
+def test_the_batch_time_bound_applies_to_cost_times_pace():
     slow = CostTable((10, 20), (1, 2), ((1.0, 1.2), (2.0, 2.4)), pace=2.0)
     assert BatchRule(2, 100, 2.4, slow).admits(1, 10, 10)
     assert not BatchRule(2, 100, 2.3, slow).admits(1, 10, 10)

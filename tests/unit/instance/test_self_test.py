@@ -213,7 +213,7 @@ def test_the_source_is_asked_short_rows_of_the_vocabulary_together_and_unpadded(
     )
 
 
-def test_the_questions_keep_all_their_logits_a_row_of_the_vocabulary_some(make, monkeypatch):
+def test_known_questions_keep_all_logits_and_vocabulary_rows_some(make, monkeypatch):
     monkeypatch.setattr(preparation, "NUM_PLACES", 5)
     known, _ = make(MadeUpEngine())
     assert all(row.places == list(range(len(row.ids))) for row in known.rows)

@@ -31,7 +31,7 @@ def test_an_idle_loop_sleeps(loop):
     assert len(rounds) <= 3  # the kernel may wake it a little before the timer is due
 
 
-def test_soon_is_the_next_round_even_from_within_one(loop):
+def test_call_soon_runs_in_the_next_round(loop):
     ran = []
     loop.call_soon(lambda: loop.call_soon(lambda: ran.append(1)))
     run_until(loop, lambda: bool(ran))

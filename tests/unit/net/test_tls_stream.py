@@ -103,7 +103,7 @@ def make_peer(certificates, loop):
         peer.sock.close()
 
 
-def test_bytes_go_both_ways(make_peer):
+def test_bytes_are_sent_and_received_at_the_same_time(make_peer):
     peer = make_peer()
     peer.shake_hands()
     peer.send(BIG)

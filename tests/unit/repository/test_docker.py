@@ -68,7 +68,7 @@ def sources(dockerfile: Path) -> list[str]:
     return [source for words in copies if "--from=prepare" not in words for source in words[:-1]]
 
 
-def test_there_are_two_images():
+def test_the_folder_has_the_two_dockerfiles():
     assert [path.name for path in DOCKERFILES] == [
         "server_amd64.Dockerfile",
         "server_cpu.Dockerfile",
@@ -76,7 +76,7 @@ def test_there_are_two_images():
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.stem)
-def test_what_is_copied_is_there_and_sent_to_the_builder(dockerfile):
+def test_each_copied_path_exists_and_is_sent_to_the_builder(dockerfile):
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     sent = [line[1:] for line in lines if line.startswith("!")]
     for source in sources(dockerfile):

@@ -52,7 +52,7 @@ def container_of(built):
     return container
 
 
-def test_is_valid_by_the_schemas_of_kubernetes(built):
+def test_the_built_manifests_pass_the_schemas_of_kubernetes(built):
     for item in built.values():
         validate(item)
 

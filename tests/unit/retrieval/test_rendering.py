@@ -155,7 +155,7 @@ def test_html_is_as_a_person_reads_it(markup, text):
         ("text", "---\ntitle: MIT\n---\ntext", "MIT"),
     ],
 )
-def test_the_title_is_the_files_own(format, markup, title):
+def test_the_title_is_the_one_in_the_file(format, markup, title):
     assert render_document(markup, format, "a/some_file.x").title == title
 
 

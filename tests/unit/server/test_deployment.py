@@ -109,7 +109,7 @@ def errors(caplog):
 
 
 @pytest.mark.parametrize("fault", [OSError(5, "Input/output error"), SetupError("no")])
-def test_a_failed_look_is_repeated(setting, fault, caplog):
+def test_a_failed_check_for_changes_is_repeated(setting, fault, caplog):
     setting.source.fault = fault
     for _ in range(3):
         setting.loop.advance(POLL_S)
@@ -124,7 +124,7 @@ def test_a_failed_look_is_repeated(setting, fault, caplog):
     assert not setting.deployment.fault
 
 
-def test_a_fault_of_ours_is_followed_by_another_look(setting):
+def test_a_check_for_changes_follows_an_internal_error(setting):
     setting.source.fault = ZeroDivisionError()
     setting.loop.advance(POLL_S)
     with pytest.raises(ZeroDivisionError):  # which the loop logs
@@ -140,7 +140,7 @@ def test_nothing_is_read_on_the_loop(setting):
     assert (setting.source.reads, len(setting.generations)) == before
 
 
-def test_a_poll_that_hangs_is_waited_for_and_said_once(setting, caplog):
+def test_a_hanging_poll_is_waited_for_and_logged_once(setting, caplog):
     for _ in range(5):
         setting.loop.advance(POLL_S)
     assert len(setting.loop.threads) == 1
@@ -155,7 +155,7 @@ def test_a_poll_that_hangs_is_waited_for_and_said_once(setting, caplog):
     assert len(setting.loop.threads) == 1
 
 
-def test_a_reload_does_not_wait_for_a_look_that_hangs_and_its_result_does_not_count(setting):
+def test_a_reload_does_not_wait_for_a_hanging_check_and_drops_its_result(setting):
     setting.loop.advance(3 * POLL_S)
     setting.deployment.reload()
     setting.plan = SimpleNamespace(routes={}, number=2)
@@ -169,7 +169,7 @@ def test_a_reload_does_not_wait_for_a_look_that_hangs_and_its_result_does_not_co
     assert setting.catalog.retries == 1
 
 
-def test_polls_continue_while_a_look_hangs_after_a_reload(setting):
+def test_polls_continue_while_a_check_hangs_after_a_reload(setting):
     setting.loop.advance(POLL_S)
     setting.deployment.reload()
     setting.loop.run_thread(1)
@@ -177,7 +177,7 @@ def test_polls_continue_while_a_look_hangs_after_a_reload(setting):
     assert len(setting.loop.threads) == 2
 
 
-def test_the_looks_that_hang_are_bounded(setting, caplog):
+def test_the_number_of_hanging_checks_for_changes_is_bounded(setting, caplog):
     for _ in range(MAX_READINGS + 2):
         setting.deployment.reload()
     assert len(setting.loop.threads) == MAX_READINGS

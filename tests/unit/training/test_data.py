@@ -98,14 +98,14 @@ print([UnanswerableMaker(texts).make(question, rng).context for question in aske
 @pytest.mark.parametrize(
     ("text", "count"), [("a.json", None), ("a.json=12", 12), ("b/c.json.gz=1", 1)]
 )
-def test_source_flag(text, count):
+def test_a_source_flag_has_a_path_and_a_count(text, count):
     source = Source.parse(text)
     assert str(source.path) == text.partition("=")[0]
     assert source.count == count
 
 
 @pytest.mark.parametrize("text", ["a.json=0", "a.json=-3", "a.json=many"])
-def test_source_flag_refuses_other_counts(text):
+def test_a_source_flag_with_another_count_is_refused(text):
     with pytest.raises(ValueError, match="positive"):
         Source.parse(text)
 
@@ -249,7 +249,7 @@ def test_label_moves_with_its_sentence(tokenizer):
         np.testing.assert_allclose(row.target.end, [0.1, 0.1, 0.8], rtol=1e-6)
 
 
-def test_answer_and_label_have_half_a_say_each(tokenizer):
+def test_a_rows_target_is_the_mean_of_answer_and_label(tokenizer):
     question = replace(SENTENCE, answers=("b",), answer_starts=(2,))
     row = make_row(tokenizer, question, label=LABEL)
     np.testing.assert_allclose(row.target.start, [0.25, 0.65, 0.1], rtol=1e-6)
@@ -283,7 +283,7 @@ def test_sentences_without_answers_are_drawn_if_they_are_labelled(tmp_path):
     assert drawn.question.context == 'Ada "'
 
 
-def test_a_labelling_run_that_was_cut_off_goes_on(tokenizer, tmp_path):
+def test_an_interrupted_labelling_run_is_continued(tokenizer, tmp_path):
     runs = []
 
     def logits(ids, mask, _types):

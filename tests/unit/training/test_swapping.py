@@ -55,7 +55,7 @@ def test_a_year_is_swapped_for_a_year_and_a_word_of_two_tokens_for_one_like_it(t
     assert any(words_of(r)[10] != words_of(r)[3] for r in swapped)
 
 
-def test_a_share_of_nothing_changes_nothing(tokenizer):
+def test_a_swap_share_of_zero_changes_nothing(tokenizer):
     for before, after in zip(rows(), swap_words(rows(), tokenizer, 0.0, seed=0), strict=True):
         assert words_of(after) == words_of(before)
 

@@ -54,7 +54,7 @@ def question_of(body: bytes, limits: RequestLimits = LIMITS) -> Request:
 
 
 @pytest.mark.parametrize("case", GOLDEN["requests"], ids=lambda case: case["name"])
-def test_golden_request(case):
+def test_a_golden_request_is_read_or_refused_as_expected(case):
     if "error" in case:
         with pytest.raises(RejectedError) as caught:
             parse_request(body_of(case), LIMITS)
@@ -116,7 +116,7 @@ def test_a_fault_next_to_an_unknown_field_is_reported():
 
 
 @pytest.mark.parametrize("case", GOLDEN["auth"], ids=lambda case: case["name"])
-def test_golden_first_frame(case):
+def test_a_golden_first_frame_is_read_as_its_token(case):
     auth = parse_auth(body_of(case))
     if "token" in case:
         assert auth
@@ -136,7 +136,7 @@ def test_other_frames_are_not_auth(body):
 
 
 @pytest.mark.parametrize("case", GOLDEN["responses"], ids=lambda case: case["name"])
-def test_golden_response(case):
+def test_a_golden_response_is_encoded_byte_for_byte(case):
     means = case["means"]
     id_json = json.dumps(means["id"]).encode()
     closing = {"is_closing": means.get("closing", False)}
@@ -230,7 +230,7 @@ def test_a_length_over_the_limit_is_refused_on_its_prefix(length):
 
 
 @given(st.binary(max_size=300))
-def test_no_body_does_anything_but_parse_or_be_rejected(body):
+def test_any_body_is_parsed_or_refused(body):
     try:
         parse_request(body, LIMITS)
     except RejectedError as rejected:

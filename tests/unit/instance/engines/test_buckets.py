@@ -42,7 +42,7 @@ def test_buckets_come_largest_first_and_only_those_that_can_be_needed():
     assert len(buckets) == len(set(buckets))
 
 
-def test_a_batch_over_the_limits_has_a_bucket_of_its_own():
+def test_a_batch_over_the_limits_has_a_separate_bucket():
     assert BucketGrid(4, 4096, 128).bucket_for(5, 130) == Bucket(5, 130)
 
 
@@ -59,7 +59,7 @@ class Adder(Program):
         return Outputs(self._logits, self.staging[-1, :, :4].astype(np.float32))
 
 
-def test_a_bucket_is_filled_up_and_cut_off_again():
+def test_a_batch_is_padded_to_its_bucket_and_its_logits_are_cut_back():
     made = []
     engine = BucketedEngine(
         BucketGrid(4, 4096, 64),
@@ -110,7 +110,7 @@ def test_bucket_padding_is_masked_except_each_rows_first_token():
     assert staging[1].tolist() == [[1, 1, 1, 1, 0], [1, 1, 1, 1, 0], [1, 0, 0, 0, 0]]
 
 
-def test_rows_that_may_not_be_padded_have_a_bucket_of_their_own_shape():
+def test_rows_that_may_not_be_padded_have_a_bucket_of_exactly_their_shape():
     grid = BucketGrid(4, 4096, 128, may_pad=False)
     assert grid.bucket_for(1, 37) == Bucket(1, 37)
     assert grid.buckets() == []

@@ -50,7 +50,7 @@ def test_a_length_that_runs_often_is_compiled_once():
     assert compiler.asked == [80]
 
 
-def test_nothing_waits_for_the_compiler():
+def test_runs_go_on_while_a_length_is_compiled():
     compiler = Compiler()
     compiler.may_end.clear()
     compiler.run(64, 3 * OFTEN)
@@ -97,7 +97,7 @@ def test_a_length_that_took_more_than_was_left_is_dropped_and_the_last():
     assert [compiler.shapes.find(tokens) for tokens in (16, 32, 48)] == ["for 16", None, None]
 
 
-def test_questions_have_the_core_before_the_compiler():
+def test_the_compiler_thread_has_the_lowest_priority():
     niceness = []
 
     def compile_for(tokens):
@@ -146,7 +146,7 @@ def test_a_start_compiles_the_lengths_seen_most_and_a_thread_the_others():
     assert compiler.in_thread == [False, False, False, True, True]
 
 
-def test_a_start_counts_on_in_what_was_seen():
+def test_a_start_continues_the_kept_counts():
     compiler = Compiler()
     lengths = seen(of_64=OFTEN - 1)
     compiler.shapes.prepare(lengths, within_s=1.0)

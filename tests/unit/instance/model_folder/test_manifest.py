@@ -40,7 +40,7 @@ def test_a_saved_manifest_loads_equal(tmp_path):
         ((1.0, 3.0), 0.5, 1.5),
     ],
 )
-def test_collections_may_have_a_threshold_of_their_own(thresholds, of_texts, of_collections):
+def test_collections_may_have_a_separate_threshold(thresholds, of_texts, of_collections):
     texts, collections = thresholds
     config = ReadingConfig(temperature=2.0, null_threshold=texts, collection_threshold=collections)
     assert config.null_log_score == of_texts

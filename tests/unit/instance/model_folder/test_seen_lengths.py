@@ -21,7 +21,7 @@ def test_counts_are_kept_for_the_next_start(tmp_path):
     assert again.count(64) == FIRST_KEPT // 4 + 1
 
 
-def test_few_rows_write_nothing(tmp_path):
+def test_few_counted_rows_are_not_written(tmp_path):
     SeenLengths(tmp_path).add({64: FIRST_KEPT - 1})
     assert not lengths_file(tmp_path).exists()
 

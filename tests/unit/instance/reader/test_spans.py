@@ -166,7 +166,7 @@ def test_an_answer_is_found_wherever_windows_end(first):
     assert answer.score == pytest.approx(1.0, abs=1e-3)
 
 
-def test_the_end_of_an_answer_does_not_beat_the_whole_answer():
+def test_a_whole_answer_scores_above_its_end():
     text = letters(40)
     encoded = encode(text)
     surer = encoded.windows[1]

@@ -415,7 +415,7 @@ class TestReport:
         assert report.throughput == 0.0
         assert "nan" in str(report)
 
-    def test_says_what_the_generator_took(self):
+    def test_the_report_has_the_load_generators_share_of_the_cpu(self):
         assert "Generator:   " not in str(Report.of([]))
         num_cores = num_cpus()
         words = f"{0.5 / num_cores:.1%} of the CPU time of {num_cores} cores"
@@ -481,7 +481,7 @@ class TestTables:
 
 class TestPlot:
     @pytest.mark.parametrize("rate_per_s", [None, 40.0])
-    def test_has_two_panels_with_units(self, rate_per_s):
+    def test_a_plot_has_two_panels_with_units(self, rate_per_s):
         pytest.importorskip("matplotlib")
         cells = [cell(number, 5, rate_per_s=rate_per_s) for number in (1, 2)]
         latency, throughput = make_figure(cells).axes
@@ -492,7 +492,7 @@ class TestPlot:
         words = [text.get_text() for text in present(throughput.get_legend()).get_texts()]
         assert words[-2:] == ["1 instance", "2 instances"]
 
-    def test_says_what_is_missing(self, monkeypatch, tmp_path):
+    def test_a_plot_without_matplotlib_names_the_extra(self, monkeypatch, tmp_path):
         monkeypatch.setitem(sys.modules, "matplotlib", None)
         with pytest.raises(PlotError, match=r"needs matplotlib: .*\[bench\]"):
             check_plot(tmp_path / "plot.png")

@@ -101,7 +101,7 @@ def test_no_server_is_one_clear_line():
 
 
 @pytest.mark.parametrize("flag", ["num_simultaneous_clients", "num_total_clients", "port"])
-def test_numbers_are_at_least_one(flag):
+def test_numbers_below_one_are_refused(flag):
     done = run(f"--{flag}", "0")
     assert done.returncode == 2
     assert f"error: argument --{flag}" in done.stderr
@@ -148,7 +148,7 @@ def test_a_sweep_of_a_running_server_makes_a_table(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sweep_of_rates_with_its_plot(tmp_path):
+def test_a_sweep_of_rates_prints_a_table_and_writes_a_plot(tmp_path):
     pytest.importorskip("matplotlib")
     file = tmp_path / "sweep.png"
     with ScriptedPeer(answer_all) as peer:

@@ -276,7 +276,7 @@ class TestFaults:
         assert setting.stream.written.count(b"internal_error") == 1
         assert setting.stream.written.count(b"Ada") == 1
 
-    def test_in_a_report(self, make):
+    def test_a_fault_in_a_report_gets_500(self, make):
         setting = make()
         setting.send(post("/qa", ASK))
         setting.reporting = ZeroDivisionError()
@@ -287,14 +287,14 @@ class TestFaults:
         assert setting.statuses == [200, 500, 200]
         assert setting.replies[1][2] == {"error": "the server failed to answer this request"}
 
-    def test_in_the_rendering_of_a_report(self, make, monkeypatch, caplog):
+    def test_a_fault_in_rendering_a_report_gets_500(self, make, monkeypatch, caplog):
         setting = make()
         monkeypatch.setattr(http_routes, "find_model", fail)
         setting.send(get("/v2/models/m") + get(READY))
         assert setting.statuses == [500, 200]
         assert "GET /v2/models/m" in caplog.text
 
-    def test_in_a_handler_of_a_path(self, make, monkeypatch, caplog):
+    def test_a_fault_in_a_paths_handler_gets_500(self, make, monkeypatch, caplog):
         setting = make()
         setting.send(post("/qa", ASK))
         monkeypatch.setattr(http_routes, "parse_infer", fail)
@@ -303,7 +303,7 @@ class TestFaults:
         assert setting.statuses == [200, 500, 200]
         assert "POST /v2/models/m/infer" in caplog.text
 
-    def test_in_the_parsing_of_a_frame(self, make, monkeypatch):
+    def test_a_fault_in_parsing_a_frame_gets_internal_error(self, make, monkeypatch):
         setting = make()
         with monkeypatch.context() as patch:
             patch.setattr("qa_service.wire.frame_codec.parse_request", fail)
@@ -314,7 +314,7 @@ class TestFaults:
             (None, "internal_error"), (2, None),
         ]  # fmt: skip
 
-    def test_in_the_cutting_of_the_stream(self, make, monkeypatch):
+    def test_a_fault_in_cutting_the_stream_gets_500_and_a_close(self, make, monkeypatch):
         setting = make()
         setting.send(post("/qa", ASK))
         monkeypatch.setattr("qa_service.wire.http.http1.head_of", fail)
@@ -324,7 +324,7 @@ class TestFaults:
         assert setting.statuses == [200, 500]
         assert not setting.stream.is_open
 
-    def test_in_the_encoding_of_an_answer(self, make, monkeypatch):
+    def test_a_fault_in_encoding_an_answer_gets_500(self, make, monkeypatch):
         setting = make()
         setting.send(post("/v2/models/m/infer", infer(["a?", "b?"])) + post("/qa", ASK))
         with monkeypatch.context() as patch:
@@ -334,7 +334,7 @@ class TestFaults:
         setting.answer(2)
         assert setting.statuses == [500, 200]
 
-    def test_in_the_encoding_of_an_error(self, make, monkeypatch):
+    def test_a_fault_in_encoding_an_error_drops_the_connection(self, make, monkeypatch):
         setting = make()
         setting.send(frame(ASK))
         monkeypatch.setattr("qa_service.wire.frame_codec.encode_error", fail)

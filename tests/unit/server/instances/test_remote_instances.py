@@ -151,7 +151,7 @@ def test_remote_instances_grow_with_queued_work(growing):
     assert growing.is_ready
 
 
-def test_a_surplus_instance_finishes_its_batch(growing):
+def test_a_surplus_instance_finishes_its_batch_before_it_ends(growing):
     growing.hear_ready(2, 3)
     first, last = growing.workers[1], growing.workers[3]
     first.run([make_ticket()])

@@ -116,7 +116,7 @@ def test_an_accelerator_runs_the_next_batch_while_it_reads_one(device, overlap_m
     pool.close()
 
 
-def test_an_accelerator_gets_nothing_beside_a_retry():
+def test_an_accelerator_with_a_retry_gets_no_further_batch():
     pool = Pool(device="cuda:0")
     pool.give(make_ticket())
     pool.give(make_ticket(attempts=1))

@@ -360,7 +360,7 @@ def test_unknown_model_names_the_models_that_exist(version):
         setting.model.pick(version)
 
 
-def test_a_model_without_a_plan_ends():
+def test_a_model_that_is_no_longer_planned_is_unloaded():
     setting = Setting(spec(3), spec(4))
     setting.apply()
     setting.settle()

@@ -23,7 +23,7 @@ def model(tmp_path):
     return tmp_path / "m"
 
 
-def test_a_folder_of_versions(model):
+def test_numbered_folders_are_found_as_versions_in_order(model):
     found = find_versions(model)
     assert list(found) == [3, 4, 10]
     assert found[4].path == model / "4"

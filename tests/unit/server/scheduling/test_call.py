@@ -101,7 +101,7 @@ def test_a_child_that_ends_leaves_its_parent_and_its_siblings(end):
     assert sibling.is_cancelled
 
 
-def test_a_childs_scope_is_its_parents_but_for_its_name_and_what_is_its_own():
+def test_a_child_inherits_deadline_flow_weight_and_trace():
     parent = make_call(1.0, deadline_s=9.0, flow="ada", weight=2.0, trace_id="4bf9")
     scope = parent.child(parent.request, "[small]", arrived_s=3.0).scope
     assert (scope.arrived_s, scope.name) == (3.0, "[small]")

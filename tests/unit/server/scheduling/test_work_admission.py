@@ -76,7 +76,7 @@ def test_an_expired_request_gets_deadline_exceeded_from_a_full_queue(long):
         admit(Admission(QueueOptions()), queue_of(), time_ms=0.0, long=long)
 
 
-def test_clients_that_ask_paragraphs_are_counted_as_long_as_a_text_takes():
+def test_a_text_is_admitted_by_its_share_among_clients_that_ask_again():
     """Each asks again as soon as it is answered: ten of them leave a text an eleventh."""
     scheduler = queue_of()
     for number in range(10):

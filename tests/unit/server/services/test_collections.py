@@ -144,7 +144,7 @@ def test_the_cache_keeps_the_usual_passages_and_as_many_apart(setting):
     assert len(set(map(setting.retrieval.edition, asked))) == 2
 
 
-def test_the_answer_stands_in_its_document(setting):
+def test_an_answers_offsets_are_of_its_document(setting):
     setting.ask_and_search()
     for number, log_score in enumerate((2.0, 1.0, 1.0)):
         setting.settle(number, log_score)
@@ -366,7 +366,7 @@ def test_a_place_in_two_passages_is_named_once():
     assert (answer.score, answer.places) == (1.0, ())
 
 
-def test_passages_without_a_span():
+def test_passages_without_a_span_give_no_answer():
     [answer] = answers_from_passages([read("a", 0.0), read("b", 0.0)], 0.5, 3)
     assert (answer.start, answer.score) == (None, 1.0)
     answers = answers_from_passages([read("a", 0.0), read("b", 0.0, 2.0)], None, 3)

@@ -70,7 +70,7 @@ def test_both_answers_are_compared_whichever_comes_first(setting, answer, outcom
     assert setting.outcomes == {outcome: 1}
 
 
-def test_a_copy_names_the_version_and_has_a_share_of_its_own(setting):
+def test_a_copy_names_the_version_and_has_a_separate_share(setting):
     setting.ask(flow="ada", weight=5.0, model="default", deadline_s=130.0)
     [copy] = setting.copies
     assert (copy.request.model, copy.request.version) == ("builtin", 4)
@@ -147,7 +147,7 @@ def test_a_request_that_is_cancelled_or_fails_cancels_its_copy(setting, error):
     assert setting.outcomes == {"unpaired": 1}
 
 
-def test_two_versions_are_compared_each_for_itself(setting):
+def test_two_shadow_versions_are_counted_separately(setting):
     setting.set_shadow({4: 100, 5: 100})
     call = setting.ask()
     setting.service.resolve()

@@ -111,7 +111,7 @@ class TestHistogram:
         for name, fraction in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
             assert report[name] == round(histogram.quantile(fraction), 3)
 
-    def test_the_percentiles_of_a_hundred(self):
+    def test_the_percentiles_of_1_to_100_are_50_90_and_99(self):
         report = histogram_of(range(1, 101), range(1, 101), step=1.0).report()
         assert (report["p50"], report["p90"], report["p99"]) == (50, 90, 99)
 
@@ -179,7 +179,7 @@ class TestMetrics:
         assert metrics.for_version("builtin", 1) is metrics.for_version("builtin", 1)
 
     @given(st.lists(st.sampled_from([ANSWERED, ABANDONED, *ERROR_KINDS])))
-    def test_outcomes_add_up(self, outcomes):
+    def test_the_counted_outcomes_sum_to_the_requests(self, outcomes):
         metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
         for outcome in outcomes:
             metrics.requests_total[outcome] += 1

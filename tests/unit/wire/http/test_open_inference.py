@@ -212,7 +212,7 @@ def test_bytes_that_are_not_utf8_are_refused():
 
 
 @given(st.binary(max_size=300), st.none() | st.integers(0, 310).map(str))
-def test_no_body_does_anything_but_parse_or_be_refused(body, header_length):
+def test_any_body_is_parsed_or_refused(body, header_length):
     with pytest.raises(InvalidRequestError):
         parse_infer(body, header_length, LIMITS, "builtin", "1")
 

@@ -111,7 +111,7 @@ class TestPredict:
             b'{"answer":["Ada",""],"score":[0.5,0.0],"start":[7,-1],"end":[10,-1]}]}'
         )
 
-    def test_outputs_of_several_answers(self):
+    def test_outputs_of_several_answers_have_a_column_for_each(self):
         assert reply_to({"inputs": {**COLUMNS, "top_k": 2}}, [ADA], [ADA, NONE]) == (
             b'{"outputs":{"answer":[["Ada",""],["Ada",""]],"score":[[0.5,0.0],[0.5,0.25]],'
             b'"start":[[7,-1],[7,-1]],"end":[[10,-1],[10,-1]]}}'
@@ -305,7 +305,7 @@ def status_of(number, state, code="OK", message=""):
             "status": {"error_code": code, "error_message": message}}  # fmt: skip
 
 
-def test_the_status_of_all_versions():
+def test_the_status_path_lists_all_versions():
     assert told("/v1/models/fast") == {
         "model_version_status": [
             status_of("2", "AVAILABLE"),
@@ -327,7 +327,7 @@ def test_the_status_of_all_versions():
         ("auto", "0", "AVAILABLE"),
     ],
 )
-def test_the_status_of_one_version_or_of_a_route(path, version, state):
+def test_the_status_path_of_a_version_or_route_has_that_one(path, version, state):
     body = told(f"/v1/models/{path}")
     assert body["model_version_status"] == [status_of(version, state)]
     assert body["ready"] == (state == "AVAILABLE")
