@@ -96,7 +96,7 @@ class Row:
 
 
 UNSUITED = 2.5
-"""As far as is known, like the shares: they order what is measured, so an error costs only time."""
+"""As far as is known, like the shares: they order the measurements, so an error costs only time."""
 
 _ONNX_PACKAGES = {"serve": "onnxruntime", "serve-gpu": "onnxruntime-gpu"}
 _ONNX = Engine(

@@ -1,4 +1,4 @@
-"""What tests send a gateway, in Triton's messages, and how they look at what they are told."""
+"""What tests send a gateway, in Triton's messages, and how they read the replies."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def all_of(kind: type[T], values: Iterable[object]) -> list[T]:
 
 
 class FakeClock:
-    """Stands in for the module `time`: its time passes when it is told to."""
+    """Stands in for the module `time`: its time passes when the test says."""
 
     def __init__(self) -> None:
         self.time_s = 1000.0

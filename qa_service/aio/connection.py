@@ -263,7 +263,7 @@ class AsyncConnection(asyncio.Protocol):
         except ProtocolError as error:
             self.close(error)
         except (ValueError, RecursionError) as error:
-            self.close(ProtocolError(f"the server sent what is no reply: {error}"))
+            self.close(ProtocolError(f"the server sent an invalid reply: {error}"))
         self._close_if_useless()
 
     def _send(self, frame: bytes) -> None:

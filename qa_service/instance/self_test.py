@@ -32,7 +32,7 @@ NUM_ALONE = 3
 
 
 class WrongAnswerError(EngineFaultError):
-    """The engine does not compute what is known: nothing that it returns can be believed."""
+    """The engine does not give the known answers: none of its results can be trusted."""
 
 
 class SelfTest:

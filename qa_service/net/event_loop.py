@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_WAIT_S = 1.0
-"""The longest wait; what came late is then late by no more than this and `PAUSE_S`."""
+"""The longest wait; an event is late by at most this and `PAUSE_S`."""
 PAUSE_S = 1.0
 """A round that takes this much longer than it was to wait has had a pause."""
 
@@ -97,7 +97,7 @@ class EventLoop:
         self._soon.append(callback)
 
     def run_in_thread(self, work: Callable[[], T], on_end: Callable[[T | Exception], None]) -> None:
-        """Runs what may block, and calls back with what it returned or raised.
+        """Runs a function that may block, and calls back with its result or error.
 
         The end of the program does not wait for it.
         """

@@ -44,7 +44,7 @@ class Readings(Generic[T]):
         return self._latest in self._running
 
     def start(self, read: Callable[[], T], on_read: Callable[[T | Exception], None]) -> None:
-        """Begins to read; calls back with what was read or raised, unless another has begun."""
+        """Begins to read; calls back with the result or error, unless another has begun."""
         if len(self._running) >= MAX_READINGS:
             self._on_fault(self._too_many)
             return

@@ -1,6 +1,6 @@
 """A non-blocking socket on the loop, with an output buffer.
 
-    OPEN ──close_gently──▶ CLOSING (flush, half-close, discard what comes) ──▶ CLOSED
+    OPEN ──close_gently──▶ CLOSING (flush, half-close, discard input) ──▶ CLOSED
       └──────────────────────────── close, or the peer's end ─────────────────────▲
 
 If a socket is closed with unread bytes, the kernel sends a reset, which can destroy the last answer

@@ -110,7 +110,7 @@ class EmbeddingWriter:
         return row
 
     def flush(self) -> None:
-        """Makes permanent what was added."""
+        """Makes additions permanent."""
         self._submit()
         self._wait(0)
         self._written(os.fsync, self._file)

@@ -30,7 +30,7 @@ FloatArray = npt.NDArray[np.float32]
 
 MAX_BATCH_TOKENS = 512
 """A batch's rows times its longest. With 2048 a passage takes 1.4 times as long on an AVX2 core, as
-what is between two layers does not fit into its cache."""
+the activations between two layers do not fit into its cache."""
 _MAX_CHARS_PER_TOKEN = 16
 """A text is cut before it is tokenised, as the tokenizer cuts only its result."""
 

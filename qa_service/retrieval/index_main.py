@@ -30,7 +30,7 @@ from qa_service.retrieval.passages import PASSAGE_TOKENS
 from qa_service.retrieval.tantivy_index import LANGUAGES
 
 _MIN_PASSAGE_TOKENS = 20
-"""About a sentence: what is shorter answers nothing by itself."""
+"""About a sentence: a shorter passage answers nothing by itself."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

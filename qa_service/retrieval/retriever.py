@@ -16,7 +16,7 @@ class FoundPassage(msgspec.Struct, frozen=True):
     """A passage and how well it matches.
 
     Attributes:
-        score: In points of BM25, with embeddings of what is worth as much (`merging`); comparable
+        score: In points of BM25; with embeddings, in units worth as much (`merging`); comparable
             within one question's passages.
         cosine: Of the passage's and the question's embeddings, by the encoder for which models know
             what it is worth; comparable between questions and collections.

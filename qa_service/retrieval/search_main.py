@@ -174,7 +174,7 @@ class _Channel:
 
 
 def serve(sock: socket.socket, num_threads: int, encoder: SharedEncoder) -> None:
-    """Does what comes until the loop's end is closed."""
+    """Carries out messages until the loop's end is closed."""
     channel, searcher = _Channel(sock), Searcher(encoder)
 
     def work() -> None:

@@ -184,7 +184,7 @@ class IndexWriter:
             self._writer.delete_documents_by_term("file", file)
 
     def commit(self) -> None:
-        """Makes permanent what was added and removed."""
+        """Makes additions and removals permanent."""
         with _written(self._path):
             self._writer.commit()
 

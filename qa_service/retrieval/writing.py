@@ -221,7 +221,7 @@ class NextIndex:
         self._committed_s = time.monotonic()
 
     def _clear_up(self) -> None:
-        """Removes all but what is served, what was before, and what a run goes on with."""
+        """Removes all but the served index, the one before it, and the one that a run continues."""
         kept = set(served_indexes(self._folder))
         if self._progress:
             kept.add(self._progress.index)

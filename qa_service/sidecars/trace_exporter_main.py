@@ -2,7 +2,7 @@
 
 `python -m qa_service.sidecars.trace_exporter_main FD PARENT ENDPOINT LOG_LEVEL LOG_FORMAT` reads
 traces from its descriptor, exports them, and reports how many spans it exported or dropped. It does
-not read while it exports, so that the loop bounds what waits. At end-of-file it has exported
+not read while it exports, so that the loop bounds the waiting spans. At end-of-file it has exported
 everything, and ends.
 
 The SDK reads OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and OTEL_EXPORTER_OTLP_* from the

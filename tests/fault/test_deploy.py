@@ -103,7 +103,7 @@ def test_a_batch_under_way_when_the_model_changes_is_answered(faulty_server):
 
 @pytest.mark.soak
 def test_a_stop_under_load_leaves_no_accepted_request_unanswered(builtin_model):
-    """A request that comes too late is told so, or its connection is closed unread."""
+    """A request that comes too late is refused, or its connection is closed unread."""
     with (
         running_server(builtin_model, *EXACT_ENGINE) as server,
         under_load(QuietAnswers(server.port).plan(30, duration_s=GIVE_UP_S)) as samples,

@@ -108,7 +108,7 @@ class TestDeath:
 
 class TestDrain:
     def test_nothing_is_lost_under_load(self, builtin_model):
-        """Each call is answered, or told UNAVAILABLE; streams answer what they have read."""
+        """Each call is answered, or gets UNAVAILABLE; streams answer what they have read."""
         outcomes: list[object] = []
         begun = threading.Barrier(6)
 

@@ -136,7 +136,7 @@ def client_of_frames(client: QaClient) -> str:
 
 
 def client_of_http(connection: http.client.HTTPConnection) -> object:
-    """Keeps its connection until it is told to close."""
+    """Keeps its connection until a reply announces the close."""
     try:
         connection.request("POST", "/qa", json.dumps(ASK))  # connects again where it was closed
         reply = connection.getresponse()

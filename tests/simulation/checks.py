@@ -38,7 +38,7 @@ _BY_MESSAGE = {kind.default_message: code for code, kind in ERROR_KINDS.items()}
 
 
 def code_of(reply: Reply) -> str:
-    """The error's code, also where HTTP has only told its status and its message."""
+    """The error's code, also where HTTP has only its status and its message."""
     if not reply.code.startswith("http "):
         return reply.code
     if "queue" in reply.message:
@@ -158,7 +158,7 @@ def _deadline_exceeded(sim, asked):
     timeout_ms = min(asked.options.get("timeout_ms", 1e9), sim.request_timeout_ms)
     waited_ms = (sim.world.time_s - asked.sent_s) * 1e3
     if timeout_ms < sim.request_timeout_ms and _is_long(sim, None, asked):
-        return None  # told at once that it takes longer than its own timeout
+        return None  # refused at once: it takes longer than its timeout
     if timeout_ms > 10 and waited_ms < timeout_ms - 1:
         return f"it has waited {waited_ms:.3f} ms of {timeout_ms}"
     return None

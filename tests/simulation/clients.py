@@ -1,7 +1,7 @@
 """Clients: what they send, how fast they read, and when they go.
 
 A client has one connection at a time, and another when that has ended. What it sends goes out in
-pieces, one behind the other. The simulation is told of each reply, and of a connection's end.
+pieces, one behind the other. The simulation is notified of each reply, and of a connection's end.
 """
 
 from __future__ import annotations

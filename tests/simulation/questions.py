@@ -2,7 +2,7 @@
 
 Each subject has a key, a word that is in its text once and in no other; the answer is that word
 and where it stands. The score is a digest of model, question and text: an answer of another
-request, another model or another version is told from the right one by it.
+request, another model or another version is distinguished by it from the right one.
 """
 
 from __future__ import annotations

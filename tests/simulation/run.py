@@ -90,7 +90,7 @@ class Simulation:
         fingerprints: All that a version has ever had, by model and number.
         notes: What has happened that makes some errors right.
         exceptions: Tracebacks in the server's log.
-        stop_s: When the server was told to stop; None until then.
+        stop_s: When the server was asked to stop; None until then.
         started_s: When all versions were ready for the first time; None until then.
         empty_since_s: Since when no request waits for an instance.
     """

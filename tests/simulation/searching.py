@@ -2,7 +2,7 @@
 
 The collection `docs` has, for each question that is asked of it, a document with the question's
 text, and one that is found for every question and does not answer it. The program does wrong when
-it is told to: it dies, hangs, finds its index damaged, or sends what is no reply.
+the script says: it dies, hangs, finds its index damaged, or sends an invalid reply.
 """
 
 from __future__ import annotations

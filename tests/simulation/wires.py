@@ -236,7 +236,7 @@ def _reply(asked: Asked | None, head: bytes, body: bytes) -> Reply:
 
 _NAMELESS = {"json": _frame(b'{"question": "q", "te'), "length": b"\0\xff\xff\xff"}
 _NAMELESS_CODES = {"invalid_frame", "frame_too_large"}
-"""Frames whose id cannot be read, and what they are told."""
+"""Frames whose id cannot be read, and their replies."""
 
 _QUERIES = {
     "health": lambda _: ("GET", "/v2/health/ready"),

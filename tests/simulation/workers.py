@@ -1,7 +1,7 @@
 """Workers without processes: the real `Worker`, and at the other end of its channel a program.
 
 It loads for a while, says that it is ready, and answers batches one after another, each in the
-time that its cost says. It does wrong when it is told to: it is slow, hangs, dies, cannot start,
+time that its cost says. It does wrong when the script says: it is slow, hangs, dies, cannot start,
 fails requests, sends what is no results, or computes wrongly.
 """
 

@@ -131,7 +131,7 @@ class Program(ABC):
 
     @abstractmethod
     def run(self) -> Outputs:
-        """Runs the model on what is staged.
+        """Runs the model on the staged inputs.
 
         Returns:
             Memory that is marked before the run, and overwritten by the next.

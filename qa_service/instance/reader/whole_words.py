@@ -64,7 +64,7 @@ _OPENING = "".join(_PAIRS.values())
 
 
 def whole_words(text: str, start: int, end: int, asked: Set[str] = frozenset()) -> tuple[int, int]:
-    """Widens a span to what it cuts, and takes the sentence's marks off its ends.
+    """Widens a span to whole words, and takes the sentence's marks off its ends.
 
     Args:
         asked: The question's words, in lower case.

@@ -221,7 +221,7 @@ def _put_together(pieces: Sequence[str], words: Sequence[Word | None]) -> Word |
     """What is known of a chunk, by its words; None if one of them is not known.
 
     Args:
-        pieces: What is before a word, and the word, by turns; at last what is after all words.
+        pieces: The text before a word and the word, in turn; last the text after all words.
     """
     if None in words:
         return None

@@ -1,6 +1,6 @@
 """Asks as many questions as the server takes; for the gateway and `jobs.py run`.
 
-what comes back                     what is done
+reply                               action
 an answer                           returned; the window may grow
 queue_full                          asked again, at most MAX_REFUSALS times; the window halves
 a lost connection                   asked again when there is one, at most MAX_LOSSES times

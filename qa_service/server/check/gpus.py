@@ -1,4 +1,4 @@
-"""GPUs: what CUDA sees, what its libraries want, and what is missing, step by step."""
+"""GPUs: what CUDA sees, what its libraries need, and what is missing, step by step."""
 
 from __future__ import annotations
 

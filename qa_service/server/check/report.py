@@ -60,7 +60,7 @@ class CheckReport:
         self._say = say
 
     def add(self, part: str, findings: Iterable[Finding]) -> None:
-        """Takes a part's findings; what it raises or logs as a warning is one more."""
+        """Takes a part's findings; an exception or a logged warning is one more."""
         found = self.parts.setdefault(part, [])
         self._say(part)
         for finding in _complete(findings):

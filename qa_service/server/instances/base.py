@@ -215,7 +215,7 @@ class Worker(ABC):
             try:
                 message = to_loop_decoder.decode(frame)
             except msgspec.DecodeError as error:
-                self._break_off(f"it sent what is no message: {error}")
+                self._break_off(f"it sent an invalid message: {error}")
                 return
             if isinstance(message, Failed):
                 self.failure = message.message

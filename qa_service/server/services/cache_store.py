@@ -3,8 +3,8 @@
     key     BLAKE2b-128 over: model, question, text, each preceded by its length; top_k
     entry   for each answer its fields, but its words; and the source of all (msgpack)
 
-A text itself is not kept: whoever asks again has it, and an answer is `text[start:end]`. An entry
-is one string of bytes, which the garbage collector never visits.
+A text itself is not kept: a client that asks again sends it, and an answer is `text[start:end]`. An
+entry is one string of bytes, which the garbage collector never visits.
 
 The entries are in many small ordered dictionaries rather than in one: a dictionary that grows moves
 all its entries at once, which stops the loop for long if they are many.

@@ -199,7 +199,7 @@ class Searches:
     # Reports of the process.
 
     def on_process_start(self) -> None:
-        """A new process is there: what was open is opened again, then searches go on."""
+        """A new process is there: the indexes are opened again, then searches go on."""
         self._listener.on_search_process_start(self)
         self._run_next()
 

@@ -1,4 +1,4 @@
-"""A service that reads a long text as many short ones, and merges what comes back.
+"""A service that reads a long text as many short ones, and merges their answers.
 
 A text of more than a few windows is cut into the sections of `wire/sections.py`, a segment each;
 the merged score is the one softmax over the text.

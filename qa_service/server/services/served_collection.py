@@ -1,4 +1,4 @@
-"""A collection that is served: what is known of its index, and of what is wrong with it.
+"""A collection that is served: the state of its index, and its fault.
 
 LOADING ──opened──▶ READY ──its process died──▶ LOADING
    └──cannot be opened──▶ UNAVAILABLE ──opened──▶ READY

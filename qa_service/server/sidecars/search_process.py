@@ -108,7 +108,7 @@ class SearchProcess:
             try:
                 reply = reply_decoder.decode(frame)
             except msgspec.DecodeError as error:
-                logger.error("the search process of %s sent what is no reply: %s",
+                logger.error("the search process of %s sent an invalid reply: %s",
                              self._name, error)  # fmt: skip
                 self.replace()
                 return

@@ -166,7 +166,7 @@ class ServiceCounts:
             for counts, labels in shadows
             for outcome, count in counts.outcomes.items()
         ]
-        text = "Requests chosen to be copied to a version, by what came of it."
+        text = "Requests chosen to be copied to a version, by outcome."
         yield Family("qa_shadow_requests_total", "counter", text, outcomes)
         text = "Time from a copy to its answer."
         durations = [(counts.request_ms, labels) for counts, labels in shadows]

@@ -23,7 +23,7 @@ RHINE = "# The Rhine\n\nThe Rhine rises in the Swiss Alps. Ships go from Basel t
 
 
 class Told(Reporter):
-    """Remembers what it is told."""
+    """Remembers the reports."""
 
     def __init__(self):
         self.lines, self.passages, self.size_bytes, self.done_bytes = [], 0, 0, 0

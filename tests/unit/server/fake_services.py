@@ -56,7 +56,7 @@ class LoopClock(ManualClock):
 
 
 class FakeService:
-    """Remembers what is submitted and cancelled; fails what comes if told to."""
+    """Remembers what is submitted and cancelled; fails new calls if the test says so."""
 
     def __init__(self):
         self.submitted, self.cancelled, self.refuse = [], [], None
@@ -76,7 +76,7 @@ class FakeService:
 
 
 class FakeDispatcher:
-    """Remembers what is submitted, cancelled and reserved; refuses when told to.
+    """Remembers what is submitted, cancelled and reserved; refuses when the test says.
 
     A ticket costs as much as it has tokens.
     """

@@ -20,7 +20,7 @@ POLL_S = 5
 
 
 class Loop(ManualClock):
-    """One whose threads run when they are told to.
+    """One whose threads run when the test says.
 
     Attributes:
         threads: Those that have not run yet.

@@ -35,7 +35,7 @@ def asks(*ids):
 
 
 class Owner(Surroundings):
-    """A connection of a real socket and frames; its service refuses when told to."""
+    """A connection of a real socket and frames; its service refuses when the test says."""
 
     def __init__(self, *, stream=None, codec=None, requests=LIMITS, **limits):
         self.loop = FakeTimeLoop()

@@ -194,5 +194,5 @@ def test_bytes_that_are_no_message_end_the_worker(pool, caplog):
     pool.peer._sock.sendall(b"\0\0\0\3???")
     pool.loop.run()
     assert (pool.deaths, list(pool.worker.in_flight)) == (1, [batch.number])
-    assert pool.worker.failure.startswith("it sent what is no message")
+    assert pool.worker.failure.startswith("it sent an invalid message")
     assert not caplog.records

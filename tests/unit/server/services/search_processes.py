@@ -1,4 +1,4 @@
-"""A search process without a process: it is told what to reply, and when it dies."""
+"""A search process without a process: the test says what it replies, and when it dies."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ BETTER = Answer("London", 0.4, 23, 29)
 
 
 class Setting:
-    """A route with models that answer when they are told to."""
+    """A route with models that answer when the test says."""
 
     def __init__(self, *models, **options):
         self.router, self.clock, self.counts = FakeService(), ManualClock(), CascadeCounts()
