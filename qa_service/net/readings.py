@@ -10,6 +10,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from qa_service.net.event_loop import EventLoop
+from qa_service.net.timers import overdue_s
 
 HANGS_AFTER_S = 10.0
 """They are small files: seconds on a slow mount."""
@@ -51,9 +52,7 @@ class Readings(Generic[T]):
         reading = self._latest = object()
         self._running.add(reading)
         self._loop.run_in_thread(read, partial(self._on_end, reading, on_read))
-        self._loop.call_at(
-            self._loop.now_s() + HANGS_AFTER_S, partial(self._report_if_hanging, reading)
-        )
+        self._report_if_hanging(reading, self._loop.now_s())
 
     def _on_end(
         self, reading: object, on_read: Callable[[T | Exception], None], found: T | Exception
@@ -62,6 +61,12 @@ class Readings(Generic[T]):
         if reading is self._latest:
             on_read(found)
 
-    def _report_if_hanging(self, reading: object) -> None:
-        if reading is self._latest and self.is_running:
+    def _report_if_hanging(self, reading: object, since_s: float) -> None:
+        """Looks again when the latest reading is overdue, and reports it if it is."""
+        if reading is not self._latest or not self.is_running:
+            return
+        when_s = overdue_s(self._loop, since_s, HANGS_AFTER_S)
+        if self._loop.now_s() >= when_s:
             self._on_fault(self._hanging)
+        else:
+            self._loop.call_at(when_s, partial(self._report_if_hanging, reading, since_s))

@@ -53,6 +53,11 @@ class Clock(Protocol):
         """Says that something has changed."""
 
 
+def overdue_s(clock: Clock, since_s: float, timeout_s: float) -> float:
+    """When work that began at `since_s` is overdue; what a pause has taken is given back."""
+    return max(since_s, clock.last_pause_s) + timeout_s
+
+
 class TimerQueue:
     """Timers in the order in which they are due."""
 

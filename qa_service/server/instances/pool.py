@@ -24,7 +24,7 @@ from qa_service.instance.messages import ModelFacts, Results
 from qa_service.instance.options import InstanceOptions
 from qa_service.logs import plural
 from qa_service.net.event_loop import EventLoop
-from qa_service.net.timers import LazyTimer, Timer
+from qa_service.net.timers import LazyTimer, Timer, overdue_s
 from qa_service.server.instances.base import Worker, WorkerListener, WorkerState
 from qa_service.server.instances.self_tests import SelfTests
 from qa_service.server.scheduling.ticket import Ticket
@@ -176,12 +176,12 @@ class WorkerPool:
         self._overdue.arm(min(map(self._deadline_s, self._workers.values()), default=math.inf))
 
     def _deadline_s(self, worker: Worker) -> float:
-        """When an instance is overdue; what a pause has taken is given back."""
+        """When an instance is overdue."""
         if worker.in_flight:
             since_s = min(batch.since_s for batch in worker.in_flight.values())
-            return max(since_s, self._loop.last_pause_s) + self._options.execution_timeout_s
+            return overdue_s(self._loop, since_s, self._options.execution_timeout_s)
         if worker.state is WorkerState.STARTING:
-            return max(worker.since_s, self._loop.last_pause_s) + self._options.start_timeout_s
+            return overdue_s(self._loop, worker.since_s, self._options.start_timeout_s)
         return math.inf
 
     def _drop(self, number: int) -> None:

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from qa_service.errors import DeadlineExceededError, UnavailableError
 from qa_service.instance.batch_cost import BatchRule
-from qa_service.net.timers import Clock, LazyTimer
+from qa_service.net.timers import Clock, LazyTimer, overdue_s
 from qa_service.retrieval.messages import Open, Refused, Result, Work
 from qa_service.server.scheduling.call import Call
 from qa_service.server.scheduling.options import QueueOptions
@@ -93,7 +93,7 @@ class _Running:
     work: Work
     on_result: Done
     ticket: SearchTicket | None
-    overdue_s: float
+    since_s: float
 
 
 class Searches:
@@ -189,10 +189,9 @@ class Searches:
         return len(self._running) < self._concurrency and not is_opening
 
     def _run(self, work: Work, on_result: Done, ticket: SearchTicket | None) -> None:
-        times = 1 if ticket else FIRST_TIMES
-        overdue_s = self._clock.now_s() + times * self._timeout_s
-        self._running[self._process.ask(work)] = _Running(work, on_result, ticket, overdue_s)
-        self._overdue.arm(overdue_s)
+        running = _Running(work, on_result, ticket, self._clock.now_s())
+        self._running[self._process.ask(work)] = running
+        self._overdue.arm(self._deadline_s(running))
         if ticket:
             self._expiry.arm(ticket.deadline_s)
 
@@ -246,13 +245,18 @@ class Searches:
     def _give_up(self) -> None:
         """Replaces a process in which work has taken too long."""
         now_s = self._clock.now_s()
-        overdue = [n for n, running in self._running.items() if running.overdue_s <= now_s]
+        overdue = [n for n, running in self._running.items() if self._deadline_s(running) <= now_s]
         for number in overdue:
             self._lose(self._running.pop(number), HUNG)
         if overdue:
             self._process.replace()
         elif self._running:
-            self._overdue.arm(min(running.overdue_s for running in self._running.values()))
+            self._overdue.arm(min(map(self._deadline_s, self._running.values())))
+
+    def _deadline_s(self, running: _Running) -> float:
+        """When work takes too long."""
+        times = 1 if running.ticket else FIRST_TIMES
+        return overdue_s(self._clock, running.since_s, times * self._timeout_s)
 
     def _fail_expired(self) -> None:
         now_s = self._clock.now_s()

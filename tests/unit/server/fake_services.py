@@ -39,6 +39,11 @@ class ManualClock:
         while callback := self.timers.pop_due(self.time_s):
             callback()
 
+    def pause(self, seconds):
+        """Time passes in which nothing ran."""
+        self.last_pause_s = self.time_s + seconds
+        self.advance(seconds)
+
 
 class LoopClock(ManualClock):
     """One whose rounds are run by hand too."""

@@ -155,6 +155,14 @@ def test_a_hanging_poll_is_waited_for_and_logged_once(setting, caplog):
     assert len(setting.loop.threads) == 1
 
 
+def test_a_reading_that_paused_too_gets_its_time_again(setting):
+    setting.loop.advance(POLL_S)
+    setting.loop.pause(2 * HANGS_AFTER_S)
+    assert not setting.deployment.fault
+    setting.loop.advance(HANGS_AFTER_S)
+    assert setting.deployment.fault
+
+
 def test_a_reload_does_not_wait_for_a_hanging_check_and_drops_its_result(setting):
     setting.loop.advance(3 * POLL_S)
     setting.deployment.reload()
