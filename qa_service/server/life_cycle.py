@@ -388,6 +388,7 @@ class QaServer:
 
     def _end_now(self) -> None:
         self._phase = _Phase.STOPPING
+        self._listeners.close()
         for connection in self._connections:
             connection.close()
         self._loop.stop()

@@ -6,8 +6,8 @@ Simulated are what they stand on: time and the selector (`world`), sockets (`net
 workers (`workers`) and of searches (`searching`), the folders of models, signals; and the clients
 (`clients`, `wires`). One seed draws a configuration, clients and a list of events (`scenario`,
 `events`): questions, pipelined, in pieces, cancelled; slow readers; workers that are slow, hang,
-die, cannot start or send nonsense; damaged collections; reloads, swaps, drains. A minute of the
-server takes a few milliseconds.
+die, cannot start or send nonsense; damaged collections; reloads, swaps, drains; a pause of the
+server, alone or with its machine (`pausing`). A minute of the server takes a few milliseconds.
 
 Some seeds have the gRPC gateway, as it is but for grpcio (`gateway`): asyncio's own loop runs it,
 in the simulated time and on simulated sockets (`asyncio_loop`). Calls and streams of drawn peers

@@ -195,6 +195,18 @@ def _bad_gateway(sim, how, seconds, number):
         links[number % len(links)].sock.reset()
 
 
+def _pause(sim, seconds, whole_machine):
+    sim.world.pause(seconds, whole_machine=whole_machine)
+    if not sim.gateway.processes:
+        return
+    loop = sim.gateway.program.loop
+    if whole_machine:
+        loop.pause(seconds)
+    else:  # which waits for the server's replies no longer than a while
+        sim.notes.add("gateway")
+        loop.lost_s = sim.world.time_s + seconds
+
+
 def _stop(sim):
     sim.stop()
 
@@ -209,7 +221,7 @@ EFFECTS = {
         *(_ask, _infer, _search, _cancel, _flood, _end_floods, _query, _bad, _command, _hang_up),
         *(_stall, _kill, _slow, _bad_start, _bad_batch, _bad_search, _disk, _index, _configure),
         *(_break_engine, _break_all, _exchange),
-        *(_call, _bad_gateway, _stop, _measure),
+        *(_call, _bad_gateway, _pause, _stop, _measure),
     )
 }
 

@@ -125,7 +125,7 @@ class GatewayProgram:
         bound = gateway.plan.max_connections
         self._settings = structs.replace(parse("", flags), max_connections=bound)
         self._code: int | None = None
-        self._world.after(START_S, self._begin)
+        self._world.work(START_S, self._begin)
 
     @property
     def server(self) -> GrpcServer:

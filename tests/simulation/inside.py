@@ -19,7 +19,7 @@ from unittest.mock import patch
 from msgspec import structs
 
 from qa_service.errors import SetupError
-from qa_service.net.event_loop import EventLoop
+from qa_service.net.event_loop import MAX_WAIT_S, EventLoop
 from qa_service.server.config import ServerConfig
 from qa_service.server.front.connection import Connection
 from qa_service.server.life_cycle import QaServer
@@ -29,6 +29,7 @@ from qa_service.server.models.plan import make_plan
 from qa_service.server.models.version import Version, VersionState
 from qa_service.server.services.cache_store import ENTRY_BYTES
 from qa_service.server.services.dispatcher import Dispatcher
+from qa_service.server.services.searches import Searches
 from qa_service.server.sidecars.gateway import GATEWAY_PROGRAM
 from qa_service.server.telemetry.metrics import Metrics
 from tests.simulation.gateway import Gateway
@@ -46,12 +47,11 @@ _FILE = (1, 1)
 class SimulatedLoop(EventLoop):
     """The real loop, which waits in the simulated world and hears of signals there."""
 
-    max_wait_s = math.inf
-
     def __init__(self, world: World) -> None:
         with patch.object(selectors, "DefaultSelector", lambda: world.selector):
             super().__init__()
         self.now_s = world.now_s
+        self.max_wait_s = MAX_WAIT_S if world.may_pause else math.inf
         self._world = world
 
     def on_signal(self, signum, callback):
@@ -63,7 +63,7 @@ class SimulatedLoop(EventLoop):
             outcome = work()
         except Exception as error:
             outcome = error
-        self._world.after(READ_S, lambda: on_end(outcome))
+        self._world.after(READ_S, lambda: self._world.call(lambda: on_end(outcome)))
 
 
 class Source:
@@ -324,6 +324,11 @@ def _queue_for_ever(dispatcher, ticket):
     dispatcher._scheduler.add(ticket)
 
 
+def _count_pauses(searches, running):
+    """Counts a pause as the time of a search."""
+    return running.since_s + searches._timeout_s
+
+
 def _reload_when_ready(server, reload=QaServer.reload):
     """Loses a reload that comes during the start."""
     if server._phase_name == "serving":
@@ -339,5 +344,6 @@ PLANTED = {
     "held": (Version, "_drop", lambda *_: None),
     "doubt": (Metrics, "num_wrong", 0),
     "settled": (Dispatcher, "_add", _queue_for_ever),
+    "unavailable": (Searches, "_deadline_s", _count_pauses),
 }
 """By the check that is to find it: whose method it replaces, and with what."""

@@ -97,7 +97,8 @@ class Simulation:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.world = World(scenario.seed)
+        may_pause = any(event.kind == "pause" for event in scenario.events)
+        self.world = World(scenario.seed, may_pause=may_pause)
         self.machine = Machine(self.world, **scenario.machine)
         self.library = Library(self.world)
         self.network = Network(self.world, scenario.capacity)
@@ -149,7 +150,7 @@ class Simulation:
 
     def signal(self, signum: int) -> None:
         """Sends the server a signal, which its loop hears at once."""
-        self.world.signals[signum]()
+        self.world.call(self.world.signals[signum])
 
     def stop(self) -> None:
         """Has the server drain and end."""

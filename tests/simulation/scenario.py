@@ -30,6 +30,7 @@ from qa_service.server.services.options import (
 from tests.simulation.clients import ClientPlan
 from tests.simulation.gateway import GatewayPlan
 from tests.simulation.grpc_drawing import CallDrawer, has_gateway
+from tests.simulation.pausing import draw_pause
 from tests.simulation.questions import ABSENT, FAULT, PLAIN, POISON, Subject
 from tests.simulation.searching import COLLECTION
 
@@ -84,7 +85,11 @@ class Scenario:
 def draw(seed: int) -> Scenario:
     """The scenario of a seed; each `SHARES_EVERY`th measures shares."""
     draws = random.Random(seed)
-    return draw_shares(seed, draws) if seed % SHARES_EVERY == 0 else _Drawn(seed, draws).scenario()
+    if seed % SHARES_EVERY == 0:
+        return draw_shares(seed, draws)
+    scenario = _Drawn(seed, draws).scenario()
+    scenario.events.extend(starmap(Event, draw_pause(seed, scenario.events)))
+    return scenario
 
 
 class _Drawn:

@@ -91,7 +91,7 @@ class SearchProgram(Peer):
         self._code: int | None = None
         self._open: set[str] = set()
         library.processes.append(self)
-        self._world.after(START_S, (lambda: self._end(1)) if start == "die" else self._begin)
+        self._world.work(START_S, (lambda: self._end(1)) if start == "die" else self._begin)
 
     # As `subprocess.Popen`.
 
@@ -132,7 +132,7 @@ class SearchProgram(Peer):
         fault = bad_work.popleft() if bad_work else ""
         took_s = SEARCH_S if isinstance(ask.work, Search) else OPEN_S
         if fault != "hang":
-            self._world.after(took_s, lambda: self._finish(ask, fault))
+            self._world.work(took_s, lambda: self._finish(ask, fault))
 
     def _finish(self, ask: Ask, fault: str) -> None:
         if self._code is not None:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.simulation import inside, inside_gateway
 from tests.simulation.grpc_drawing import has_gateway
+from tests.simulation.pausing import has_pause
 from tests.simulation.run import check_seeds, run
 from tests.simulation.scenario import Event, Scenario, draw
 from tests.simulation.shrink import shrink
@@ -36,9 +37,11 @@ def test_a_planted_fault_is_found(check):
 
 
 def may_show(check: str, scenario: Scenario) -> bool:
-    """Whether a scenario has what it may take: a gateway; answers kept, wrong ones found out."""
+    """Whether a scenario has what it may take: a gateway, a pause, wrong answers found out."""
     if check in inside_gateway.PLANTED:
         return has_gateway(scenario.seed)
+    if check == "unavailable":
+        return has_pause(scenario.seed)
     if check != "doubt":
         return True
     config = scenario.configs[0]

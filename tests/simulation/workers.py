@@ -178,7 +178,7 @@ class Process(Peer):
             message = to_worker_decoder.decode(frame)
             if isinstance(message, Setup):
                 self._setup = message
-                self._world.after(self._machine.load_s, self._end_start)
+                self._world.work(self._machine.load_s, self._end_start)
             else:
                 self._batches.append(message)
         if self.sock.out_ended and not self._running:
@@ -225,7 +225,7 @@ class Process(Peer):
         self._running = batch = self._batches.popleft()
         if isinstance(batch, Check):
             took_ms = batch_ms(1, WINDOW_TOKENS, self._machine.saving) * self._machine.slowness
-            self._world.after(took_ms / 1e3, lambda: self._end_check(batch))
+            self._world.work(took_ms / 1e3, lambda: self._end_check(batch))
             return
         tokens = [3 + (len(task.question) + len(task.text)) // 4 for task in batch.tasks]
         took_ms = batch_ms(len(tokens), max(tokens), self._machine.saving) * self._machine.slowness
@@ -233,7 +233,7 @@ class Process(Peer):
         started_s = self._world.time_s
         if fault != "hang":
             happening = lambda: self._end_batch(batch, fault, started_s, took_ms)  # noqa: E731
-            self._world.after(took_ms / 1e3, happening)
+            self._world.work(took_ms / 1e3, happening)
 
     def _end_check(self, check: Check) -> None:
         if self._status:

@@ -47,6 +47,7 @@ class World:
     """The clock, what is to happen, and which sockets are ready.
 
     Attributes:
+        may_pause: Whether the server may stand still.
         steps: How often time has moved on.
         rounds: How many rounds the loop has run.
         random: Draws what is left to chance.
@@ -54,14 +55,20 @@ class World:
         at_rest: Called each time the loop has nothing left to do at this moment.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, may_pause: bool = False) -> None:
         self.time_s = START_S
+        self.may_pause = may_pause
         self.steps = self.rounds = 0
         self.random = random.Random(seed)
         self.signals: dict[int, Callable[[], None]] = {}
         self.at_rest: Callable[[], None] = lambda: None
         self.selector = Selector(self)
         self._happenings: list[tuple[float, int, Callable[[], None]]] = []
+        self._work: set[int] = set()
+        """The numbers of happenings that a pause of the machine puts off."""
+        self._pause: tuple[float, bool] | None = None
+        self._is_paused = False
+        self._put_off: list[Callable[[], None]] = []
         self._numbers = itertools.count()
         self._dirty: dict[Callable[[], None], None] = {}
         self._rounds_at_once = 0
@@ -71,10 +78,45 @@ class World:
         self.time_s += TICK_S
         return self.time_s
 
-    def after(self, seconds: float, happening: Callable[[], None]) -> None:
-        """Has something happen."""
+    def after(self, seconds: float, happening: Callable[[], None]) -> int:
+        """Has something happen; returns its number."""
         number = next(self._numbers)
         heapq.heappush(self._happenings, (self.time_s + seconds, number, happening))
+        return number
+
+    def work(self, seconds: float, happening: Callable[[], None]) -> None:
+        """Has something happen that a process of the server's machine is at until then."""
+        self._work.add(self.after(seconds, happening))
+
+    def call(self, callback: Callable[[], None]) -> None:
+        """Calls the server, at once or when it has stood still."""
+        if self._is_paused:
+            self._put_off.append(callback)
+        else:
+            callback()
+
+    def pause(self, seconds: float, *, whole_machine: bool) -> None:
+        """Has the server stand still in its next round, and perhaps its machine with it."""
+        self._pause = (seconds, whole_machine)
+
+    def stand_still(self) -> bool:
+        """Lets happen what does while the server stands still; whether it was to."""
+        if self._pause is None:
+            return False
+        (seconds, whole_machine), self._pause = self._pause, None
+        if whole_machine:
+            self._happenings = [
+                (at_s + seconds * (number in self._work), number, happening)
+                for at_s, number, happening in self._happenings
+            ]
+            heapq.heapify(self._happenings)
+        end_s, self._is_paused = self.time_s + seconds, True
+        while self._happenings and self._happenings[0][0] <= end_s:
+            self._happen()
+        self.time_s, self._is_paused = end_s, False
+        self._dirty |= dict.fromkeys(self._put_off)
+        self._put_off.clear()
+        return True
 
     def soon(self, happening: Callable[[], None]) -> None:
         """Has something happen at once, outside of the server's own code; once however often."""
@@ -101,12 +143,16 @@ class World:
         if not self._happenings and limit_s == math.inf:
             raise Violation("wait", "the loop waits for ever: no timer, and nothing is to happen")
         if self._happenings and self._happenings[0][0] <= limit_s:
-            at_s, _, happening = heapq.heappop(self._happenings)
-            self.time_s = max(self.time_s, at_s)
-            happening()
-            self.settle()
+            self._happen()
         elif limit_s < math.inf:
             self.time_s = limit_s
+
+    def _happen(self) -> None:
+        at_s, number, happening = heapq.heappop(self._happenings)
+        self._work.discard(number)
+        self.time_s = max(self.time_s, at_s)
+        happening()
+        self.settle()
 
 
 class Selector:
@@ -137,6 +183,8 @@ class Selector:
     def select(self, timeout=None):
         self._world.rounds += 1
         self._world.settle()
+        if self._world.stand_still():
+            return []  # as epoll does when its process goes on
         ready = self._ready()
         if not ready:
             self._world.wait(timeout)
