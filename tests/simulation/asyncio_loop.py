@@ -60,7 +60,7 @@ class SimulatedAsyncLoop(asyncio.BaseEventLoop):
 
     def pause(self, seconds: float) -> None:
         """Stops its process for a while."""
-        self._paused_until_s = self.world.time_s + seconds
+        self._paused_until_s = max(self._paused_until_s, self.world.time_s + seconds)
         self.world.after(seconds, self._turn)
 
     def kill(self) -> None:
