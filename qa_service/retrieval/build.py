@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from qa_service import __version__
-from qa_service.errors import SetupError
+from qa_service.errors import DamagedError, SetupError
 from qa_service.machine import installed_version
 from qa_service.retrieval.documents import Document, Fault, ReadLimits
 from qa_service.retrieval.encoder import Encoder
@@ -120,6 +120,8 @@ def build(args: IndexArgs, reporter: Reporter) -> Summary:
             closing(_Run(args, extractor, reporter)) as run,
         ):
             return run.run(found)
+    except DamagedError as error:
+        raise SetupError(f"{error}: index without --update") from None
     except OSError as error:
         why = error.strerror or str(error)
         raise SetupError(f"cannot write {error.filename or args.output}: {why}") from None
@@ -146,6 +148,18 @@ class _Run:
         self._next.close()
 
     def run(self, found: Found) -> Summary:
+        """Reads what is new, and publishes the index.
+
+        Raises:
+            DamagedError: What it goes on with is damaged; the next run does not go on with it.
+        """
+        try:
+            return self._run(found)
+        except DamagedError:
+            self._next.forget()
+            raise
+
+    def _run(self, found: Found) -> Summary:
         faults = [f"{fault.where}: {fault.why}" for fault in found.faults]
         for line in faults:
             self._reporter.on_fault(line)

@@ -86,13 +86,20 @@ class EmbeddingWriter:
 
         Args:
             live_rows: Those that passages have; all others are free.
+
+        Raises:
+            DamagedError: A passage's row is not there.
         """
         self._path = index / EMBEDDINGS_FILE
         self._encoder = encoder
         self._width = encoder.manifest.dimensions
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         self._num_rows = os.fstat(self._file).st_size // self._width
-        self._free = self._clear(live_rows)
+        live = set(live_rows)
+        if max(live, default=-1) >= self._num_rows:
+            os.close(self._file)
+            raise DamagedError(f"{self._path} is damaged: it has {self._num_rows} rows")
+        self._free = self._clear(live)
         self._rows: list[int] = []
         self._texts: list[str] = []
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="embed")

@@ -22,6 +22,7 @@ from typing import BinaryIO, cast
 
 import msgspec
 
+from qa_service.files import open_regular
 from qa_service.retrieval.documents import (
     Document,
     Fault,
@@ -29,7 +30,7 @@ from qa_service.retrieval.documents import (
     ReadFile,
     UnreadableError,
 )
-from qa_service.retrieval.files import format_of, open_regular
+from qa_service.retrieval.files import format_of
 from qa_service.retrieval.formats import FORMATS
 from qa_service.retrieval.passages import cut
 
@@ -92,7 +93,7 @@ def _cut(found: Document | Fault, passage_tokens: int) -> Document | Fault:
 
 
 def _open(path: bytes) -> BinaryIO:
-    file = open_regular(path)
+    file = open_regular(path, follow_links=False)
     return cast(BinaryIO, gzip.GzipFile(fileobj=file)) if path.endswith(b".gz") else file
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from io import BufferedReader
 from pathlib import Path, PurePath
 
 import msgspec
 
 from qa_service.errors import SetupError
+from qa_service.files import open_regular
 from qa_service.retrieval.documents import Fault
 from qa_service.retrieval.formats import FORMATS
 from qa_service.retrieval.formats.markups import TEMPLATES
@@ -35,7 +34,7 @@ class SourceFile(msgspec.Struct, frozen=True):
     def sha256(self) -> str:
         """The hash of what it holds; "" if it cannot be read."""
         try:
-            with open_regular(self.path) as file:
+            with open_regular(self.path, follow_links=False) as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()
         except OSError:
             return ""
@@ -62,19 +61,6 @@ def format_of(name: str) -> str:
     if path.suffix in TEMPLATES:
         path = path.with_suffix("")
     return path.suffix if path.suffix in FORMATS else ""
-
-
-def open_regular(path: Path | bytes) -> BufferedReader:
-    """Opens a file to read it; never a link, a pipe or a device, which may be there by now.
-
-    Raises:
-        OSError: It cannot be opened, or is no regular file.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "no regular file")
-    return os.fdopen(descriptor, "rb")
 
 
 def find_files(sources: Sequence[Path], leave_out: Path, *, follow_links: bool = False) -> Found:

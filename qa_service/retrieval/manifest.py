@@ -131,12 +131,12 @@ def _load(folder: Path, kind: type[_Kind]) -> _Kind:
         raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise DamagedError(f"{path} is not a collection's: {error}") from None
-    if manifest.settings.format != FORMAT or not _is_index(manifest.index):
+    if manifest.settings.format != FORMAT or not is_index(manifest.index):
         raise SetupError(f"{folder} was made by another version: make it again with qa-index")
     return manifest
 
 
-def _is_index(name: str) -> bool:
+def is_index(name: str) -> bool:
     """Whether a name is that of a folder of an index, which lies in the collection's own."""
     return name.startswith(INDEX) and Path(name).name == name
 
@@ -147,7 +147,7 @@ def served_indexes(folder: Path) -> list[str]:
         found = msgspec.json.decode(read_file(folder / MANIFEST_FILE), type=_Indexes)
     except (OSError, msgspec.MsgspecError, ValueError):
         return []
-    return [name for name in (found.index, found.index_before) if _is_index(name)]
+    return [name for name in (found.index, found.index_before) if is_index(name)]
 
 
 def save_manifest(folder: Path, manifest: Manifest) -> None:

@@ -11,7 +11,14 @@ from pathlib import Path
 
 import msgspec
 
-from qa_service.retrieval.manifest import PROGRESS_FILE, FileEntry, IndexSettings, write_whole
+from qa_service.files import read_file
+from qa_service.retrieval.manifest import (
+    PROGRESS_FILE,
+    FileEntry,
+    IndexSettings,
+    is_index,
+    write_whole,
+)
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -39,11 +46,12 @@ class Progress:
     def load(cls, folder: Path, settings: IndexSettings) -> Progress | None:
         """The progress of a killed run; None if there is none, or if it wrote another index."""
         try:
-            first, *lines = (folder / PROGRESS_FILE).read_bytes().split(b"\n")
+            first, *lines = read_file(folder / PROGRESS_FILE).split(b"\n")
             head = msgspec.json.decode(first, type=_Head)
         except (OSError, msgspec.MsgspecError):
             return None
-        if head.settings != settings or not (folder / head.index).is_dir():
+        is_ours = head.settings == settings and is_index(head.index)
+        if not is_ours or not (folder / head.index).is_dir():
             return None
         return cls(folder, head.index, settings, _entries(lines))
 

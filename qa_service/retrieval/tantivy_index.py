@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from qa_service.errors import DamagedError, SetupError
 from qa_service.retrieval.analysis import words_of
 from qa_service.retrieval.documents import Document, Passage
+from qa_service.retrieval.index_checksums import META_FILE, check_files
 
 if TYPE_CHECKING:
     import tantivy
@@ -99,7 +100,8 @@ def open_index(path: Path, language: str) -> tantivy.Index:
     try:
         index: tantivy.Index = load_tantivy().Index.open(str(path))
     except (ValueError, OSError) as error:
-        raise DamagedError(f"{path} cannot be opened: {error}") from None
+        why = " ".join(str(error).split())
+        raise DamagedError(f"{path} cannot be opened: {why}") from None
     index.register_tokenizer(_ANALYZER, make_analyzer(language))
     return index
 
@@ -141,10 +143,19 @@ class IndexWriter:
     Each method raises `SetupError` if the index cannot be written.
     """
 
-    def __init__(self, path: Path, language: str) -> None:
+    def __init__(self, path: Path, language: str, *, is_new: bool) -> None:
+        """Opens an index.
+
+        Args:
+            is_new: Whether it may not be there yet.
+
+        Raises:
+            DamagedError: Its files are not those that were written.
+        """
         with _written(path):
-            if not load_tantivy().Index.exists(str(path)):
+            if is_new and not (path / META_FILE).exists():
                 load_tantivy().Index(make_schema(), path=str(path))
+            check_files(path)
             self._path = path
             self._index = open_index(path, language)
             self._writer = self._index.writer(_WRITER_HEAP_BYTES, num_threads=1)
@@ -167,16 +178,19 @@ class IndexWriter:
 
     def files(self) -> set[str]:
         """The files with passages in the committed index, and perhaps some that were removed."""
-        return {name for name, _ in self._index.searcher().terms_with_prefix("file", "")}
+        with _written(self._path):
+            return {name for name, _ in self._index.searcher().terms_with_prefix("file", "")}
 
     def rows(self) -> list[int]:
         """The rows that the passages of the committed index have."""
-        self._index.reload()
-        searcher = self._index.searcher()
-        if not searcher.num_docs:
-            return []
-        hits = searcher.search(load_tantivy().Query.all_query(), searcher.num_docs).hits
-        return [int(row or 0) for row in searcher.fast_field_values("row", [at for _, at in hits])]
+        with _written(self._path):
+            self._index.reload()
+            searcher = self._index.searcher()
+            if not searcher.num_docs:
+                return []
+            hits = searcher.search(load_tantivy().Query.all_query(), searcher.num_docs).hits
+            values = searcher.fast_field_values("row", [at for _, at in hits])
+            return [int(row or 0) for row in values]
 
     def remove(self, file: str) -> None:
         """Removes all passages of a file."""

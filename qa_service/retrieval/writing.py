@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock, Timeout
 
-from qa_service.errors import SetupError
+from qa_service.errors import DamagedError, SetupError
 from qa_service.retrieval.documents import Document, Passage
 from qa_service.retrieval.embeddings import EMBEDDINGS_FILE, EmbeddingWriter
 from qa_service.retrieval.encoder import Encoder
@@ -153,6 +153,10 @@ class NextIndex:
         self._clear_up()
         return manifest
 
+    def forget(self) -> None:
+        """Has the next run begin anew."""
+        (self._folder / PROGRESS_FILE).unlink(missing_ok=True)
+
     def close(self) -> None:
         """Ends a run's threads; what it has not committed is lost."""
         if self._embeddings:
@@ -183,7 +187,8 @@ class NextIndex:
             is_resumed = self._progress is not None
             self._progress = self._progress or self._begun()
             path = self._folder / self._progress.index
-            self._writer = IndexWriter(path, self._settings.language)
+            is_new = not self._progress.entries
+            self._writer = IndexWriter(path, self._settings.language, is_new=is_new)
             if is_resumed:  # what the killed run committed and did not note
                 for name in self._writer.files() - self._progress.entries.keys():
                     self._writer.remove(name)
@@ -205,7 +210,7 @@ class NextIndex:
                 else:
                     _link(file, path / file.name)
         except FileNotFoundError as error:
-            raise SetupError(f"{error.filename} is missing: index without --update") from None
+            raise DamagedError(f"{error.filename} is missing") from None
         return Progress(self._folder, index, self._settings, self._base.files)
 
     def _commit(self) -> None:
@@ -226,7 +231,7 @@ class NextIndex:
         if self._progress:
             kept.add(self._progress.index)
         else:
-            (self._folder / PROGRESS_FILE).unlink(missing_ok=True)
+            self.forget()
         for path in self._folder.glob(f"{INDEX}*"):
             if path.name not in kept:
                 shutil.rmtree(path)

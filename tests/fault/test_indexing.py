@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import random
+import shutil
 import signal
 import zlib
 from pathlib import Path
 
 import pytest
 
+from harness.damage import damage, index_files, write_collection
 from harness.process import MIB
+from qa_service.errors import SetupError
 from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
+from qa_service.retrieval.index_main import main
 from qa_service.retrieval.manifest import INDEX, PROGRESS_FILE, load_manifest
 from tests.programs import run_python
 from tests.unit.retrieval.formats.pdf_files import packed_stream, pdf_file, pdf_of
@@ -122,6 +128,73 @@ def test_a_torn_line_of_progress_is_read_again(docs, output):
     with (output / PROGRESS_FILE).open("rb+") as file:
         file.truncate(file.seek(0, 2) - 5)
     assert build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter()).read == 5
+    assert len(documents(Collection(output), "River")) == 10
+
+
+SUFFIXES = (".fast", ".fieldnorm", ".idx", ".json", ".pos", ".store", ".term")
+
+
+@pytest.fixture(scope="module")
+def indexed(tmp_path_factory) -> Path:
+    """A folder with a collection, and its documents with changes that are not indexed yet."""
+    folder = tmp_path_factory.mktemp("indexed")
+    write_collection(folder, "collection", num_documents=30)
+    (folder / "documents" / "5.txt").write_text("The Volga is long.")
+    (folder / "documents" / "7.txt").unlink()
+    return folder
+
+
+def damaged(collection: Path, suffix: str, how: str) -> None:
+    """Damages a file of a collection's index; it is linked to where it was copied from."""
+    if how == "overwritten":
+        damage(collection, random.Random(suffix), (suffix,))
+        return
+    file = next(path for path in index_files(collection) if path.suffix == suffix)
+    if how == "cut":
+        os.truncate(file, file.stat().st_size // 2)
+    else:
+        file.unlink()
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("how", ["overwritten", "cut", "missing"])
+def test_an_update_of_a_damaged_collection_says_in_one_line_what_to_do(
+    indexed, output, suffix, how, capsys
+):
+    shutil.copytree(indexed / "collection", output)
+    damaged(output, suffix, how)
+    run = [str(indexed / "documents"), "--no-embeddings", "--output", str(output)]
+    assert main([*run, "--update"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("index without --update")
+    assert main(run) == 0
+    assert documents(Collection(output), "Volga") == ["5.txt"]
+
+
+def test_a_damaged_index_of_a_killed_run_is_begun_anew(docs, output):
+    kill_at("note:5", docs, output)
+    damaged(output, ".store", "overwritten")
+    with pytest.raises(SetupError, match="is damaged: index without --update"):
+        build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter())
+    assert build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter()).read == 10
+    assert len(documents(Collection(output), "River")) == 10
+
+
+@pytest.mark.parametrize("named", ["..", ".", "../other"])
+def test_progress_that_names_no_index_of_its_folder_does_not_count(docs, output, named):
+    kill_at("note:5", docs, output)
+    (output.parent / "other").mkdir()
+    progress = (output / PROGRESS_FILE).read_text()
+    index = json.loads(progress.splitlines()[0])["index"]
+    (output / PROGRESS_FILE).write_text(progress.replace(index, named))
+    assert build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter()).read == 10
+    assert not list((output.parent / "other").iterdir())
+
+
+def test_progress_that_is_a_fifo_does_not_hang_a_run(docs, output):
+    build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter())
+    os.mkfifo(output / PROGRESS_FILE)
+    build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter())
     assert len(documents(Collection(output), "River")) == 10
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import numpy as np
@@ -168,6 +169,16 @@ def test_an_update_embeds_new_passages_and_keeps_the_rest(
     assert bytes(width) not in [
         rows_of(output)[at : at + width] for at in range(0, len(rows_of(output)), width)
     ], "a free row is filled first"
+
+
+def test_an_update_whose_embeddings_are_cut_is_refused(index, docs, output):
+    index()
+    path = output / load_manifest(output).index / EMBEDDINGS_FILE
+    os.truncate(path, path.stat().st_size // 2)
+    (docs / "rain.txt").unlink()
+    with pytest.raises(SetupError, match=r"is damaged: .*: index without --update"):
+        index(update=True)
+    index()
 
 
 def test_an_update_without_the_encoder_is_refused(index, output, tmp_path):
