@@ -8,12 +8,12 @@ from __future__ import annotations
 import io
 import os
 import socket
-import tempfile
 import threading
 import time
 import zipfile
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from qa_service.instance.devices import CPU, on_gpu
 from qa_service.instance.gpus import find_gpus
 from qa_service.instance.messages import MAX_MESSAGE_BYTES, Failed, Setup, encode
 from qa_service.instance.model_folder.manifest import fingerprint_of
+from qa_service.locked_folder import LockedFolder
 from qa_service.wire.frames import PREFIX, FrameReader, frame_of, receive_frame
 
 CACHE_DIR = Path("~/.cache/qa-server")
@@ -157,14 +158,15 @@ def _unpacked(name: str, pushed: Sequence[Any]) -> Path:
     if folder.is_dir():
         return folder
     cache.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(dir=cache))
-    with zipfile.ZipFile(io.BytesIO(_fetch(pushed[0]))) as archive:
-        archive.extractall(unfinished)
-    try:
-        unfinished.rename(folder)
-    except OSError:  # another instance was first
-        if not folder.is_dir():
-            raise
+    with closing(LockedFolder("unfinished-", cache)) as unfinished:
+        new = unfinished.path / name
+        with zipfile.ZipFile(io.BytesIO(_fetch(pushed[0]))) as archive:
+            archive.extractall(new)
+        try:
+            new.rename(folder)
+        except OSError:  # another instance was first
+            if not folder.is_dir():
+                raise
     return folder
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qa_service.errors import DamagedError, SetupError
+from qa_service.locked_folder import LockedFolder
 from qa_service.retrieval.embeddings import Embeddings
 from qa_service.retrieval.encoder import SharedEncoder
 from qa_service.retrieval.manifest import MANIFEST_FILE, ManifestHead, load_head
@@ -162,19 +162,17 @@ def _open(folder: Path, encoder: SharedEncoder) -> _OpenIndex:
 def _linked(path: Path) -> Iterator[Path]:
     """Links to an index's files while it is opened: tantivy makes lock files where it opens it.
 
-    They are removed as soon as it is open, so that a killed process leaves nothing behind.
+    They are removed as soon as it is open; those of a process that was killed before, by the next.
     """
     try:
-        with tempfile.TemporaryDirectory(
-            prefix="qa-collection-", ignore_cleanup_errors=True
-        ) as folder:
-            links = Path(folder, "opening")
+        with closing(LockedFolder("qa-collection-")) as folder:
+            links = folder.path / "opening"
             links.mkdir()
             for file in index_files(path.resolve()):
                 (links / file.name).symlink_to(file)
             yield links
             # A thread of tantivy's opens the index again, and would make a lock during the removal.
-            links.rename(Path(folder, "opened"))
+            links.rename(folder.path / "opened")
     except OSError as error:
         raise DamagedError(f"{path} cannot be opened: {error.strerror}") from None
 

@@ -10,12 +10,13 @@ import logging
 import socket
 from collections.abc import Callable
 
+from qa_service.errors import SetupError
+from qa_service.locked_folder import LockedFolder
 from qa_service.net.addresses import is_loopback
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.listener import Listener, UnixListener, bracketed, tcp_listeners
 from qa_service.net.options import ListenOptions
 from qa_service.server.front.auth import Authenticator
-from qa_service.server.front.socket_folder import SocketFolder
 from qa_service.server.front.transport import Transport
 
 logger = logging.getLogger(__name__)
@@ -49,10 +50,10 @@ class Listeners:
         self._all: list[Listener] = [*ports]
         self.address = f"{bracketed(options.host)}:{ports[0].port}"
         self.unix_path = options.unix_socket
-        self._folder: SocketFolder | None = None
+        self._folder: LockedFolder | None = None
         if options.grpc_port and self.unix_path is None:
-            self._folder = SocketFolder()
-            self.unix_path = self._folder.socket
+            self._folder = _socket_folder()
+            self.unix_path = self._folder.path / "socket"
         if self.unix_path is not None:
             self._all.append(UnixListener(loop, self.unix_path, on_local_client))
 
@@ -70,7 +71,18 @@ class Listeners:
         for listener in self._all:
             listener.close()
         if self._folder:
-            self._folder.remove()
+            self._folder.close()
+
+
+def _socket_folder() -> LockedFolder:
+    """A folder for the Unix socket of a server whose options name none."""
+    try:
+        return LockedFolder("qa-server-")
+    except OSError as error:
+        raise SetupError(
+            f"--grpc_port needs a Unix socket, and there is no place for one "
+            f"({error.strerror}): name a path with --unix_socket, or a folder with TMPDIR"
+        ) from None
 
 
 def warn_if_exposed(host: str, transport: Transport, authenticator: Authenticator) -> None:

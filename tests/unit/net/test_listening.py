@@ -1,12 +1,8 @@
-"""Where a server listens: all addresses of a name, a Unix socket, and its folder."""
+"""Where a server listens: all addresses of a name, and a Unix socket."""
 
 from __future__ import annotations
 
-import os
 import socket
-import tempfile
-import time
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +10,6 @@ from qa_service.errors import SetupError
 from qa_service.net import addresses
 from qa_service.net.addresses import is_loopback, listening_addresses
 from qa_service.net.listener import CHECK_S, UnixListener, tcp_listeners
-from qa_service.server.front.socket_folder import NEW_S, SocketFolder
 from tests.support import FakeTimeLoop, run_until
 
 
@@ -115,31 +110,3 @@ def test_a_removed_unix_socket_is_recreated(loop, tmp_path):
             run_until(loop, lambda number=number: len(clients) == number)
     listener.close()
     assert not path.exists()
-
-
-@pytest.fixture
-def temporary(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
-
-
-def test_an_abandoned_folder_is_removed_and_one_in_use_is_kept(temporary):
-    used = SocketFolder()
-    used.socket.touch()
-    left = Path(tempfile.mkdtemp(prefix="qa-server-"))
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.bind(str(left / "socket"))
-    being_made, old = (Path(tempfile.mkdtemp(prefix="qa-server-")) for _ in range(2))
-    os.utime(old, (time.time() - 2 * NEW_S,) * 2)
-    other = temporary / "qa-server-of-another-program.txt"
-    other.touch()
-    (temporary / "qa-server-link").symlink_to(being_made)
-    latest = SocketFolder()
-    assert used.socket.exists()
-    assert not left.exists()
-    assert not old.exists()
-    assert being_made.exists()
-    assert other.exists()
-    for folder in (used, latest):
-        folder.remove()
-        assert not folder.socket.parent.exists()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import tempfile
 import threading
 from pathlib import Path
 
@@ -17,9 +19,19 @@ from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.manifest import INDEX, MANIFEST_FILE, PROGRESS_FILE, load_manifest
 from qa_service.retrieval.tantivy_index import MAX_QUESTION_WORDS
 from qa_service.wire.messages import Passage
+from tests.programs import run_python
 
 NILE = "# The Nile\n\nThe Nile rises near Lake Victoria. It is 6650 kilometres long.\n"
 RHINE = "# The Rhine\n\nThe Rhine rises in the Swiss Alps. Ships go from Basel to Rotterdam.\n"
+
+
+KILLED_WHILE_OPENING = """
+import os, pathlib, signal, sys
+from qa_service.retrieval import collection
+
+collection.open_index = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+collection.Collection(pathlib.Path(sys.argv[1]))
+"""
 
 
 class Told(Reporter):
@@ -302,6 +314,19 @@ def test_a_damaged_index_is_reported_and_rebuilt(docs, output):
         Collection(output)
     index(docs, output)
     Collection(output)
+
+
+def test_what_a_process_killed_while_it_opens_leaves_is_removed(
+    docs, output, tmp_path, monkeypatch
+):
+    index(docs, output)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    done = run_python("-c", KILLED_WHILE_OPENING, output)
+    assert done.returncode == -signal.SIGKILL
+    assert list(tmp_path.glob("qa-collection-*"))
+    Collection(output)
+    assert not list(tmp_path.glob("qa-collection-*"))
 
 
 def test_the_manifest_names_its_sources(docs, output):

@@ -198,6 +198,23 @@ class TestModel:
         assert load_manifest(found).name == "builtin"
         assert find_model(tmp_path / "none", expected, ["it is there already"]) == found
 
+    def test_nothing_is_left_if_another_instance_unpacked_first(
+        self, builtin_model, tmp_path, monkeypatch
+    ):
+        cache = tmp_path / "cache"
+        fingerprint = fingerprint_of(builtin_model)
+        first = cache / f"none-{fingerprint[:16]}"
+
+        def fetch(item):
+            first.mkdir()
+            (first / "file").touch()
+            return item
+
+        monkeypatch.setattr("qa_service.instance.ray_instance.CACHE_DIR", cache)
+        monkeypatch.setattr("qa_service.instance.ray_instance._fetch", fetch)
+        found = find_model(tmp_path / "none", fingerprint, [pack(builtin_model)])
+        assert [found] == list(cache.iterdir()) == [first]
+
 
 @pytest.mark.parametrize(
     ("asked", "reply"),

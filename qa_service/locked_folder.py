@@ -1,0 +1,69 @@
+"""A folder for temporary files, which the next process removes if this one is killed.
+
+A process holds a lock on its folder, which goes with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+NEW_S = 60.0
+"""An empty folder is only just being made, or was left by a process killed at that."""
+
+
+class LockedFolder:
+    """A locked folder, which only this user may enter.
+
+    Args:
+        prefix: Of its name, and of those that are removed if no process holds them any more.
+        parent: Where it is made; None for the folder of temporary files.
+
+    Attributes:
+        path: The folder.
+
+    Raises:
+        OSError: There is no place for it.
+    """
+
+    def __init__(self, prefix: str, parent: Path | None = None) -> None:
+        _remove_left(prefix, parent or Path(tempfile.gettempdir()))
+        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        self._lock = _lock(self.path)
+
+    def close(self) -> None:
+        """Removes the folder, and releases the lock."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _remove_left(prefix: str, parent: Path) -> None:
+    """Removes the folders of this user that no process holds any more."""
+    for path in parent.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            if path.is_symlink() or not path.is_dir() or path.stat().st_uid != os.geteuid():
+                continue
+            is_new = time.time() - path.stat().st_mtime < NEW_S
+            if is_new and not any(path.iterdir()):
+                continue
+            if (lock := _lock(path)) is not None:
+                shutil.rmtree(path, ignore_errors=True)
+                os.close(lock)
+
+
+def _lock(path: Path) -> int | None:
+    """A descriptor with the folder's lock; None if another process has it."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
