@@ -22,6 +22,7 @@ from tqdm import tqdm
 from qa_service.child_program import turn_off_telemetry
 from qa_service.command_line import INTERRUPTED, complain, count, make_parser
 from qa_service.errors import SetupError
+from qa_service.machine import num_cpus
 from qa_service.progress import progress_bar
 from qa_service.retrieval.build import LANGUAGE, IndexArgs, Reporter, Summary, build, read_documents
 from qa_service.retrieval.documents import Document, ReadLimits
@@ -146,8 +147,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-embeddings", "--no_embeddings", action="store_false", dest="embeddings", help=words)
     encoder = "the encoder's folder, which prepare_model.py makes"
     add("--encoder", type=Path, default=DEFAULT_ENCODER, metavar="DIRECTORY", help=encoder)
-    threads = "threads that embed passages; all cores if not given"
-    add("--num_threads", type=count, default=len(os.sched_getaffinity(0)), help=threads)
+    threads = "threads that embed passages; one a CPU if not given"
+    add("--num_threads", type=count, default=num_cpus(), help=threads)
     file = "longest file, unpacked; of JSON lines, the longest line"
     add("--max_file_bytes", type=count, default=limits.max_file_bytes, help=file)
     document = "longest time of a processor for reading a document and cutting it into passages"

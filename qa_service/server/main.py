@@ -11,14 +11,18 @@ from pathlib import Path
 
 from qa_service.command_line import INTERRUPTED, complain
 from qa_service.errors import SetupError
-from qa_service.instance.devices import CPU, describe
+from qa_service.instance.devices import describe
 from qa_service.logs import as_log_line, configure_logging, plural
-from qa_service.machine import allow_descriptors, num_cpus
 from qa_service.server.check.whole import check
-from qa_service.server.config import OTHER_DESCRIPTORS, ServerConfig, find_config
+from qa_service.server.config import ServerConfig, find_config
 from qa_service.server.engine_report import measured_engines
 from qa_service.server.life_cycle import QaServer
 from qa_service.server.models.preparing import prepare_first
+from qa_service.server.shortages import (
+    Shortage,
+    find_cpu_shortage,
+    raise_descriptor_limit,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +42,7 @@ def main() -> int:
             for text in measured_engines(config):
                 _say(config, text)
             return 0
-        _look_at_limits(config)
+        _warn_of(raise_descriptor_limit(config))
         QaServer(config, _say_listening, _say_ready, source).run()
     except SetupError as error:
         complain(error)
@@ -49,18 +53,9 @@ def main() -> int:
     return 0
 
 
-def _look_at_limits(config: ServerConfig) -> None:
-    """Raises the limit of descriptors; warns where the machine is too small for what is asked."""
-    needed = config.listen.max_connections + OTHER_DESCRIPTORS
-    if (found := allow_descriptors(needed)) < needed:
-        logger.warning(
-            "at most %d of --max_connections %d fit into the limit of %d descriptors: raise it "
-            "with ulimit -n",
-            max(0, found - OTHER_DESCRIPTORS), config.listen.max_connections, found,
-        )  # fmt: skip
-    asked = config.instances.num_inference_sessions
-    if config.instances.devices == CPU and asked > num_cpus():
-        logger.warning("%d instances share %s", asked, plural(num_cpus(), "CPU"))
+def _warn_of(shortage: Shortage | None) -> None:
+    if shortage:
+        logger.warning("%s: %s", *shortage)
 
 
 def _say(config: ServerConfig, *lines: object) -> None:
@@ -83,6 +78,7 @@ def _say_ready(server: QaServer) -> None:
     config = server.config
     if config.server.print_cost_table:
         _say(config, *server.cost_tables)
+    _warn_of(find_cpu_shortage(version.spec.instances for version in server.catalog.ready))
     _say(config, f"QA server ready on {server.address}: {'; '.join(_what_serves(server))}")
 
 

@@ -104,7 +104,7 @@ def test_a_key_of_another_certificate_is_an_error_and_the_other_parts_are_looked
     flags = ("--tls_cert", certificates.cert, "--tls_key", certificates.client_key)
     text = check(folder, *ONLY_INSTANT, *flags, code=2)
     assert "the key is not that of the certificate" in text
-    assert "descriptors can be had" in text
+    assert "fit into the limit of descriptors" in text
 
 
 def test_check_names_an_unprepared_model_and_does_not_prepare_it(tmp_path):

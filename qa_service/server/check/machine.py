@@ -16,7 +16,8 @@ from qa_service.engine_catalogue import ENGINES, PROCESSOR_FLAGS
 from qa_service.logs import plural
 from qa_service.machine import installed_version, num_cpus, processor
 from qa_service.server.check.report import Finding, ok, warning
-from qa_service.server.config import OTHER_DESCRIPTORS, ServerConfig
+from qa_service.server.config import ServerConfig
+from qa_service.server.shortages import find_cpu_shortage, raise_descriptor_limit
 
 GIB = 1 << 30
 LITTLE_MEMORY_BYTES = GIB
@@ -54,12 +55,8 @@ def check_machine(config: ServerConfig) -> Iterator[Finding]:
 def _cpus(config: ServerConfig) -> Iterator[Finding]:
     usable, there = num_cpus(), os.cpu_count() or 1
     yield ok(f"{plural(usable, 'CPU')} of {there} may be used, by affinity and the cgroup's quota")
-    wanted = config.instances.num_inference_sessions * (config.instances.intra_op_num_threads or 1)
-    if config.instances.devices == "cpu" and wanted > usable:
-        yield warning(
-            f"{plural(wanted, 'thread')} of instances share {plural(usable, 'CPU')}",
-            f"--num_inference_sessions {usable} has one for each",
-        )
+    if shortage := find_cpu_shortage(config.models.values() or [config.instances]):
+        yield warning(*shortage)
 
 
 def _memory() -> Iterator[Finding]:
@@ -99,16 +96,10 @@ def _shared_memory() -> Iterator[Finding]:
 
 
 def _descriptors(config: ServerConfig) -> Iterator[Finding]:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = config.listen.max_connections + OTHER_DESCRIPTORS
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        yield warning(
-            f"at most {max(0, hard - OTHER_DESCRIPTORS)} of --max_connections "
-            f"{config.listen.max_connections} fit into the limit of {hard} descriptors",
-            f"ulimit -n {needed}",
-        )
+    if shortage := raise_descriptor_limit(config):
+        yield warning(*shortage)
     else:
-        yield ok(f"{needed} descriptors can be had")
+        yield ok(f"{config.listen.max_connections} connections fit into the limit of descriptors")
 
 
 def _folders(config: ServerConfig) -> Iterator[Finding]:

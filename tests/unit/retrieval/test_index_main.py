@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from qa_service.retrieval import index_main
 from qa_service.retrieval.index_main import main
 from qa_service.retrieval.manifest import load_manifest
 
 FULL_DISK = """
 import resource, sys
+from qa_service.retrieval import index_main
 from qa_service.retrieval.index_main import main
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 sys.exit(main())
@@ -115,3 +117,8 @@ def test_a_link_out_of_the_folder_is_followed_only_where_asked_for(
     names = {entry.name for entry in load_manifest(output).files}
     assert names == {"nile.txt", "inside.txt"} | ({"link.txt"} if flags else set())
     assert ("--follow_links" in capsys.readouterr().err) == (not flags)
+
+
+def test_passages_are_embedded_by_a_thread_a_cpu(monkeypatch):
+    monkeypatch.setattr(index_main, "num_cpus", lambda: 3)
+    assert index_main._parser().get_default("num_threads") == 3
