@@ -124,3 +124,10 @@ def test_a_folder_that_is_no_collection_is_a_warning(folder, tmp_path):
     config.write_text(f'[collections.docs]\npath = "{tmp_path / "damaged"}"\n')
     text = check(folder, *ONLY_INSTANT, "--config", config, code=1)
     assert [line for line in found(text, "warning") if line.startswith("docs: ")]
+
+
+def test_a_folder_without_a_collection_is_a_warning(folder, tmp_path):
+    empty = tmp_path / "collections"
+    empty.mkdir()
+    text = check(folder, *ONLY_INSTANT, "--collections_dir", empty, code=1)
+    assert f"there is no collection in {empty}" in found(text, "warning")

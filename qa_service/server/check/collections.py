@@ -36,6 +36,8 @@ def check_collections(config: ServerConfig) -> Iterator[Finding]:
                 yield warning(f"{name}: {faults[name]}", "qa-index makes it again")
             else:
                 yield ok(f"{name}: {state}")
+        if folder := retrieval.collections.empty_folder:
+            yield warning(f"there is no collection in {folder}", "qa-index makes them")
         if reason := retrieval.collections.failure:
             yield error(reason)
     finally:

@@ -55,6 +55,9 @@ class CollectionSet:
     Args:
         make_searches: Those it makes report here.
         max_local: How many processes those on disk may have together.
+
+    Attributes:
+        empty_folder: The folder of collections, if it has none.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class CollectionSet:
         self._editions = itertools.count(1)
         self._named: Mapping[str, CollectionOptions] = {}
         self._listed: Mapping[str, CollectionOptions] = {}
+        self.empty_folder: Path | None = None
         self._folder: Path | None = None
         self._lister: Searches | None = None
         self._is_listing = False
@@ -83,7 +87,7 @@ class CollectionSet:
         for name, options in named.items():
             _check(name, options)
         if folder != self._folder:
-            self._listed = {}
+            self._listed, self.empty_folder = {}, None
         self._named, self._folder = named, folder
         self._list()
         self._follow()
@@ -177,6 +181,7 @@ class CollectionSet:
             return
         if isinstance(result, Listed):
             self._list_fault = ""
+            self._note_empty(None if result.paths else folder)
             paths = {name: Path(path) for name, path in result.paths.items() if _is_name(name)}
             self._listed = {name: CollectionOptions(path=path) for name, path in paths.items()}
             self._follow()
@@ -185,6 +190,11 @@ class CollectionSet:
             self._list_fault = result.reason if result.kind == "setup" else ""
             self._clock.call_at(self._clock.now_s() + LIST_AGAIN_S, self._list)
         self._clock.mark()
+
+    def _note_empty(self, folder: Path | None) -> None:
+        if folder and folder != self.empty_folder:
+            logger.warning("there is no collection in %s: qa-index makes them", folder)
+        self.empty_folder = folder
 
     def _follow(self) -> None:
         """Opens what is new, looks for newer indexes, and closes what is not served any more."""

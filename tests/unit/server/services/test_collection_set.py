@@ -214,6 +214,23 @@ def test_the_collections_of_a_folder_are_served(setting):
     assert list(setting.collections.states()) == ["b"]
 
 
+def test_a_folder_without_a_collection_is_said_once(setting, caplog):
+    for _ in range(2):
+        setting.use({}, FOLDER)
+        setting.list()
+    words = f"there is no collection in {FOLDER}: qa-index makes them"
+    assert caplog.messages.count(words) == 1
+    assert setting.collections.empty_folder == FOLDER
+    setting.use({}, FOLDER)
+    setting.list("docs")
+    assert setting.collections.empty_folder is None
+    setting.use({}, FOLDER)
+    setting.list()
+    assert caplog.messages.count(words) == 2
+    setting.use({}, None)
+    assert setting.collections.empty_folder is None
+
+
 def test_a_configured_collection_overrides_the_folders_of_its_name(setting):
     setting.use({"a": CollectionOptions(path=Path("elsewhere"))}, FOLDER)
     setting.list("a")
