@@ -21,6 +21,8 @@ LogitsFunction = Callable[[Int64Array, Int64Array, Int64Array], Logits]
 
 NUM_BEST = 16
 """How many of a window's best spans are compared: equal ones among them are one answer."""
+SPAN_VALUES = 1 + 2 * NUM_BEST
+"""The numbers of a row's best spans; see `Engine.best_spans`."""
 
 BestSpansFunction = Callable[
     [Int64Array, Int64Array, Int64Array, Int64Array], tuple[FloatArray, Logits]

@@ -52,7 +52,11 @@ class Encoder:
         self._tokenizer = _tokenizer(folder / TOKENIZER_FILE, self.manifest.max_tokens)
 
     def embed(self, texts: Sequence[str]) -> FloatArray:
-        """Embeds texts: float32 [texts, dimensions]; texts of like lengths share a run."""
+        """Embeds texts: float32 [texts, dimensions]; texts of like lengths share a run.
+
+        Raises:
+            SetupError: The encoder's outputs are not those that its manifest names.
+        """
         embeddings = np.empty((len(texts), self.manifest.dimensions), np.float32)
         longest = self.manifest.max_tokens * _MAX_CHARS_PER_TOKEN
         encoded = self._tokenizer.encode_batch([text[:longest] for text in texts])
@@ -69,6 +73,9 @@ class Encoder:
             mask[number, : len(row)] = 1
         found: FloatArray
         found, *_ = self._session.run(None, {"input_ids": ids, "attention_mask": mask})
+        if found.shape != (len(rows), self.manifest.dimensions):
+            wanted = f"{len(rows)} embeddings of {self.manifest.dimensions} values"
+            raise SetupError(f"the encoder returned {found.shape} in place of {wanted}")
         return found
 
 

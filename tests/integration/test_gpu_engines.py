@@ -16,12 +16,14 @@ from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.engine_catalogue import ONNX_FILE, PLAIN_ONNX_FILE
 from qa_service.errors import DeviceError, SetupError
 from qa_service.instance import worker_main
+from qa_service.instance.arrays import SPAN_VALUES
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.devices import DeviceAssignment
 from qa_service.instance.engines import EngineConfig, make_engine, onnx_gpu, pytorch
-from qa_service.instance.engines.buckets import BucketGrid
+from qa_service.instance.engines.buckets import Bucket, BucketGrid
 from qa_service.instance.engines.onnx import open_session
 from qa_service.instance.engines.outputs import EngineFaultError
+from qa_service.instance.engines.pytorch import TorchProgram, run_eagerly
 from qa_service.instance.messages import Setup
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.options import InstanceOptions
@@ -350,3 +352,16 @@ def test_a_graph_is_compared_with_the_model_on_other_inputs_than_it_was_recorded
         with pytest.raises(RuntimeError, match=r"graph of \(3, 4\) differs from the model by 2"):
             pytorch.check_replay(replay, scoring, inputs)
     assert torch.all(inputs == 1)
+
+
+@pytest.mark.parametrize("narrow", [0, 1], ids=["logits", "best spans"])
+def test_an_output_that_would_be_broadcast_to_the_buckets_shape_is_a_fault(narrow):
+    def scoring(staged):
+        _, rows, tokens = staged.shape
+        outputs = [torch.ones(2, rows, tokens), torch.ones(rows, SPAN_VALUES)]
+        outputs[narrow] = outputs[narrow][..., :1]
+        return tuple(outputs)
+
+    program = TorchProgram(scoring, Bucket(2, 8), 3, torch.device("cpu"), run_eagerly)
+    with pytest.raises(EngineFaultError, match=r"where .* was asked for"):
+        program.run()

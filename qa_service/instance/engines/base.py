@@ -75,7 +75,7 @@ class Engine(ABC):
             text_mask: int64 [batch, seq], 1 for the row's text tokens: one or more, contiguous.
 
         Returns:
-            float32 [batch, 1 + 2 * NUM_BEST]: the log of the sum over all spans of the row, as
+            float32 [batch, SPAN_VALUES]: the log of the sum over all spans of the row, as
             `reader.spans` defines it; the numbers of the best, `first * max_answer_tokens + last -
             first`; their log scores, best first, minus infinity where there are fewer. And what
             `logits` returns.

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from qa_service.instance.arrays import FloatArray, Int64Array, Logits
+from qa_service.instance.arrays import SPAN_VALUES, FloatArray, Int64Array, Logits
 from qa_service.instance.engines import EngineConfig
 from qa_service.instance.engines.base import Engine, ShapeCheck
-from qa_service.instance.engines.outputs import checked
+from qa_service.instance.engines.outputs import checked, require_shape
 from qa_service.instance.model_folder.manifest import Manifest
 
 TEXT_MASK = "text_mask"
@@ -113,7 +113,7 @@ class Outputs(NamedTuple):
 
     Attributes:
         logits: Start and end logits, float32 [2, rows, tokens].
-        best_spans: float32 [rows, 1 + 2 * NUM_BEST], if the program chooses spans.
+        best_spans: float32 [rows, SPAN_VALUES], if the program chooses spans.
     """
 
     logits: FloatArray
@@ -170,7 +170,7 @@ class BucketedEngine(Engine):
 
     def _run(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         rows, tokens = ids.shape
-        start, end = self._staged(ids, mask, types).run().logits[:, :rows, :tokens]
+        start, end = self._run_staged(ids, mask, types).logits[:, :rows, :tokens]
         return start, end
 
     def best_spans(
@@ -178,19 +178,27 @@ class BucketedEngine(Engine):
     ) -> tuple[FloatArray, Logits]:
         """The best spans of each row, and the logits; see `Engine.best_spans`."""
         rows, tokens = ids.shape
-        logits, spans = self._staged(ids, mask, types, text_mask).run()
+        logits, spans = self._run_staged(ids, mask, types, text_mask)
         assert spans is not None
         start, end = logits[:, :rows, :tokens]
-        chosen = checked(spans[:rows], (rows, spans.shape[1]))
+        chosen = checked(spans[:rows], (rows, SPAN_VALUES))
         return chosen, (checked(start, ids.shape), checked(end, ids.shape))
 
-    def _staged(self, *batch: Int64Array) -> Program:
-        """The program for a batch, with the batch in its staging memory."""
+    def _run_staged(self, *batch: Int64Array) -> Outputs:
+        """Runs a batch in its bucket; returns the outputs of the whole bucket.
+
+        Raises:
+            EngineFaultError: One has another shape.
+        """
         bucket = self._grid.bucket_for(*batch[0].shape)
         program = self._programs.get(bucket) or self._make_later(bucket)
         given = dict(zip(_GIVEN, batch, strict=False))
         stage(program.staging, self._inputs, given, self._pad_token_id)
-        return program
+        outputs = program.run()
+        require_shape(outputs.logits.shape, (2, bucket.rows, bucket.tokens))
+        if outputs.best_spans is not None:
+            require_shape(outputs.best_spans.shape, (bucket.rows, SPAN_VALUES))
+        return outputs
 
     def check_shapes_with(self, check: ShapeCheck) -> None:
         """Has each bucket that is beyond the grid checked before it is used."""

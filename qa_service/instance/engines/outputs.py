@@ -41,13 +41,18 @@ def checked(output: FloatArray, shape: tuple[int, ...]) -> FloatArray:
     Raises:
         EngineFaultError: It has another shape, or a value that the run did not write.
     """
-    if output.shape != shape:
-        raise EngineFaultError(
-            f"the engine returned an output of shape {output.shape} where {shape} was asked for"
-        )
+    require_shape(output.shape, shape)
     if np.isnan(output).any() and _is_marked(output):
         raise EngineFaultError("the engine returned without an error and without results")
     return output.astype(np.float32)
+
+
+def require_shape(found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    """Raises `EngineFaultError` if a run's output has another shape than was asked for."""
+    if found != wanted:
+        raise EngineFaultError(
+            f"the engine returned an output of shape {found} where {wanted} was asked for"
+        )
 
 
 def _is_marked(output: FloatArray) -> bool:

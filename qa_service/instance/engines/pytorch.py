@@ -20,7 +20,7 @@ from transformers import AutoModelForQuestionAnswering, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from qa_service.errors import DeviceError, SetupError
-from qa_service.instance.arrays import Int64Array, Logits, LogitsFunction
+from qa_service.instance.arrays import SPAN_VALUES, Int64Array, Logits, LogitsFunction
 from qa_service.instance.engines import EngineConfig
 from qa_service.instance.engines.base import Engine, describe_cpu, named_inputs
 from qa_service.instance.engines.buckets import (
@@ -31,8 +31,8 @@ from qa_service.instance.engines.buckets import (
     Outputs,
     Program,
 )
-from qa_service.instance.engines.outputs import MARK_BYTE
-from qa_service.instance.engines.torch_spans import NUM_COLUMNS, choose_spans
+from qa_service.instance.engines.outputs import MARK_BYTE, require_shape
+from qa_service.instance.engines.torch_spans import choose_spans
 from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -195,7 +195,7 @@ class TorchProgram(Program):
         self._staged = torch.ones((num_inputs, *shape), dtype=torch.int64, pin_memory=pinned)
         self._logits = torch.empty((2, *shape), dtype=torch.float32, pin_memory=pinned)
         self._best_spans = torch.empty(
-            (bucket.rows, NUM_COLUMNS), dtype=torch.float32, pin_memory=pinned
+            (bucket.rows, SPAN_VALUES), dtype=torch.float32, pin_memory=pinned
         )
         self._inputs = self._staged.to(device, copy=True)
         self._replay = capture(scoring, self._inputs)
@@ -204,9 +204,10 @@ class TorchProgram(Program):
     def run(self) -> Outputs:
         """Runs the bucket on the staged inputs."""
         self._inputs.copy_(self._staged, non_blocking=True)
-        logits, best_spans = self._replay()
-        self._logits.copy_(logits, non_blocking=True)
-        self._best_spans.copy_(best_spans, non_blocking=True)
+        outputs = self._replay()
+        for its, output in zip((self._logits, self._best_spans), outputs, strict=True):
+            require_shape(output.shape, its.shape)  # which `copy_` would broadcast to
+            its.copy_(output, non_blocking=True)
         if self._stream:
             self._stream.synchronize()
         return Outputs(self._logits.numpy(), self._best_spans.numpy())

@@ -12,8 +12,6 @@ from torch import Tensor
 from qa_service.instance.arrays import NUM_BEST
 from qa_service.instance.model_folder.manifest import ReadingConfig
 
-NUM_COLUMNS = 1 + 2 * NUM_BEST
-
 
 def choose_spans(config: ReadingConfig, logits: Tensor, text_mask: Tensor) -> Tensor:
     """Finds the best spans of each row.
@@ -24,7 +22,7 @@ def choose_spans(config: ReadingConfig, logits: Tensor, text_mask: Tensor) -> Te
         text_mask: int64 [rows, tokens], 1 for the row's text tokens, which are contiguous.
 
     Returns:
-        float32 [rows, NUM_COLUMNS], see `Engine.best_spans`; equals are in any order.
+        float32 [rows, SPAN_VALUES], see `Engine.best_spans`; equals are in any order.
     """
     width = config.max_answer_tokens
     start, end = logits.masked_fill(text_mask == 0, -torch.inf)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -121,6 +122,15 @@ def test_a_collection_without_embeddings_needs_no_encoder(index, output):
     assert collection.fault == ""
     assert load_manifest(output).settings.encoder == ""
     assert best(collection, "vacation") == "leave"
+
+
+def test_an_encoder_whose_outputs_have_another_shape_fails(encoder, monkeypatch):
+    loaded = Encoder(encoder)
+    run = loaded._session.run
+    one_row = SimpleNamespace(run=lambda *given: [found[:1] for found in run(*given)])
+    monkeypatch.setattr(loaded, "_session", one_row)
+    with pytest.raises(SetupError, match="in place of 2 embeddings"):
+        loaded.embed(["one text", "another text"])
 
 
 def test_a_missing_encoder_is_logged_once(index, output, tmp_path):

@@ -1,9 +1,11 @@
 """Batches on fixed shapes."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qa_service.instance.arrays import SPAN_VALUES
 from qa_service.instance.engines.buckets import (
     TEXT_MASK,
     Bucket,
@@ -13,6 +15,7 @@ from qa_service.instance.engines.buckets import (
     Program,
     stage,
 )
+from qa_service.instance.engines.outputs import EngineFaultError
 
 INPUTS = ("input_ids", "attention_mask")
 PAD = 9
@@ -56,7 +59,9 @@ class Adder(Program):
     def run(self):
         self._logits[0] = self.staging[0]
         self._logits[1] = self.staging.sum(axis=0)
-        return Outputs(self._logits, self.staging[-1, :, :4].astype(np.float32))
+        spans = np.zeros((self.staging.shape[1], SPAN_VALUES), np.float32)
+        spans[:, :4] = self.staging[-1, :, :4]
+        return Outputs(self._logits, spans)
 
 
 def test_a_batch_is_padded_to_its_bucket_and_its_logits_are_cut_back():
@@ -96,10 +101,39 @@ def test_the_texts_mask_is_staged_where_spans_are_chosen():
     best_spans, logits = engine.best_spans(batch, batch, batch, batch + 100)
     assert engine.chooses_spans
     assert best_spans.dtype == np.float32
-    assert best_spans.tolist() == (batch + 100)[:, :4].tolist()
+    assert best_spans[:, :4].tolist() == (batch + 100)[:, :4].tolist()
     later, _ = engine.logits(batch + 1, batch, batch)
     assert logits[0].tolist() == batch.tolist()
     assert later.tolist() == (batch + 1).tolist()
+
+
+class Wide(Adder):
+    """Gives outputs that a batch's part could be cut from, of another shape than its bucket's."""
+
+    def __init__(self, bucket, wide):
+        super().__init__(bucket, num_inputs=3)
+        self._wide = wide
+
+    def run(self):
+        outputs = super().run()
+        wide = {self._wide: np.repeat(getattr(outputs, self._wide), 2, axis=1)}
+        return outputs._replace(**wide)
+
+
+@pytest.mark.parametrize("wide", ["logits", "best_spans"])
+def test_an_output_of_another_shape_than_the_buckets_is_a_fault(wide):
+    engine = BucketedEngine(
+        BucketGrid(4, 4096, 64),
+        (*INPUTS, TEXT_MASK),
+        PAD,
+        lambda bucket: Wide(bucket, wide),
+        device="cuda",
+        runtime="test",
+        chooses_spans=True,
+    )
+    batch = np.arange(15).reshape(3, 5)
+    with pytest.raises(EngineFaultError, match=r"where .* was asked for"):
+        engine.best_spans(batch, batch, batch, batch)
 
 
 def test_bucket_padding_is_masked_except_each_rows_first_token():
