@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from harness.gateway import LISTENS, GatewayServer, answers, inputs, running_gat
 from harness.ports import reserve_port
 from harness.process import GIVE_UP_S, held_still, wait_until
 from harness.questions import ASK, FIRST_WORD
-from harness.server import INSTANT, RunningServer
+from harness.server import INSTANT, ROOT, RunningServer
 from qa_service.sidecars.grpc_gateway.links import MAX_LINKS
 from tests.certificates import Certificates
 from tests.grpc_requests import (
@@ -39,6 +41,18 @@ TOKEN, OTHER = "3bQ1xT0yqWcV7uKfJm2sZg", "Zt0xT0yqWcV7uKfJm2sZgA"
 SERVING, NOT_SERVING = 1, 2
 OTHER_CHANNEL = [("grpc.use_local_subchannel_pool", 1)]
 """Without it, two channels of a process share one connection, and are one peer."""
+
+UNREAD = "disconnected with unread answers in its stream"
+UNREAD_STREAM = """
+import itertools, sys, threading
+from tests.grpc_requests import Stub, grpc, typed_request
+
+requests = (typed_request(id=f"{number:0500}") for number in itertools.count())
+with grpc.insecure_channel(sys.argv[1]) as channel:
+    stream = Stub(channel).ModelStreamInfer(requests)
+    threading.Event().wait()
+"""
+"""A client that asks and never reads."""
 
 
 def is_answered(client, **options) -> bool:
@@ -244,6 +258,26 @@ class TestHostile:
             client.stop_stream(cancel_requests=True)
             gateway.wait_for_count("cancelled", before + 10)
         client.close()
+
+    def test_a_lost_peer_with_unread_answers_is_one_line_in_the_log(self, gateway):
+        before = gateway.counted("answered")
+        client = subprocess.Popen([sys.executable, "-c", UNREAD_STREAM, gateway.address], cwd=ROOT)
+        gateway.wait_for_count("answered", before + 100)
+        with triton.InferenceServerClient(gateway.address) as other:
+
+            def only_others_are_answered(_):
+                """As no answer of the stream can be written, no more of its requests are read."""
+                count = gateway.counted("answered")
+                return is_answered(other) and gateway.counted("answered") == count + 1
+
+            wait_until(lambda: all(map(only_others_are_answered, range(5))))
+            client.kill()
+            client.wait()
+            gateway.server.wait_for_log(UNREAD)
+            assert is_answered(other)
+        lines = [line for line in gateway.server.log.splitlines() if UNREAD in line]
+        assert len(lines) == 1
+        assert " INFO " in lines[0]
 
     def test_a_peer_has_one_connection_for_each_token(self, gateway):
         open_before = gateway.server.stats()["gauges"]["connections_open"]

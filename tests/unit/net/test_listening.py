@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 
 import pytest
@@ -9,7 +10,13 @@ import pytest
 from qa_service.errors import SetupError
 from qa_service.net import addresses
 from qa_service.net.addresses import is_loopback, listening_addresses
-from qa_service.net.listener import CHECK_S, UnixListener, tcp_listeners
+from qa_service.net.listener import (
+    CHECK_S,
+    LOG_INTERVAL_S,
+    REST_S,
+    UnixListener,
+    tcp_listeners,
+)
 from tests.support import FakeTimeLoop, run_until
 
 
@@ -110,3 +117,25 @@ def test_a_removed_unix_socket_is_recreated(loop, tmp_path):
             run_until(loop, lambda number=number: len(clients) == number)
     listener.close()
     assert not path.exists()
+
+
+def test_a_lack_of_descriptors_is_logged_once_a_minute(loop, caplog):
+    accepted: list[socket.socket] = []
+    [listener] = tcp_listeners(loop, "127.0.0.1", 0, lambda sock, _: accepted.append(sock))
+    listener.open()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.create_connection(("127.0.0.1", listener.port)):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            for _ in range(round(1.9 * LOG_INTERVAL_S)):
+                loop.clock.pass_s(1.0)
+                rounds = iter(range(3))
+                run_until(loop, lambda rounds=rounds: next(rounds, None) is None)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        words = f"cannot accept: Too many open files; trying every {REST_S} s"
+        assert caplog.messages == [words] * 2
+        loop.clock.pass_s(REST_S)
+        run_until(loop, lambda: bool(accepted))
+    accepted[0].close()
+    listener.close()
