@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from qa_service.client import split_hosts
 from qa_service.command_line import Parser
+from qa_service.installation import install_hint
 
 _T = TypeVar("_T")
 
@@ -112,7 +113,7 @@ def check_plot(path: Path) -> None:
         PlotError: It cannot.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise PlotError("--plot needs matplotlib: pip install 'qa-server[bench]'")
+        raise PlotError(f"--plot needs matplotlib: {install_hint('bench')}")
     if path.suffix not in PLOT_SUFFIXES:
         raise PlotError(f"--plot writes {', '.join(PLOT_SUFFIXES)}, not {path.name}")
     if not path.parent.is_dir():

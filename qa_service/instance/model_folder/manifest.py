@@ -7,7 +7,6 @@ before it starts an instance, and every instance reads it again.
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -17,8 +16,8 @@ import msgspec
 from qa_service.engine_catalogue import ONNX_FILE, PREPARING_FLAGS, ROWS
 from qa_service.errors import SetupError
 from qa_service.files import read_file
+from qa_service.installation import preparing_program
 
-_PROGRAM = Path(__file__).resolve().parents[3] / "prepare_model.py"
 MANIFEST_FILE = "manifest.json"
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
@@ -169,12 +168,6 @@ def check_files(model_dir: Path, manifest: Manifest, names: Iterable[str]) -> No
                     f"{model_dir / name} is not what its manifest says: it was changed, or is not "
                     "all there"
                 )
-
-
-def preparing_program() -> str:
-    """The command that prepares models: the installed program, or that of the clone."""
-    is_installed = Path(sys.argv[0]).name.startswith("qa-") or not _PROGRAM.is_file()
-    return "qa-prepare-model" if is_installed else f"python {_PROGRAM.name}"
 
 
 def _making_command(model_dir: Path) -> str:

@@ -10,6 +10,7 @@ import zipfile
 from types import ModuleType
 from typing import BinaryIO
 
+from qa_service.installation import install_hint
 from qa_service.retrieval.documents import UnreadableError
 
 _MARKS = (
@@ -49,7 +50,7 @@ def library(module: str, package: str, kind: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError:
         raise UnreadableError(
-            f"{kind} needs the package {package}: pip install 'qa-server[collections]'"
+            f"{kind} needs the package {package}: {install_hint('collections')}"
         ) from None
 
 

@@ -20,6 +20,7 @@ from msgspec import structs
 
 from qa_service.errors import SetupError
 from qa_service.flags import make_parser
+from qa_service.installation import say_missing
 from qa_service.logs import configure_logging
 from qa_service.options import Option, add_flag
 from qa_service.sidecars.gateway_messages import GatewaySettings
@@ -27,6 +28,7 @@ from qa_service.sidecars.gateway_messages import GatewaySettings
 if TYPE_CHECKING:
     from qa_service.sidecars.grpc_gateway.gateway import GrpcServer
 
+_PACKAGES = ("grpcio", "grpcio-health-checking", "grpcio-reflection", "protobuf")
 _Serve = Callable[["GrpcServer"], Awaitable[None]]
 
 
@@ -55,7 +57,7 @@ def run(settings: GatewaySettings, serve: _Serve) -> SetupError:
     try:
         asyncio.run(_run(settings, serve))
     except ModuleNotFoundError as error:
-        return SetupError(f"{error.name} is missing: pip install 'qa-server[grpc]'")
+        return SetupError(say_missing(error, "grpc", _PACKAGES))
     except SetupError as error:
         return error
 
