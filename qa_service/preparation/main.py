@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -77,3 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     tensorrt = "also write what the server's tensorrt engine needs"
     add("--tensorrt", action="store_true", help=tensorrt)
     return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

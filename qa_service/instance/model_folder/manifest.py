@@ -7,6 +7,7 @@ before it starts an instance, and every instance reads it again.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +19,10 @@ from qa_service.errors import SetupError
 from qa_service.files import read_file
 from qa_service.installation import preparing_program
 
+SAVED_MODELS = Path("saved_models")
+BUILTINS = ("builtin", "builtin-base")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+"""A model's name on the Hugging Face hub: OWNER/NAME, or NAME alone."""
 MANIFEST_FILE = "manifest.json"
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
@@ -170,11 +175,26 @@ def check_files(model_dir: Path, manifest: Manifest, names: Iterable[str]) -> No
                 )
 
 
+def is_on_hub(model: Path) -> bool:
+    """Whether what is no folder may be the name of a model on the hub."""
+    is_path = model.exists() or (model.parent != Path() and model.parent.exists())
+    is_name = HUB_ID.fullmatch(str(model)) is not None
+    return is_name and not is_path and model.parent != SAVED_MODELS
+
+
+def folder_of(source: str) -> Path:
+    """The folder in which `prepare_model.py` puts a built-in model, or one of the hub."""
+    return SAVED_MODELS / source.replace("/", "--")
+
+
 def _making_command(model_dir: Path) -> str:
     """The command that prepares a folder's own model, or one of the folder's name."""
     if (model_dir / CONFIG_FILE).is_file():
         return f"{preparing_program()} --model {model_dir}"
-    is_usual = model_dir.parent in (Path("saved_models"), Path())
+    if is_on_hub(model_dir):
+        name = str(model_dir)
+        return f"{preparing_program()} --model {name}, which writes {folder_of(name)}"
+    is_usual = model_dir.parent in (SAVED_MODELS, Path())
     output = "" if is_usual else f" --output_dir {model_dir.parent}"
     return f"{preparing_program()} --model {model_dir.name.replace('--', '/')}{output}"
 
