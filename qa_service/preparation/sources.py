@@ -15,7 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qa_service.errors import SetupError
-from qa_service.instance.model_folder.manifest import BUILTINS, HUB_ID
+from qa_service.instance.model_folder.manifest import (
+    BUILTINS,
+    GRAPH_ALONE,
+    HUB_ID,
+    is_graph_alone,
+)
 from qa_service.preparation.encoders import find_encoder
 
 READING_FILE = "reading.json"
@@ -188,6 +193,8 @@ def _download(model_id: str, patterns: tuple[str, ...]) -> Path:
 
 def _checked(folder: Path) -> Path:
     """Checks that no part is missing; transformers would make up an empty vocabulary."""
+    if is_graph_alone(folder):
+        raise SetupError(f"{folder} {GRAPH_ALONE}")
     parts = {
         "config.json": _matching(folder, ("config.json",)),
         "weights (model.safetensors or pytorch_model.bin)": _weights(folder),
