@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import enum
 import importlib.util
+import logging
 import math
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import TypeVar
 from qa_service.client import split_hosts
 from qa_service.command_line import Parser
 from qa_service.installation import install_hint
+from qa_service.logs import logs_json
 
 _T = TypeVar("_T")
 
@@ -51,8 +53,11 @@ def make_parser(docstring: str | None) -> Parser:
 
 
 def complain(words: object) -> None:
-    """Prints a line on stderr after the program's name, as it was started."""
-    print(f"{Path(sys.argv[0]).name}: {words}", file=sys.stderr)
+    """Says a line on stderr: after the program's name as it was started, or as the log's JSON."""
+    if logs_json():
+        logging.getLogger("qa_service").error("%s", words)
+    else:
+        print(f"{Path(sys.argv[0]).name}: {words}", file=sys.stderr)
 
 
 def hosts(value: str) -> str:

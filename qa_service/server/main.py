@@ -15,7 +15,7 @@ from qa_service.instance.devices import CPU, describe
 from qa_service.logs import as_log_line, configure_logging, plural
 from qa_service.machine import allow_descriptors, num_cpus
 from qa_service.server.check.whole import check
-from qa_service.server.config import OTHER_DESCRIPTORS, ServerConfig, find_config
+from qa_service.server.config import OTHER_DESCRIPTORS, ConfigSource, ServerConfig, find_config
 from qa_service.server.engine_report import measured_engines
 from qa_service.server.life_cycle import QaServer
 from qa_service.server.models.preparing import prepare_first
@@ -27,6 +27,8 @@ def main() -> int:
     """Runs the server; returns its exit code."""
     try:
         source = find_config()
+        flags = ConfigSource(given=source.given).read().logs
+        configure_logging(flags.log_level, flags.log_format)
         config = source.read()
         configure_logging(config.logs.log_level, config.logs.log_format)
         if config.server.check:

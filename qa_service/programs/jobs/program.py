@@ -17,11 +17,10 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import sys
 from typing import Any
 
 from qa_service.client import QaClientError
-from qa_service.flags import INTERRUPTED, ExitCode
+from qa_service.flags import INTERRUPTED, ExitCode, complain
 from qa_service.installation import say_missing
 from qa_service.logs import configure_logging
 from qa_service.programs.jobs.base import BrokerError, SetupRefusedError
@@ -47,10 +46,10 @@ def main() -> int:
         command = importlib.import_module(f"qa_service.programs.jobs.{module}")
         return int(asyncio.run(command.main(flags)))
     except ModuleNotFoundError as error:
-        print(f"Error: {say_missing(error, 'jobs', _PACKAGES)}", file=sys.stderr)
+        complain(say_missing(error, "jobs", _PACKAGES))
         return ExitCode.ERROR
     except _FAULTS as error:
-        print(f"Error: {error}", file=sys.stderr)
+        complain(error)
         return ExitCode.ERROR
     except KeyboardInterrupt:
         return INTERRUPTED
