@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import enum
 import importlib.util
-import logging
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +13,6 @@ from typing import TypeVar
 from qa_service.client import split_hosts
 from qa_service.command_line import Parser
 from qa_service.installation import install_hint
-from qa_service.logs import logs_json
 
 _T = TypeVar("_T")
 
@@ -41,7 +38,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
     """Shows defaults except None, False and [], and the docstring as it is written."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default in (None, False, []):
+        if action.default in (None, []) or action.default is False:
             return action.help
         return super()._get_help_string(action)
 
@@ -50,14 +47,6 @@ def make_parser(docstring: str | None) -> Parser:
     """A parser whose help begins with the docstring's first line and ends with the others."""
     description, _, notes = (docstring or "").partition("\n\n")
     return Parser(description=description, epilog=notes, formatter_class=_HelpFormatter)
-
-
-def complain(words: object) -> None:
-    """Says a line on stderr: after the program's name as it was started, or as the log's JSON."""
-    if logs_json():
-        logging.getLogger("qa_service").error("%s", words)
-    else:
-        print(f"{Path(sys.argv[0]).name}: {words}", file=sys.stderr)
 
 
 def hosts(value: str) -> str:

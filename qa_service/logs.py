@@ -7,6 +7,7 @@ import logging
 import re
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Literal
 
@@ -78,10 +79,13 @@ def configure_logging(level: str, log_format: str) -> None:
         sys.excepthook = _log_traceback
 
 
-def logs_json() -> bool:
-    """Whether this process logs JSON."""
+def complain(words: object) -> None:
+    """Says a line on stderr: after the program's name as it was started, or as the log's JSON."""
     handlers = logging.getLogger().handlers
-    return any(isinstance(handler.formatter, JsonFormatter) for handler in handlers)
+    if any(isinstance(handler.formatter, JsonFormatter) for handler in handlers):
+        logging.getLogger("qa_service").error("%s", words)
+    else:
+        print(f"{Path(sys.argv[0]).name}: {words}", file=sys.stderr)
 
 
 def _log_traceback(

@@ -25,8 +25,9 @@ from qa_service.evaluation.measures import (
     squad_metrics,
 )
 from qa_service.evaluation.probes import PROBES
-from qa_service.flags import PlotError, check_plot, complain, make_parser
+from qa_service.flags import PlotError, check_plot, make_parser
 from qa_service.instance.model_folder.manifest import load_manifest, model_files
+from qa_service.logs import complain
 from qa_service.no_telemetry import turn_off_telemetry
 
 _COLUMNS = (

@@ -10,7 +10,8 @@ from pathlib import Path
 from qa_service.command_line import Parser
 from qa_service.engine_catalogue import AUTO, precisions_of
 from qa_service.errors import SetupError
-from qa_service.flags import INTERRUPTED, complain
+from qa_service.flags import INTERRUPTED
+from qa_service.logs import complain
 from qa_service.no_telemetry import turn_off_telemetry
 from qa_service.preparation.prepare import Choices, prepare
 from qa_service.preparation.sentence_encoder import prepare_encoder

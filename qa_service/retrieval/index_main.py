@@ -21,7 +21,8 @@ from tqdm import tqdm
 
 from qa_service.encoder_folder import DEFAULT_ENCODER
 from qa_service.errors import SetupError
-from qa_service.flags import INTERRUPTED, complain, count, make_parser
+from qa_service.flags import INTERRUPTED, count, make_parser
+from qa_service.logs import complain
 from qa_service.no_telemetry import turn_off_telemetry
 from qa_service.progress import progress_bar
 from qa_service.retrieval.build import LANGUAGE, Choices, Reporter, Summary, build, read_documents

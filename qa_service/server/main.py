@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 
 from qa_service.errors import SetupError
-from qa_service.flags import INTERRUPTED, complain
+from qa_service.flags import INTERRUPTED
 from qa_service.instance.devices import CPU, describe
-from qa_service.logs import as_log_line, configure_logging, plural
+from qa_service.logs import as_log_line, complain, configure_logging, plural
 from qa_service.machine import allow_descriptors, num_cpus
 from qa_service.server.check.whole import check
 from qa_service.server.config import OTHER_DESCRIPTORS, ConfigSource, ServerConfig, find_config

@@ -20,9 +20,9 @@ import logging
 from typing import Any
 
 from qa_service.client import QaClientError
-from qa_service.flags import INTERRUPTED, ExitCode, complain
+from qa_service.flags import INTERRUPTED, ExitCode
 from qa_service.installation import say_missing
-from qa_service.logs import configure_logging
+from qa_service.logs import complain, configure_logging
 from qa_service.programs.jobs.base import BrokerError, SetupRefusedError
 from qa_service.programs.jobs.flags import FlagError, make_flags
 from qa_service.programs.jobs.questions_file import FileError

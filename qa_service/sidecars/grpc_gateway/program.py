@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, NoReturn
 from msgspec import structs
 
 from qa_service.errors import SetupError
-from qa_service.flags import complain, make_parser
+from qa_service.flags import make_parser
 from qa_service.installation import say_missing
-from qa_service.logs import configure_logging
+from qa_service.logs import complain, configure_logging
 from qa_service.options import Option, add_flag
 from qa_service.sidecars.gateway_messages import GatewaySettings
 
