@@ -91,11 +91,11 @@ def _probe(flags: argparse.Namespace, dev: DevSet) -> None:
     probes = {name: probe(dev.answerable) for name, probe in PROBES.items()}
     for name, model in _models(flags, [f"{name:>12}" for name in probes]):
         reader = model.reader(never_abstaining(model.manifest.reading))
-        print(name, end="")
-        for questions in probes.values():
-            f1 = squad_metrics(best_answers(reader, questions), questions)["f1"]
-            print(f" {f1:12.1f}", end="", flush=True)
-        print()
+        found = [
+            squad_metrics(best_answers(reader, questions), questions)["f1"]
+            for questions in probes.values()
+        ]
+        print(name, *(f"{f1:12.1f}" for f1 in found), flush=True)
 
 
 def _models(

@@ -219,15 +219,18 @@ def _make(
     from qa_service.preparation import loading, measuring, verify  # noqa: PLC0415
 
     with loading.quiet_libraries():
-        say("loading the model")
+        say("loading the model, and finding the longest sequence that it takes")
         loaded = measuring.measured(loading.load(source), reading.window_tokens)
         loaded.save(folder)
         manifest = _manifest(source, reading, wanted, folder, loaded)
         logits = measuring.source_logits(loaded)
+        if is_asked:
+            say("asking it questions without an answer")
         if is_asked and verify.can_abstain(folder, manifest, logits):
             say("it abstains: asked questions without an answer, it found none")
             asked = msgspec.structs.replace(manifest.reading, null_threshold=0.0)
             manifest = msgspec.structs.replace(manifest, reading=asked, can_abstain=True)
+        say("comparing the file that PyTorch loads with the source")
         answered = verify.source_answers(folder, manifest, logits)
         verify.verify(folder, manifest, "pytorch", answered)
         try:
@@ -252,7 +255,7 @@ def _export(loaded: LoadedModel, folder: Path, manifest: Manifest, answered: Ans
     export.export_onnx(loaded, folder / ONNX_FILE)
     say("fusing attention")
     layers = export.fuse(folder / ONNX_FILE, loaded.model.config)
-    say("comparing it with the source")
+    say("comparing the ONNX file with the source")
     manifest = _with_file(manifest, folder / ONNX_FILE)
     difference = verify.verify(folder, manifest, "onnx", answered)
     fused = (
