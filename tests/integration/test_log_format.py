@@ -47,8 +47,8 @@ def test_a_server_that_cannot_start_says_so_in_json(tmp_path, flags, reason):
 def test_a_server_that_serves_and_stops_says_so_in_json(builtin_model):
     given = ["--model", str(builtin_model), "--port", "0", "--num_inference_sessions", "1"]
     command = [sys.executable, "server.py", *given, *FIXED_ENGINE, *JSON]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as server:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, text=True, stdout=pipe, stderr=pipe) as server:
         assert line_with(present(server.stdout), "QA server ready")
         server.terminate()
         out, err = server.communicate(timeout=GIVE_UP_S)

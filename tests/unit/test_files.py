@@ -2,6 +2,7 @@
 
 import codecs
 import json
+from datetime import UTC, datetime
 
 import pytest
 
@@ -42,7 +43,7 @@ def test_a_text_is_read_in_the_encoding_of_its_mark(write):
 def test_what_people_write_is_read_in_the_encoding_of_its_mark(write):
     token = "0123456789abcdef"
     path = write(f"# Größe\n{token}\n")
-    assert load_tokens(path).check(token, 0.0)
+    assert load_tokens(path).check(token, datetime.now(UTC))
     flags = dict.fromkeys(("tls", "ca_file", "client_cert", "client_key"))
     assert Access.from_flags({**flags, "token_file": path}).token == token
     assert ConfigSource(write('[logs]\nlog_level = "error"\n')).read().logs.log_level == "error"

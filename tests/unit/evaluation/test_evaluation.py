@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from qa_service.evaluation.measures import (
     unanswerable_questions,
 )
 from qa_service.instance.model_folder.manifest import ReadingConfig
+from qa_service.instance.reader.reader import Reader
 from qa_service.wire.messages import Answer
 from tests.unit.squad_files import write_squad
 
@@ -55,7 +57,7 @@ def test_answering_many_questions_writes_its_progress_into_a_log(monkeypatch):
     monkeypatch.setattr(progress, "LINE_INTERVAL_S", 0.0)
     monkeypatch.setattr(measures, "_CHUNK_QUESTIONS", 1)
     reader = SimpleNamespace(read=lambda questions: [[NO_ANSWER] for _ in questions])
-    assert best_answers(reader, QUESTIONS) == [NO_ANSWER] * 4
+    assert best_answers(cast(Reader, reader), QUESTIONS) == [NO_ANSWER] * 4
     assert "2/4" in log.getvalue()
 
 

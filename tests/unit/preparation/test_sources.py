@@ -9,10 +9,10 @@ import huggingface_hub.constants
 import pytest
 
 from qa_service.errors import SetupError
-from qa_service.instance.model_folder.manifest import load_manifest
+from qa_service.instance.model_folder.manifest import BUILTINS, load_manifest
 from qa_service.preparation import sources
 from qa_service.preparation.encoders import MINILM
-from qa_service.preparation.sources import BUILTINS, find_source
+from qa_service.preparation.sources import find_source
 
 _WHOLE = ("config.json", "tokenizer.json", "model.safetensors")
 

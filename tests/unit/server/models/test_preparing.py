@@ -61,6 +61,7 @@ def test_a_folder_that_is_no_source_is_served_unprepared(prepared, model):
 
 
 def test_the_program_that_prepares_runs_and_its_reason_is_the_starts(monkeypatch):
+    pytest.importorskip("transformers", reason="the extra `train` is not installed")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     said = []
     with pytest.raises(SetupError, match=r"^the model could not be prepared: there is no dir.*a/b"):
