@@ -2,12 +2,11 @@
 
 import sys
 
+from qa_service.entry import jobs as main
 from qa_service.programs.missing import advice
 
-try:
-    from qa_service.programs.jobs.program import main
-except ModuleNotFoundError as error:
-    sys.exit(advice(error))
-
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except ModuleNotFoundError as error:
+        sys.exit(advice(error))

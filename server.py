@@ -2,8 +2,8 @@
 
 import sys
 
+from qa_service.entry import server as main
 from qa_service.programs.missing import advice
-from qa_service.server.entry import main
 
 if __name__ == "__main__":
     try:

@@ -24,6 +24,7 @@ from typing import Any, NoReturn, TypeVar
 
 from qa_service import __version__
 from qa_service.client import split_hosts
+from qa_service.installation import install_hint
 
 PREFIX = "QA_"
 """Begins the name of a flag's environment variable."""
@@ -63,7 +64,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
     """Shows defaults except None, False and [], and the docstring as it is written."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default in (None, False, []):
+        if action.default in (None, []) or action.default is False:
             return action.help
         return super()._get_help_string(action)
 
@@ -72,11 +73,6 @@ def make_parser(docstring: str | None) -> Parser:
     """A parser whose help begins with the docstring's first line and ends with the others."""
     description, _, notes = (docstring or "").partition("\n\n")
     return Parser(description=description, epilog=notes, formatter_class=_HelpFormatter)
-
-
-def complain(words: object) -> None:
-    """Prints a line on stderr after the program's name, as it was started."""
-    print(f"{Path(sys.argv[0]).name}: {words}", file=sys.stderr)
 
 
 class Parser(argparse.ArgumentParser):
@@ -253,7 +249,7 @@ def check_plot(path: Path) -> None:
         PlotError: It cannot.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise PlotError("--plot needs matplotlib: pip install 'qa-server[bench]'")
+        raise PlotError(f"--plot needs matplotlib: {install_hint('bench')}")
     if path.suffix not in PLOT_SUFFIXES:
         raise PlotError(f"--plot writes {', '.join(PLOT_SUFFIXES)}, not {path.name}")
     if not path.parent.is_dir():

@@ -1,12 +1,38 @@
-"""Files in folders that others write to."""
+"""Files that others write: which may be no files, and texts in several encodings."""
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import stat
 from io import BufferedReader
 from pathlib import Path
+
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",  # begins as the next one does
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+MAX_MARK_BYTES = 4
+
+
+def encoding_of(data: bytes) -> str:
+    """The encoding that a byte order mark at the beginning names; empty without one."""
+    return next((name for mark, name in _MARKS.items() if data.startswith(mark)), "")
+
+
+def read_text(path: Path) -> str:
+    """Reads a text in the encoding of its byte order mark, else in UTF-8.
+
+    Raises:
+        OSError: It cannot be read.
+        UnicodeDecodeError: It is not a text in that encoding.
+    """
+    data = path.read_bytes()
+    return data.decode(encoding_of(data) or "utf-8")
 
 
 def read_file(path: Path) -> bytes:

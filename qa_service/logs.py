@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -63,7 +66,7 @@ def as_log_line(message: str, log_format: str) -> str:
 
 
 def configure_logging(level: str, log_format: str) -> None:
-    """Sends the log to standard error."""
+    """Sends the log to standard error; as JSON, what Python would print there as well."""
     handler = logging.StreamHandler()
     handler.setFormatter(
         JsonFormatter()
@@ -71,3 +74,21 @@ def configure_logging(level: str, log_format: str) -> None:
         else logging.Formatter("%(asctime)s %(levelname)-7s %(name)s[%(process)d]: %(message)s")
     )
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    if log_format == "json":
+        logging.captureWarnings(True)
+        sys.excepthook = _log_traceback
+
+
+def complain(words: object) -> None:
+    """Says a line on stderr: after the program's name as it was started, or as the log's JSON."""
+    handlers = logging.getLogger().handlers
+    if any(isinstance(handler.formatter, JsonFormatter) for handler in handlers):
+        logging.getLogger("qa_service").error("%s", words)
+    else:
+        print(f"{Path(sys.argv[0]).name}: {words}", file=sys.stderr)
+
+
+def _log_traceback(
+    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+) -> None:
+    logging.getLogger("qa_service").critical("the program ends", exc_info=(kind, error, traceback))

@@ -1,4 +1,4 @@
-"""What this machine is and has: its processor, this process's CPUs and memory, packages."""
+"""What this machine is and has: its processor, this process's CPUs and memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import resource
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 ROOT = Path("/")
@@ -101,14 +100,6 @@ def allow_descriptors(number: int) -> int:
         soft = number if hard == resource.RLIM_INFINITY else min(number, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return number if soft == resource.RLIM_INFINITY else soft
-
-
-def installed_version(package: str) -> str:
-    """The version of a Python package; empty if it is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def resident_bytes() -> int:

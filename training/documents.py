@@ -1,4 +1,4 @@
-"""Makes training questions of documents: passages as the server cuts, finds and reads them.
+r"""Makes training questions of documents: passages as the server cuts, finds and reads them.
 
     python -m training.documents DATA/docs_train --work work/ --output docs.json.gz \
         --sections docs_sections.json.gz --unanswered docs_none.json.gz
@@ -28,6 +28,8 @@ from pathlib import Path
 
 import msgspec
 
+from qa_service.child_program import turn_off_telemetry
+from qa_service.command_line import make_parser
 from qa_service.data.squad import normalize_answer
 from qa_service.evaluation.unanswerable import words_of
 from qa_service.retrieval.build import IndexArgs, Reporter, build
@@ -275,7 +277,7 @@ def open_tree(archive: Path, work: Path) -> Tree:
 
 def make_flags() -> argparse.ArgumentParser:
     """The flags."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser = make_parser(__doc__)
     add = parser.add_argument
     add("data", type=Path, help="a folder of groups: questions.jsonl and docs_TREE.tar.gz in each")
     add("--questions", type=Path, nargs="*", default=[], metavar="GROUP.jsonl", help="more")
@@ -290,6 +292,7 @@ def make_flags() -> argparse.ArgumentParser:
 
 def main() -> int:
     """Writes the files."""
+    turn_off_telemetry()
     flags = make_flags().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     rng = random.Random(flags.seed)

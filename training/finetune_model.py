@@ -6,8 +6,10 @@ from pathlib import Path
 if not __package__:  # run as a script, whose folder is on the path in place of the clone's
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from qa_service.child_program import turn_off_telemetry
 from qa_service.programs.missing import advice
 
+turn_off_telemetry()
 try:
     from training.finetune_model_main import main
 except ModuleNotFoundError as error:

@@ -7,8 +7,9 @@ import json
 import logging
 from pathlib import Path
 
-from qa_service.command_line import complain
+from qa_service.command_line import make_parser
 from qa_service.errors import SetupError
+from qa_service.logs import complain
 from qa_service.preparation.encoders import MINILM
 from qa_service.preparation.loading import quiet_libraries
 from qa_service.preparation.sources import base_dir
@@ -20,7 +21,7 @@ from training.trainer import TrainingConfig
 
 def parse_flags(arguments: list[str] | None = None) -> argparse.Namespace:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     _add_data(parser)
     _add_training(parser)
     _add_other_modes(parser)
@@ -43,7 +44,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
         default=MINILM,
         metavar="ENCODER",
         help="what the adapter is over: sentence-transformers/all-mpnet-base-v2, a directory, or a "
-        "model on the hub, BERT or MPNet (default: %(default)s)",
+        "model on the hub, BERT or MPNet",
     )
     squad = "SQuAD JSON, plain or gzip; N questions drawn from it (default: each once)"
     add("--train", nargs="+", default=[], metavar="FILE[=N]", help=squad)
@@ -65,18 +66,17 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     add("--whole", action="store_true", help=whole)
     int8 = "round weights and activations as int8 engines do, so that the adapter allows for it"
     add("--int8", action="store_true", help=int8)
-    frozen = "how many of the lowest layers stay as they are, for less time (default: %(default)s)"
+    frozen = "how many of the lowest layers stay as they are, for less time"
     add("--frozen_layers", type=int, default=0, metavar="LAYERS", help=frozen)
-    add("--rank", type=int, default=64, help="of the adapters (default: %(default)s)")
-    add("--learning_rate", type=float, default=5e-4, help="peak (default: %(default)s)")
-    add("--batch_size", type=int, default=32, help="questions (default: %(default)s)")
-    add("--max_tokens", type=int, default=256, help="of a row (default: %(default)s)")
-    share = "of the questions, put to a text without the answer (default: %(default)s)"
+    add("--rank", type=int, default=64, help="of the adapters")
+    add("--learning_rate", type=float, default=5e-4, help="peak")
+    add("--batch_size", type=int, default=32, help="questions")
+    add("--max_tokens", type=int, default=256, help="of a row")
+    share = "of the questions, put to a text without the answer"
     add("--unanswerable_share", type=float, default=0.12, help=share)
-    words = "of a row's rare words, put for others alike, in question and text "
-    words += "(default: %(default)s)"
+    words = "of a row's rare words, put for others alike, in question and text"
     add("--swap_words", type=float, default=0.0, metavar="SHARE", help=words)
-    add("--seed", type=int, default=0, help="(default: %(default)s)")
+    add("--seed", type=int, default=0, help="of what is drawn")
 
 
 def _add_other_modes(parser: argparse.ArgumentParser) -> None:

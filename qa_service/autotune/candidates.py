@@ -35,12 +35,13 @@ from qa_service.engine_catalogue import (
     Kind,
     is_installed,
 )
+from qa_service.installation import installed_version
 from qa_service.instance.devices import CPU, DeviceAssignment
 from qa_service.instance.messages import Setup
 from qa_service.instance.model_folder.costs_dir import kept_path
 from qa_service.instance.model_folder.manifest import Manifest
 from qa_service.instance.options import InstanceOptions
-from qa_service.machine import gpu_driver, installed_version, num_cpus, processor
+from qa_service.machine import gpu_driver, num_cpus, processor
 
 logger = logging.getLogger(__name__)
 

@@ -53,8 +53,8 @@ def read_squad(path: str | Path) -> list[SquadQuestion]:
     path = Path(path)
     opener = gzip.open if path.suffix == ".gz" else open
     try:
-        with opener(path, "rt", encoding="utf-8-sig") as file:
-            return list(_questions(json.load(file)))
+        with opener(path, "rb") as file:
+            return list(_questions(json.loads(file.read())))  # goes by the byte order mark
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not in SQuAD's format: {error!r}") from error
 

@@ -12,7 +12,7 @@ import msgspec
 
 from qa_service.autotune.candidates import REFERENCE, runnable
 from qa_service.child_program import turn_off_telemetry
-from qa_service.command_line import PlotError, check_plot, complain, make_parser
+from qa_service.command_line import PlotError, check_plot, make_parser
 from qa_service.engine_catalogue import MODEL_ENGINES, ROWS, precisions_of
 from qa_service.errors import SetupError
 from qa_service.evaluation.calibration import calibrate
@@ -28,6 +28,7 @@ from qa_service.evaluation.measures import (
 )
 from qa_service.evaluation.probes import PROBES
 from qa_service.instance.model_folder.manifest import load_manifest, model_files
+from qa_service.logs import complain
 
 _COLUMNS = (
     "exact_match",
@@ -90,11 +91,11 @@ def _probe(flags: argparse.Namespace, dev: DevSet) -> None:
     probes = {name: probe(dev.answerable) for name, probe in PROBES.items()}
     for name, model in _models(flags, [f"{name:>12}" for name in probes]):
         reader = model.reader(never_abstaining(model.manifest.reading))
-        print(name, end="")
-        for questions in probes.values():
-            f1 = squad_metrics(best_answers(reader, questions), questions)["f1"]
-            print(f" {f1:12.1f}", end="", flush=True)
-        print()
+        found = [
+            squad_metrics(best_answers(reader, questions), questions)["f1"]
+            for questions in probes.values()
+        ]
+        print(name, *(f"{f1:12.1f}" for f1 in found), flush=True)
 
 
 def _models(

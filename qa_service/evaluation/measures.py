@@ -12,6 +12,7 @@ import numpy as np
 from qa_service.data.squad import SquadQuestion, exact_match, f1_score
 from qa_service.evaluation.unanswerable import UnanswerableMaker
 from qa_service.instance.reader.reader import Reader
+from qa_service.progress import progress_bar
 from qa_service.wire.messages import Answer, Question
 
 Metrics = dict[str, float]
@@ -29,13 +30,15 @@ _ANSWER_WORDS = {1: "1 word", 2: "2 or 3 words", 4: "4 to 6 words", 7: "7 words 
 
 
 def best_answers(reader: Reader, questions: Sequence[SquadQuestion]) -> list[Answer]:
-    """Answers questions; an error becomes the empty answer."""
+    """Answers questions, with a bar; an error becomes the empty answer."""
     answers: list[Answer] = []
-    for first in range(0, len(questions), _CHUNK_QUESTIONS):
-        chunk = questions[first : first + _CHUNK_QUESTIONS]
-        for result in reader.read([Question(q.question, q.context) for q in chunk]):
-            found = result if isinstance(result, list) else []
-            answers.append(found[0] if found else Answer("", 0.0, None, None))
+    with progress_bar(total=len(questions), unit="question", leave=False) as bar:
+        for first in range(0, len(questions), _CHUNK_QUESTIONS):
+            chunk = questions[first : first + _CHUNK_QUESTIONS]
+            for result in reader.read([Question(q.question, q.context) for q in chunk]):
+                found = result if isinstance(result, list) else []
+                answers.append(found[0] if found else Answer("", 0.0, None, None))
+            bar.update(len(chunk))
     return answers
 
 

@@ -23,6 +23,7 @@ import msgspec
 
 from qa_service.child_program import NO_TELEMETRY
 from qa_service.errors import SetupError
+from qa_service.installation import install_hint
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.launch import begin, environment_of_libraries
 from qa_service.instance.messages import (
@@ -184,7 +185,7 @@ def _connect(address: str) -> Any:  # noqa: ANN401 - the module, which has no ty
     try:
         import ray  # noqa: PLC0415 - to say in a line that it is not there
     except ImportError:
-        raise SetupError("Ray is not installed: python -m pip install 'qa-server[ray]'") from None
+        raise SetupError(f"Ray is not installed: {install_hint('ray')}") from None
     try:
         ray.init(address, namespace="qa-server", log_to_driver=False, logging_level=logging.WARNING)
     except Exception as error:

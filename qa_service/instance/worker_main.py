@@ -18,6 +18,7 @@ import msgspec
 
 from qa_service.engine_catalogue import INSTANT
 from qa_service.errors import InternalError, SetupError
+from qa_service.installation import preparing_program
 from qa_service.instance.batch_cost import CostTable
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.costs import AUTO, MEASURE, find_costs
@@ -41,7 +42,6 @@ from qa_service.instance.model_folder.manifest import (
     fingerprint_of,
     load_manifest,
     model_files,
-    preparing_program,
 )
 from qa_service.instance.model_folder.seen_lengths import SeenLengths
 from qa_service.instance.reader.instant import InstantReader

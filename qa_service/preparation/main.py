@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from qa_service.child_program import turn_off_telemetry
-from qa_service.command_line import INTERRUPTED, Parser, complain
+from qa_service.command_line import INTERRUPTED, Parser
 from qa_service.engine_catalogue import AUTO, precisions_of
 from qa_service.errors import SetupError
+from qa_service.logs import complain
 from qa_service.preparation.prepare import PrepareArgs, prepare
 from qa_service.preparation.sentence_encoder import prepare_encoder
 
@@ -76,3 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     tensorrt = "also write what the server's tensorrt engine needs"
     add("--tensorrt", action="store_true", help=tensorrt)
     return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

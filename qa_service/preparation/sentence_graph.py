@@ -23,6 +23,7 @@ from qa_service.instance.arrays import FloatArray
 from qa_service.preparation.export import OPSET, fuse, silent_stdout
 from qa_service.preparation.quantize import Inputs, quantize
 from qa_service.preparation.sources import as_setup_error
+from qa_service.progress import progress_bar
 
 MIN_COSINE = 0.95
 """Between the embeddings of a question by the graph and by PyTorch. The encoder's lowest is above
@@ -100,7 +101,7 @@ def _export(model: PreTrainedModel, path: Path) -> None:
 def _lowest_cosine(model: PreTrainedModel, graph: Path, inputs: Sequence[Inputs]) -> float:
     session = onnxruntime.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
     lowest = 1.0
-    for its in inputs:
+    for its in progress_bar(iterable=inputs, desc="comparing", unit="text", leave=False):
         ours: FloatArray
         ours, *_ = session.run(None, dict(its))
         with torch.no_grad():

@@ -8,7 +8,6 @@ up-to-date model is recognised in a fraction of a second.
 from __future__ import annotations
 
 import json
-import re
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,14 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qa_service.errors import SetupError
+from qa_service.instance.model_folder.manifest import (
+    BUILTINS,
+    GRAPH_ALONE,
+    HUB_ID,
+    is_graph_alone,
+)
 from qa_service.preparation.encoders import find_encoder
 
-BUILTINS = ("builtin", "builtin-base")
 READING_FILE = "reading.json"
 
 _ADAPTERS_DIR = Path(__file__).resolve().parents[1] / "data" / "models"
 _HUB_EXAMPLE = "deepset/bert-base-cased-squad2"
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
 _MAX_REASON = 300
 """Characters, so that a library's message does not hide ours."""
@@ -88,7 +91,7 @@ def find_source(model: str) -> Source:
     directory = Path(model)
     if directory.is_dir():
         return _directory(directory.resolve())
-    if _HUB_ID.fullmatch(model):
+    if HUB_ID.fullmatch(model):
         # Joined with `--`, as in the hub's cache, so that two owners' models never share a folder.
         return Source(model.replace("/", "--"), model, _fetched(model))
     raise SetupError(
@@ -106,7 +109,7 @@ def base_dir(name: str) -> Path:
         return known
     if Path(name).is_dir():
         return _checked(Path(name).resolve())
-    if not _HUB_ID.fullmatch(name):
+    if not HUB_ID.fullmatch(name):
         raise SetupError(f"no encoder {name}: there is no such directory, and it is no hub id")
     return _fetched(name)
 
@@ -190,6 +193,8 @@ def _download(model_id: str, patterns: tuple[str, ...]) -> Path:
 
 def _checked(folder: Path) -> Path:
     """Checks that no part is missing; transformers would make up an empty vocabulary."""
+    if is_graph_alone(folder):
+        raise SetupError(f"{folder} {GRAPH_ALONE}")
     parts = {
         "config.json": _matching(folder, ("config.json",)),
         "weights (model.safetensors or pytorch_model.bin)": _weights(folder),

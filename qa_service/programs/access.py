@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from qa_service.client import QaClientError, tls_context
+from qa_service.files import read_text
 
 TOKEN_VARIABLE = "QA_SERVER_TOKEN"
 
@@ -51,7 +52,7 @@ class Access:
 
         Raises:
             OSError: The token's file cannot be read.
-            UnicodeDecodeError: The token's file is not UTF-8.
+            UnicodeDecodeError: The token's file is not a text.
             QaClientError: The token's file holds no token.
         """
         files = {name: flags.pop(name) for name in ("ca_file", "client_cert", "client_key")}
@@ -73,7 +74,7 @@ class Access:
 
 def _first_token(path: Path) -> str:
     """The first token of a file, which may have the format of a server's."""
-    for line in path.read_text(encoding="utf-8-sig").splitlines():
+    for line in read_text(path).splitlines():
         words = line.split()
         if words and not words[0].startswith("#"):
             return words[0]

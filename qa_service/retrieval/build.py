@@ -11,7 +11,7 @@ import msgspec
 
 from qa_service import __version__
 from qa_service.errors import DamagedError, SetupError
-from qa_service.machine import installed_version
+from qa_service.installation import install_hint, installed_version
 from qa_service.retrieval.documents import Document, Fault, ReadLimits
 from qa_service.retrieval.encoder import Encoder
 from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
@@ -260,7 +260,7 @@ def _require_packages() -> None:
     missing = [package for package in PACKAGES if not installed_version(package)]
     if missing:
         names = ", ".join(missing)
-        raise SetupError(f"qa-index needs {names}: pip install 'qa-server[collections]'")
+        raise SetupError(f"qa-index needs {names}: {install_hint('collections')}")
 
 
 def _language(args: IndexArgs, base: Manifest | None) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qa_service.errors import SetupError
+from qa_service.installation import install_hint
 from qa_service.retrieval.encoder_folder import ENCODER_FILE, TOKENIZER_FILE, load_encoder_manifest
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _session(path: Path, num_threads: int) -> onnxruntime.InferenceSession:
         runtime = importlib.import_module("onnxruntime")
     except ModuleNotFoundError:
         raise SetupError(
-            "embeddings need the package onnxruntime: pip install 'qa-server[cpu]'"
+            f"embeddings need the package onnxruntime: {install_hint('cpu')}"
         ) from None
     options = runtime.SessionOptions()
     options.intra_op_num_threads = num_threads

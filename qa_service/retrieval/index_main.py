@@ -20,8 +20,9 @@ from typing import Any
 from tqdm import tqdm
 
 from qa_service.child_program import turn_off_telemetry
-from qa_service.command_line import INTERRUPTED, complain, count, make_parser
+from qa_service.command_line import INTERRUPTED, count, make_parser
 from qa_service.errors import SetupError
+from qa_service.logs import complain
 from qa_service.machine import num_cpus
 from qa_service.progress import progress_bar
 from qa_service.retrieval.build import LANGUAGE, IndexArgs, Reporter, Summary, build, read_documents

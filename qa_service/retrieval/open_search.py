@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import msgspec
 
 from qa_service.errors import SetupError, UnavailableError
+from qa_service.installation import install_hint
 from qa_service.logs import hide_password
 from qa_service.retrieval.retriever import FoundPassage
 from qa_service.wire.messages import Passage
@@ -101,7 +102,7 @@ def _load() -> ModuleType:
         return importlib.import_module("opensearchpy")
     except ModuleNotFoundError:
         raise SetupError(
-            "this collection needs the package opensearch-py: pip install 'qa-server[opensearch]'"
+            f"this collection needs the package opensearch-py: {install_hint('opensearch')}"
         ) from None
 
 

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from qa_service.errors import DamagedError, SetupError
+from qa_service.installation import install_hint
 from qa_service.retrieval.analysis import words_of
 from qa_service.retrieval.documents import Document, Passage
 from qa_service.retrieval.index_checksums import META_FILE, check_files
@@ -58,7 +59,7 @@ def load_tantivy() -> ModuleType:
         return importlib.import_module("tantivy")
     except ModuleNotFoundError:
         raise SetupError(
-            "collections need the package tantivy: pip install 'qa-server[collections]'"
+            f"collections need the package tantivy: {install_hint('collections')}"
         ) from None
 
 

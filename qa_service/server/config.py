@@ -21,6 +21,7 @@ from msgspec import NODEFAULT, Meta, Struct, structs
 
 from qa_service.command_line import Parser
 from qa_service.errors import SetupError
+from qa_service.files import read_text
 from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions, hide_password
 from qa_service.net.options import ListenOptions, TlsOptions
@@ -178,7 +179,7 @@ def _read_file(path: Path | None, given: Mapping[str, object]) -> ServerConfig:
     if path is None:
         return ServerConfig()
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        table = tomllib.loads(read_text(path))
         return from_toml(ServerConfig, _with_defaults(table, given))
     except OSError as error:
         raise SetupError(f"cannot read --config {path}: {error.strerror}") from None

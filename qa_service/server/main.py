@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from qa_service.command_line import INTERRUPTED, complain
+from qa_service.command_line import INTERRUPTED
 from qa_service.errors import SetupError
 from qa_service.instance.devices import describe
-from qa_service.logs import as_log_line, configure_logging, plural
+from qa_service.logs import as_log_line, complain, configure_logging, plural
 from qa_service.server.check.whole import check
-from qa_service.server.config import ServerConfig, find_config
+from qa_service.server.config import ConfigSource, ServerConfig, find_config
 from qa_service.server.engine_report import measured_engines
 from qa_service.server.life_cycle import QaServer
 from qa_service.server.models.preparing import prepare_first
@@ -31,6 +31,8 @@ def main() -> int:
     """Runs the server; returns its exit code."""
     try:
         source = find_config()
+        flags = ConfigSource(given=source.given).read().logs
+        configure_logging(flags.log_level, flags.log_format)
         config = source.read()
         configure_logging(config.logs.log_level, config.logs.log_format)
         if config.server.check:

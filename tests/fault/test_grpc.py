@@ -20,6 +20,7 @@ from harness.ports import reserve_port
 from harness.process import GIVE_UP_S, held_still, wait_until
 from harness.questions import ASK, FIRST_WORD
 from harness.server import INSTANT, ROOT, RunningServer
+from qa_service.installation import install_hint
 from qa_service.sidecars.grpc_gateway.links import MAX_LINKS
 from tests.certificates import Certificates
 from tests.grpc_requests import (
@@ -111,7 +112,7 @@ class TestDeath:
         (tmp_path / "grpc.py").write_text(fault)
         flags = ("--model", builtin_model, "--grpc_port", reserve_port(), *INSTANT)
         ended = fail_to_start(*flags, env={**os.environ, "PYTHONPATH": str(tmp_path)})
-        assert ended.stderr.endswith("grpc is missing: pip install 'qa-server[grpc]'\n")
+        assert ended.stderr.endswith(f"grpc is missing: {install_hint('grpc')}\n")
 
     def test_a_port_that_is_taken_fails_the_start(self, builtin_model):
         with socket.create_server(("127.0.0.1", port := reserve_port())):

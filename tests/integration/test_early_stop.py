@@ -1,4 +1,4 @@
-"""A server that is stopped while it loads its modules, or starts without standard error."""
+"""Programs that are stopped while they load their modules, or start without standard error."""
 
 from __future__ import annotations
 
@@ -16,6 +16,20 @@ from tests.support import present
 
 SERVER = [sys.executable, "server.py", "--port", "0", "--inference_engine_type", "instant"]
 
+CODE = "import sys; from qa_service import entry; getattr(entry, sys.argv.pop(1))()"
+ENTRY = [
+    sys.executable,
+    "-c",
+    CODE,
+]
+PROGRAMS = {
+    "server": SERVER,
+    "jobs": [sys.executable, "jobs.py", "gateway", "--broker_url", "amqp://127.0.0.1:1/"],
+    "grpc_gateway": [*ENTRY, "grpc_gateway", "--unix_socket", "/no/socket", "--port", "0"],
+    "index": [*ENTRY, "index", "docs", "--output", "/no/folder"],
+    "prepare_model": [sys.executable, "prepare_model.py", "--output_dir", "/proc/no/folder"],
+}
+
 
 def catches_sigterm(pid: int) -> bool:
     fields = dict(
@@ -30,8 +44,9 @@ def child_of(pid: int) -> int:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a namespace of processes takes root")
-def test_process_1_ends_at_a_sigterm_while_its_modules_are_loaded():
-    command = ["unshare", "--pid", "--fork", "--kill-child", *SERVER]
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_process_1_ends_at_a_sigterm_while_its_modules_are_loaded(program):
+    command = ["unshare", "--pid", "--fork", "--kill-child", *PROGRAMS[program]]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as outer:
         try:
             wait_until(lambda: child_of(outer.pid))
@@ -39,7 +54,7 @@ def test_process_1_ends_at_a_sigterm_while_its_modules_are_loaded():
             wait_until(lambda: catches_sigterm(server))
             os.kill(server, signal.SIGTERM)
             assert outer.wait(GIVE_UP_S) == 128 + signal.SIGTERM
-            assert present(outer.stdout).read() == b""  # it had not yet listened
+            assert present(outer.stdout).read() == b""  # it had not yet begun
         finally:
             outer.kill()
 

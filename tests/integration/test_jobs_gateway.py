@@ -250,7 +250,7 @@ def test_dead_jobs_are_listed_retried_and_dropped(rabbit, server, queues, flags)
 def test_an_unreachable_broker_is_one_line(queues):
     ran = run_jobs("status", f"--broker_url=amqp://127.0.0.1:{reserve_port()}/", *flags_of(queues))
     assert ran.returncode == 2
-    assert ran.stderr.startswith("Error: no connection to the broker")
+    assert ran.stderr.startswith("jobs.py: no connection to the broker")
 
 
 @pytest.mark.parametrize(
@@ -260,5 +260,5 @@ def test_an_address_of_no_broker_is_one_line_without_its_password(queues, url):
     ran = run_jobs("status", *flags_of(queues), env={**os.environ, "QA_BROKER_URL": url})
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == (
-        "Error: QA_BROKER_URL is not an address of the form amqp://user:password@host:port/vhost\n"
+        "jobs.py: QA_BROKER_URL is not an address of the form amqp://user:password@host:port/vhost\n"
     )

@@ -41,4 +41,4 @@ def test_the_exit_code_is_1_each_time_the_output_holds_errors(builtin_model, tmp
     already = "had their answers already"
     assert first.stdout == f"2 answered, 1 failed, 0 {already}: {output}\n"
     assert again.stdout == f"0 answered, 0 failed, 3 {already}, of which 1 failed: {output}\n"
-    assert changed.stderr.startswith(f"Error: {output} holds answers to questions.jsonl, which")
+    assert changed.stderr.startswith(f"jobs.py: {output} holds answers to questions.jsonl, which")

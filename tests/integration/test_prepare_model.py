@@ -359,15 +359,15 @@ def test_interrupt_leaves_the_old_folder(sources, tmp_path, monkeypatch, capsys)
 
 _STALLED_RUN = """
 import sys, time
-import prepare_model
 from qa_service.preparation import export
+from qa_service.preparation.main import main
 
 def stall(*_):
     print("exporting", flush=True)
     time.sleep(600)
 
 export.export_onnx = stall
-prepare_model.main(sys.argv[1:])
+main(sys.argv[1:])
 """
 
 

@@ -3,6 +3,8 @@
 import json
 import os
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -36,8 +38,8 @@ cat <&3
 """A server on the port that programs take by default, and each kind of client, in turn."""
 
 
-def run_silently(folder: Path, *commands: list[str]) -> None:
-    """Runs commands, and expects neither a query nor a file."""
+def run_silently(folder: Path, *commands: list[str], files: Sequence[str] = ()) -> None:
+    """Runs commands, and expects neither a query nor a file, but for these."""
     done = run(
         *("unshare", "--net", "--mount"),
         *(sys.executable, "-m", "tests.integration.silent_network", folder),
@@ -47,7 +49,7 @@ def run_silently(folder: Path, *commands: list[str]) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert [code for code, _ in found["ends"]] == [0] * len(commands), found["ends"]
-    assert (found["names"], found["files"]) == ([], [])
+    assert (found["names"], found["files"]) == ([], [*files])
 
 
 def test_the_test_listener_records_names_and_files(tmp_path):
@@ -90,3 +92,28 @@ def test_indexing_sends_nothing_to_the_network(tmp_path):
 def test_preparing_sends_nothing_to_the_network(tmp_path):
     words = ["prepare_model.py", "--precision", "int8", "--output_dir", str(tmp_path / "made")]
     run_silently(tmp_path, [sys.executable, *words])
+
+
+RAY_SETTINGS = """
+export RAY_USAGE_STATS_ENABLED=0 RAY_USAGE_STATS_REPORT_URL=http://127.0.0.1:9/
+echo '{}' > ~/ray_bootstrap_config.yaml
+"$0" start --head --node-ip-address 127.0.0.1 --num-cpus 1 --temp-dir "$1"
+"""
+"""As docs/SECURITY.md has them, for a head in this network."""
+
+
+@pytest.mark.soak
+def test_an_instance_on_ray_is_silent(builtin_model, tmp_path):
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    ray = str(Path(sys.executable).parent / "ray")
+    flags = ("--model", str(builtin_model), "--inference_engine_type", "onnx")
+    on_ray = ("--num_inference_sessions", "0", "--ray_instances", "1")
+    script = "".join(line for line in SERVED.splitlines(True) if "letters" not in line)
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # Ray's sockets have short paths
+        run_silently(
+            tmp_path,
+            ["sh", "-ec", RAY_SETTINGS, ray, short],
+            served(tmp_path, script, *flags, *on_ray),
+            [ray, "stop"],
+            files=["ray_bootstrap_config.yaml"],
+        )

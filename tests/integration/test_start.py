@@ -18,6 +18,7 @@ from harness.models import ModelFile, copy_model, states
 from harness.process import GIVE_UP_S, LoggingProcess, wait_until
 from harness.questions import ANSWER, ASK, FIRST_WORD
 from harness.server import INSTANT, ROOT, RunningServer
+from qa_service.installation import install_hint
 from tests.fault.faults import FAULTY_WORKER, Permits
 from tests.http_calls import get, post
 from tests.programs import fail_to_start, run_python
@@ -172,7 +173,7 @@ def test_ray_instances_without_ray_end_the_start(builtin_model, flags):
     env = {**os.environ, "PYTHONPATH": str(FAULTY_WORKER), "QA_TEST_WITHOUT": "ray"}
     ended = fail_to_start(*INSTANT, "--model", builtin_model, *flags, env=env)
     assert (ended.stdout, ended.stderr.count("Ray is not")) == ("", 1)
-    hint = "Ray is not installed: python -m pip install 'qa-server[ray]'"
+    hint = f"Ray is not installed: {install_hint('ray')}"
     assert ended.stderr.splitlines()[-1].endswith(hint)
 
 

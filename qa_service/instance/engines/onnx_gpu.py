@@ -20,6 +20,7 @@ from filelock import FileLock
 
 from qa_service.engine_catalogue import ROWS
 from qa_service.errors import DeviceError, SetupError
+from qa_service.installation import install_hint
 from qa_service.instance.engines import EngineConfig
 from qa_service.instance.engines.buckets import (
     Bucket,
@@ -153,7 +154,7 @@ def require(provider: str) -> None:
     if provider not in onnxruntime.get_available_providers():
         raise DeviceError(
             f"the onnxruntime that is installed has no {provider}; "
-            "install the extra gpu in place of cpu, in a fresh environment"
+            f"in a fresh environment, install the extra gpu in place of cpu: {install_hint('gpu')}"
         )
 
 

@@ -7,7 +7,7 @@ before it starts an instance, and every instance reads it again.
 from __future__ import annotations
 
 import hashlib
-import sys
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -17,8 +17,17 @@ import msgspec
 from qa_service.engine_catalogue import ONNX_FILE, PREPARING_FLAGS, ROWS
 from qa_service.errors import SetupError
 from qa_service.files import read_file
+from qa_service.installation import preparing_program
 
-_PROGRAM = Path(__file__).resolve().parents[3] / "prepare_model.py"
+SAVED_MODELS = Path("saved_models")
+BUILTINS = ("builtin", "builtin-base")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+"""A model's name on the Hugging Face hub: OWNER/NAME, or NAME alone."""
+GRAPH_ALONE = (
+    f"has {ONNX_FILE} without the weights that it was exported from, with which its files are "
+    "compared: prepare the model itself (a folder with config.json, model.safetensors and a "
+    "tokenizer, or its name on the hub)"
+)
 MANIFEST_FILE = "manifest.json"
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
@@ -127,6 +136,8 @@ def load_manifest(model_dir: Path) -> Manifest:
     try:
         return msgspec.json.decode(read_file(model_dir / MANIFEST_FILE), type=Manifest)
     except FileNotFoundError:
+        if is_graph_alone(model_dir):
+            raise SetupError(f"{model_dir} {GRAPH_ALONE}") from None
         raise SetupError(
             f"no prepared model in {model_dir}; make it with: {_making_command(model_dir)}"
         ) from None
@@ -171,17 +182,32 @@ def check_files(model_dir: Path, manifest: Manifest, names: Iterable[str]) -> No
                 )
 
 
-def preparing_program() -> str:
-    """The command that prepares models: the installed program, or that of the clone."""
-    is_installed = Path(sys.argv[0]).name.startswith("qa-") or not _PROGRAM.is_file()
-    return "qa-prepare-model" if is_installed else f"python {_PROGRAM.name}"
+def is_graph_alone(folder: Path) -> bool:
+    """Whether a folder has an ONNX graph, and no weights that PyTorch loads."""
+    weights = [*folder.glob("model*.safetensors"), *folder.glob("pytorch_model*.bin")]
+    return (folder / ONNX_FILE).is_file() and not weights
+
+
+def is_on_hub(model: Path) -> bool:
+    """Whether what is no folder may be the name of a model on the hub."""
+    is_path = model.exists() or (model.parent != Path() and model.parent.exists())
+    is_name = HUB_ID.fullmatch(str(model)) is not None
+    return is_name and not is_path and model.parent != SAVED_MODELS
+
+
+def folder_of(source: str) -> Path:
+    """The folder in which `prepare_model.py` puts a built-in model, or one of the hub."""
+    return SAVED_MODELS / source.replace("/", "--")
 
 
 def _making_command(model_dir: Path) -> str:
     """The command that prepares a folder's own model, or one of the folder's name."""
     if (model_dir / CONFIG_FILE).is_file():
         return f"{preparing_program()} --model {model_dir}"
-    is_usual = model_dir.parent in (Path("saved_models"), Path())
+    if is_on_hub(model_dir):
+        name = str(model_dir)
+        return f"{preparing_program()} --model {name}, which writes {folder_of(name)}"
+    is_usual = model_dir.parent in (SAVED_MODELS, Path())
     output = "" if is_usual else f" --output_dir {model_dir.parent}"
     return f"{preparing_program()} --model {model_dir.name.replace('--', '/')}{output}"
 

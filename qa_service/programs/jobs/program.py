@@ -17,16 +17,17 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import sys
 from typing import Any
 
 from qa_service.client import QaClientError
 from qa_service.command_line import INTERRUPTED, ExitCode
-from qa_service.logs import configure_logging
+from qa_service.installation import say_missing
+from qa_service.logs import complain, configure_logging
 from qa_service.programs.jobs.base import BrokerError, SetupRefusedError
 from qa_service.programs.jobs.flags import FlagError, make_flags
 from qa_service.programs.jobs.questions_file import FileError
 
+_PACKAGES = ("aio-pika", "tqdm")
 _FAULTS = (
     *(OSError, UnicodeDecodeError, QaClientError),
     *(FlagError, FileError, BrokerError, SetupRefusedError),
@@ -45,10 +46,10 @@ def main() -> int:
         command = importlib.import_module(f"qa_service.programs.jobs.{module}")
         return int(asyncio.run(command.main(flags)))
     except ModuleNotFoundError as error:
-        print(f"Error: {error.name} is missing: pip install 'qa-server[jobs]'", file=sys.stderr)
+        complain(say_missing(error, "jobs", _PACKAGES))
         return ExitCode.ERROR
     except _FAULTS as error:
-        print(f"Error: {error}", file=sys.stderr)
+        complain(error)
         return ExitCode.ERROR
     except KeyboardInterrupt:
         return INTERRUPTED

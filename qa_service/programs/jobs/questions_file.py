@@ -10,7 +10,6 @@ and CSV are streamed, so that a file may hold millions. A line that cannot be re
 
 from __future__ import annotations
 
-import codecs
 import csv
 import gzip
 import hashlib
@@ -25,6 +24,7 @@ from typing import Any, BinaryIO, cast
 import msgspec
 
 from qa_service.data.squad import read_squad
+from qa_service.files import MAX_MARK_BYTES, encoding_of
 from qa_service.wire.fields import NUMBERS
 
 FORMATS = (".jsonl", ".csv", ".json")
@@ -109,8 +109,7 @@ def _open_text(path: Path) -> TextIOWrapper:
     Bytes that are not UTF-8 become surrogates, which JSON cannot hold: a fault of their row.
     """
     with _open(path) as file:
-        is_utf16 = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    encoding = "utf-16" if is_utf16 else "utf-8-sig"
+        encoding = encoding_of(file.read(MAX_MARK_BYTES)) or "utf-8"
     return TextIOWrapper(_open(path), encoding, errors="surrogateescape", newline="")
 
 

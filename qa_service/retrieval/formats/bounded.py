@@ -10,15 +10,10 @@ import zipfile
 from types import ModuleType
 from typing import BinaryIO
 
+from qa_service.files import encoding_of
+from qa_service.installation import install_hint
 from qa_service.retrieval.documents import UnreadableError
 
-_MARKS = (
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),
-    (codecs.BOM_UTF32_BE, "utf-32-be"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
-)
 _DECLARED = re.compile(
     rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*(?P<html>[\w.:-]+)"
     rb"|<\?xml[^>]{0,100}?encoding\s*=\s*[\"'](?P<xml>[\w.:-]+)"
@@ -49,7 +44,7 @@ def library(module: str, package: str, kind: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError:
         raise UnreadableError(
-            f"{kind} needs the package {package}: pip install 'qa-server[collections]'"
+            f"{kind} needs the package {package}: {install_hint('collections')}"
         ) from None
 
 
@@ -97,9 +92,8 @@ def decoded(data: bytes) -> str:
     Raises:
         UnreadableError: They are none in their encoding.
     """
-    for mark, encoding in _MARKS:
-        if data.startswith(mark):
-            return _decoded(data[len(mark) :], encoding)
+    if marked := encoding_of(data):
+        return _decoded(data, marked)
     found = _DECLARED.search(data[:_DECLARED_WITHIN_BYTES])
     text = _decoded(data, _known(found[found.lastgroup or 0]) if found else "utf-8")
     if text.count("\0") > _MAX_NUL_SHARE * len(text):
@@ -111,8 +105,8 @@ def _decoded(data: bytes, encoding: str) -> str:
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
-        shown = f"byte {error.start} is 0x{data[error.start]:02x}"
-        raise UnreadableError(f"not {encoding.upper()}: {shown}") from None
+        shown = f"byte {error.start} is 0x{error.object[error.start]:02x}"
+        raise UnreadableError(f"not {error.encoding.upper()}: {shown}") from None
 
 
 def _known(declared: bytes) -> str:

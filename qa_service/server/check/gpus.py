@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from qa_service.installation import install_hint
 from qa_service.instance.devices import AUTO, CPU
 from qa_service.instance.gpus import Gpus, find_gpus
 from qa_service.machine import gpu_driver
@@ -113,8 +114,7 @@ def _missing_packages(config: ServerConfig) -> Iterator[tuple[str, str]]:
         return
     for wanted in needed:
         remedy = (
-            "in a fresh environment, install the extra gpu in place of cpu: "
-            "python -m pip install 'qa-server[gpu]'"
+            f"in a fresh environment, install the extra gpu in place of cpu: {install_hint('gpu')}"
         )
         yield str(wanted), remedy
 

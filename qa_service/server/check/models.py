@@ -11,6 +11,7 @@ from qa_service.autotune.engine_table import Finding as Candidate
 from qa_service.autotune.engine_trial import Instance
 from qa_service.engine_catalogue import AUTO, INSTANT
 from qa_service.errors import SetupError
+from qa_service.installation import preparing_program
 from qa_service.instance.devices import first_device
 from qa_service.instance.messages import Setup
 from qa_service.instance.model_folder.known_answers import load_known_answers
@@ -19,7 +20,6 @@ from qa_service.instance.model_folder.manifest import (
     Manifest,
     check_files,
     load_manifest,
-    preparing_program,
 )
 from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions

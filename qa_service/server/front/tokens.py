@@ -26,6 +26,7 @@ from typing import Annotated
 import msgspec
 
 from qa_service.errors import SetupError, UnauthorizedError
+from qa_service.files import read_text
 from qa_service.wire.messages import MAX_PRIORITY
 
 logger = logging.getLogger(__name__)
@@ -112,11 +113,12 @@ def load_tokens(path: Path) -> TokenSet:
     """
     try:
         mode = path.stat().st_mode
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_text(path).splitlines()
     except OSError as error:
         raise SetupError(f"cannot read --auth_token_file {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SetupError(f"--auth_token_file {path} is not UTF-8 text") from None
+    except UnicodeDecodeError as error:
+        encoding = error.encoding.upper()
+        raise SetupError(f"--auth_token_file {path} is not a text in {encoding}") from None
     words = ((number, line.split()) for number, line in enumerate(lines, 1))
     listed = [(number, parts) for number, parts in words if parts and parts[0][0] != "#"]
     entries = [

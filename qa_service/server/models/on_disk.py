@@ -65,6 +65,8 @@ def find_versions(path: Path) -> dict[int, FoundVersion]:
     try:
         names = [entry.name for entry in path.iterdir()]
     except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            load_manifest(path)  # says what to do
         raise SetupError(f"{path} cannot be read: {error.strerror}") from None
     numbers = sorted(int(name) for name in names if re.match(NUMBER, name))
     if len(numbers) > MAX_VERSIONS:

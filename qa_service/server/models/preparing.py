@@ -8,7 +8,6 @@ a folder of `save_pretrained`             ──▶ prepared into saved_models, 
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,12 +15,16 @@ from pathlib import Path
 
 from qa_service.child_program import environment_of_programs
 from qa_service.errors import SetupError
-from qa_service.instance.model_folder.manifest import CONFIG_FILE, MANIFEST_FILE
+from qa_service.instance.model_folder.manifest import (
+    BUILTINS,
+    CONFIG_FILE,
+    MANIFEST_FILE,
+    SAVED_MODELS,
+    folder_of,
+    is_on_hub,
+)
 
-SAVED_MODELS = Path("saved_models")
-BUILTINS = ("builtin", "builtin-base")
 _PROGRAM = "qa_service.preparation.main"
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _ADAPTER_CONFIG = "adapter_config.json"
 
 
@@ -61,20 +64,24 @@ def _source_of(model: Path) -> str | None:
         return model.name if model.name in BUILTINS else None
     name = str(model)
     is_known = name in BUILTINS or (_target_of(name) / MANIFEST_FILE).is_file()
-    is_on_hub = _HUB_ID.fullmatch(name) and not model.parent.exists()
-    return name if is_known or is_on_hub else None
+    return name if is_known or is_on_hub(model) else None
 
 
 def _target_of(source: str) -> Path:
     """Its folder in `saved_models`, as `prepare_model.py` names it."""
     is_folder = Path(source).is_dir()
-    return SAVED_MODELS / (Path(source).resolve().name if is_folder else source.replace("/", "--"))
+    return SAVED_MODELS / Path(source).resolve().name if is_folder else folder_of(source)
 
 
 def _run(command: list[str], say: Callable[[str], None]) -> None:
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=environment_of_programs()
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment_of_programs(),
     ) as program:
+        line = ""
         try:
             for line in program.stdout or ():
                 say(line.rstrip("\n"))
@@ -82,4 +89,5 @@ def _run(command: list[str], say: Callable[[str], None]) -> None:
             program.terminate()
             raise
     if program.returncode:
-        raise SetupError("the model could not be prepared")
+        reason = line.strip().partition(": ")[2]  # after the program's name
+        raise SetupError(f"the model could not be prepared: {reason}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from qa_service.engine_catalogue import is_installed
 from qa_service.errors import SetupError
+from qa_service.installation import install_hint
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import LazyTimer
@@ -36,9 +37,7 @@ class TraceExporter:
 
     def __init__(self, loop: EventLoop, endpoint: str, metrics: Metrics, logs: LogOptions) -> None:
         if not is_installed(EXPORTER_PACKAGE):
-            raise SetupError(
-                "--otlp_endpoint needs OpenTelemetry: python -m pip install 'qa-server[otlp]'"
-            )
+            raise SetupError(f"--otlp_endpoint needs OpenTelemetry: {install_hint('otlp')}")
         self._loop = loop
         self._counts = metrics.trace_spans_total
         self._pending: list[Trace] = []

@@ -77,7 +77,9 @@ class GrpcServer:
                     self._server.add_secure_port(address, self._credentials.make())
                 else:
                     self._server.add_insecure_port(address)
-        except (OSError, RuntimeError):
+        except OSError as error:
+            raise SetupError(f"the gRPC gateway cannot listen on {self.address}: {error}") from None
+        except RuntimeError:
             raise SetupError(f"the gRPC gateway cannot listen on {self.address}") from None
         await self._server.start()
         logger.info("the gRPC gateway listens on %s", self.address)

@@ -20,20 +20,22 @@ from msgspec import structs
 
 from qa_service.command_line import make_parser
 from qa_service.errors import SetupError
-from qa_service.logs import configure_logging
+from qa_service.installation import say_missing
+from qa_service.logs import complain, configure_logging
 from qa_service.options import Option, add_flag
 from qa_service.sidecars.gateway_messages import GatewaySettings
 
 if TYPE_CHECKING:
     from qa_service.sidecars.grpc_gateway.gateway import GrpcServer
 
+_PACKAGES = ("grpcio", "grpcio-health-checking", "grpcio-reflection", "protobuf")
 _Serve = Callable[["GrpcServer"], Awaitable[None]]
 
 
 def main() -> int:
     """Runs the program; returns its exit code."""
     error = run(parse(__doc__), _serve)
-    print(f"Error: {error}", file=sys.stderr)
+    complain(error)
     return error.exit_code
 
 
@@ -52,10 +54,12 @@ def parse(docstring: str | None, arguments: Sequence[str] | None = None) -> Gate
 def run(settings: GatewaySettings, serve: _Serve) -> SetupError:
     """Has a gateway serve and then ends the program; returns why the gateway cannot serve."""
     configure_logging(settings.log_level, settings.log_format)
+    if settings.log_format == "json":
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's own lines are text
     try:
         asyncio.run(_run(settings, serve))
     except ModuleNotFoundError as error:
-        return SetupError(f"{error.name} is missing: pip install 'qa-server[grpc]'")
+        return SetupError(say_missing(error, "grpc", _PACKAGES))
     except SetupError as error:
         return error
 

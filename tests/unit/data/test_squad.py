@@ -35,6 +35,13 @@ def test_reads_plain_and_gzip_alike(squad_file):
     assert [answered.is_impossible, unanswerable.is_impossible] == [False, True]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path, encoding):
+    path = tmp_path / "squad.json"
+    path.write_text(json.dumps(DOCUMENT, ensure_ascii=False), encoding=encoding)
+    assert read_squad(path)[0].context == PARAGRAPH["context"]
+
+
 @pytest.mark.parametrize("content", ["[]", '{"data": [{"paragraphs": [{}]}]}', "no json"])
 def test_files_of_another_format_are_refused(tmp_path, content):
     path = tmp_path / "other.json"

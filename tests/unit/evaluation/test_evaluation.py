@@ -1,20 +1,25 @@
 """Measures worked out by hand, and settings chosen where the best one is known."""
 
+import io
 import math
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 
 from harness.server import ROOT
+from qa_service import progress
 from qa_service.data.squad import SquadQuestion
 from qa_service.errors import SetupError
-from qa_service.evaluation import calibration
+from qa_service.evaluation import calibration, measures
 from qa_service.evaluation.evaluation import DevSet, never_abstaining, remembered
 from qa_service.evaluation.measures import (
     abstained_percent,
     answer_length,
+    best_answers,
     calibration_error,
     f1_by,
     question_word,
@@ -23,6 +28,7 @@ from qa_service.evaluation.measures import (
     unanswerable_questions,
 )
 from qa_service.instance.model_folder.manifest import ReadingConfig
+from qa_service.instance.reader.reader import Reader
 from qa_service.wire.messages import Answer
 from tests.unit.squad_files import write_squad
 
@@ -43,6 +49,16 @@ def test_squad_metrics_are_percentages_over_all_questions():
     assert metrics["exact_match"] == 50
     assert metrics["f1"] == pytest.approx((100 + 100 * 2 / 3 + 0 + 100) / 4)
     assert abstained_percent(answers) == 25
+
+
+def test_answering_many_questions_writes_its_progress_into_a_log(monkeypatch):
+    log = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", log)
+    monkeypatch.setattr(progress, "LINE_INTERVAL_S", 0.0)
+    monkeypatch.setattr(measures, "_CHUNK_QUESTIONS", 1)
+    reader = SimpleNamespace(read=lambda questions: [[NO_ANSWER] for _ in questions])
+    assert best_answers(cast(Reader, reader), QUESTIONS) == [NO_ANSWER] * 4
+    assert "2/4" in log.getvalue()
 
 
 def asked(question, *answers):

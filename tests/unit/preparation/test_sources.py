@@ -9,9 +9,10 @@ import huggingface_hub.constants
 import pytest
 
 from qa_service.errors import SetupError
+from qa_service.instance.model_folder.manifest import BUILTINS, load_manifest
 from qa_service.preparation import sources
 from qa_service.preparation.encoders import MINILM
-from qa_service.preparation.sources import BUILTINS, find_source
+from qa_service.preparation.sources import find_source
 
 _WHOLE = ("config.json", "tokenizer.json", "model.safetensors")
 
@@ -88,6 +89,13 @@ def test_directory_without_a_whole_model_is_refused(tmp_path, missing):
     files = [name for name in _WHOLE if name != missing]
     with pytest.raises(SetupError, match=f"no .*{re.escape(missing)}"):
         find_source(str(_folder(tmp_path / "m", *files)))
+
+
+def test_a_graph_without_weights_is_refused_with_what_to_prepare_instead(tmp_path):
+    folder = _folder(tmp_path / "m", "config.json", "tokenizer.json", "model.onnx")
+    for find in (find_source, lambda name: load_manifest(Path(name))):
+        with pytest.raises(SetupError, match=r"m has model.onnx without .*: prepare the model its"):
+            find(str(folder))
 
 
 def test_incomplete_model_in_the_hub_cache_is_refused(hub_cache):

@@ -85,6 +85,11 @@ def test_programs_accept_the_flags_in_the_pages(page, words, parse):
         assert {flag for flag in handed_on if flag.startswith("--")} <= known
 
 
+def test_no_page_and_no_hint_installs_by_the_name_of_a_package_that_is_not_published():
+    texts = [*PAGES, *(ROOT / "qa_service").rglob("*.py")]
+    assert not [path for path in texts if "qa-server[" in path.read_text()]
+
+
 def test_the_tables_of_fields_match_the_types():
     """If not: `python -m harness.field_tables`."""
     pages = {page: page.read_text() for page in PAGES}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from qa_service.installation import install_hint
 from qa_service.retrieval import index_main
 from qa_service.retrieval.index_main import main
 from qa_service.retrieval.manifest import load_manifest
@@ -61,7 +62,7 @@ def test_an_impossible_output_is_reported_in_one_line(docs, output, capsys, sour
 def test_without_tantivy_the_package_to_install_is_named(docs, output, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tantivy", None)
     assert main([str(docs), "--no-embeddings", "--output", str(output)]) == 2
-    assert "pip install 'qa-server[collections]'" in capsys.readouterr().err
+    assert install_hint("collections") in capsys.readouterr().err
 
 
 def test_a_full_disk_is_reported_and_the_next_run_continues(docs, output):

@@ -220,7 +220,7 @@ def test_the_environment_wins_over_the_file_and_flags_over_both(tmp_path, monkey
 
 
 def test_a_file_that_is_not_text_is_one_line(tmp_path):
-    (tmp_path / "server.toml").write_bytes(b"\xff\xfe")
+    (tmp_path / "server.toml").write_bytes(b"\xff\xfea")
     with pytest.raises(SetupError, match="is not TOML"):
         parse_server_flags(["--config", str(tmp_path / "server.toml")])
 

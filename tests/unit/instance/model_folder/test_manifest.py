@@ -59,7 +59,7 @@ def test_a_manifest_that_is_a_fifo_is_an_error_at_once(tmp_path):
     [
         ("saved_models/builtin-base", "--model builtin-base"),
         ("saved_models/deepset--minilm", "--model deepset/minilm"),
-        ("elsewhere/mine", "--model mine --output_dir elsewhere"),
+        ("some/where/mine", "--model mine --output_dir some/where"),
     ],
 )
 def test_missing_manifest_names_the_command_for_that_name(tmp_path, monkeypatch, folder, arguments):

@@ -101,9 +101,10 @@ def test_a_bad_files_error_does_not_quote_tokens(write, lines, words):
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path):
     with pytest.raises(SetupError, match="cannot read --auth_token_file"):
         load_tokens(tmp_path / "none")
-    (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    with pytest.raises(SetupError, match="not UTF-8"):
-        load_tokens(tmp_path / "binary")
+    for data, encoding in ((b"\xff", "UTF-8"), (b"\xff\xfea", "UTF-16-LE")):
+        (tmp_path / "binary").write_bytes(data)
+        with pytest.raises(SetupError, match=f"not a text in {encoding}"):
+            load_tokens(tmp_path / "binary")
 
 
 def test_a_file_that_others_can_read_and_a_short_token_are_warned_of(write, caplog):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,29 @@ def test_a_folder_without_versions_raises_setup_error(tmp_path, name):
     (tmp_path / "m" / "notes").mkdir(parents=True)
     with pytest.raises(SetupError, match=r"cannot be read: No such file|no prepared model in"):
         find_versions(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [
+        ("owner/name", "--model owner/name, which writes saved_models/owner--name"),
+        ("name", "--model name, which writes saved_models/name"),
+        ("saved_models/builtin", "--model builtin"),
+        ("saved_models/owner--name", "--model owner/name"),
+        ("made/name", "--model name --output_dir made"),
+        ("source", "--model source"),
+    ],
+)
+def test_a_path_without_a_prepared_model_names_the_command_that_prepares_it(
+    tmp_path, monkeypatch, path, command
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made").mkdir()
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "config.json").touch()
+    with pytest.raises(SetupError) as caught:
+        find_versions(Path(path))
+    assert str(caught.value).endswith(f" {command}")
 
 
 @pytest.mark.parametrize(

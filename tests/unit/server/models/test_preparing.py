@@ -34,6 +34,7 @@ def make(path, name):
         ("builtin", "builtin"),
         ("saved_models/builtin", "builtin"),
         ("owner/name", "owner/name"),
+        ("name", "name"),
         ("trained", "trained"),
     ],
 )
@@ -57,6 +58,15 @@ def test_a_folder_that_is_no_source_is_served_unprepared(prepared, model):
     prepare_first(Path(model), may_prepare=True, say=print)
     assert prepared == []
     assert served_folder(Path(model)) == Path(model)
+
+
+def test_the_program_that_prepares_runs_and_its_reason_is_the_starts(monkeypatch):
+    pytest.importorskip("transformers", reason="the extra `train` is not installed")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    said = []
+    with pytest.raises(SetupError, match=r"^the model could not be prepared: there is no dir.*a/b"):
+        prepare_first(Path("a/b"), may_prepare=True, say=said.append)
+    assert "there is no directory a/b" in said[-1]
 
 
 def test_the_name_of_a_prepared_model_is_enough():
