@@ -10,19 +10,15 @@ from qa_service.net.readings import HANGS_AFTER_S, MAX_READINGS
 from qa_service.server.front.auth import Authenticator
 from qa_service.server.front.credentials import Credentials
 from qa_service.server.front.transport import Transport
+from tests.unit.server.fake_services import ManualClock
 
 
-class Loop:
+class Loop(ManualClock):
     """A loop whose threads end when the test says so."""
 
     def __init__(self):
-        self.threads, self.timers = [], []
-
-    def now_s(self):
-        return 0.0
-
-    def call_at(self, when_s, callback):
-        self.timers.append((when_s, callback))
+        super().__init__()
+        self.threads = []
 
     def run_in_thread(self, work, on_end):
         self.threads.append((work, on_end))
@@ -94,9 +90,9 @@ def test_a_reading_that_began_before_another_does_not_count(world):
 def test_a_hanging_reading_is_logged_and_used_when_it_ends(world, caplog):
     loop, transport, _, _, credentials = world
     credentials.reload()
-    ((when_s, note_hang),) = loop.timers
-    assert when_s == HANGS_AFTER_S
-    note_hang()
+    loop.advance(HANGS_AFTER_S - 1)
+    assert not caplog.text
+    loop.advance(1)
     assert "could not be read for 10 s" in caplog.text
     loop.end_thread(0)
     assert transport.used == [0]
