@@ -50,7 +50,10 @@ def serving(file, *flags):
         ("[models.'a b']\npath = 'x'", "[models.a b]: a name has letters, digits, _, . and -"),
         ("[routes.m]\ncascade = ['m']", "[routes.m]: a model has this name already"),
         ("[routes.default]\ncascade = ['x']", "[routes.default] cascade: there is no model x"),
-        ("[models.n]\npath = 'nowhere'", "[models.n] path: nowhere cannot be read: No such file"),
+        (
+            "[models.n]\npath = 'nowhere'",
+            "[models.n] path: no prepared model in nowhere; make it with",
+        ),
     ],
 )
 def test_a_fault_in_the_file_is_one_line_at_the_start(file, keys, fault):
