@@ -267,11 +267,15 @@ class TestHostile:
         with triton.InferenceServerClient(gateway.address) as other:
 
             def only_others_are_answered(_):
-                """As no answer of the stream can be written, no more of its requests are read."""
+                """As no answer of the stream can be written, no more of its requests are read.
+
+                A stream that goes on, however slowly, has one read while others are answered
+                again and again.
+                """
                 count = gateway.counted("answered")
                 return is_answered(other) and gateway.counted("answered") == count + 1
 
-            wait_until(lambda: all(map(only_others_are_answered, range(5))))
+            wait_until(lambda: all(map(only_others_are_answered, range(200))))
             client.kill()
             client.wait()
             gateway.server.wait_for_log(UNREAD)
