@@ -200,11 +200,11 @@ def _pause(sim, seconds, whole_machine):
     if not sim.gateway.processes:
         return
     loop = sim.gateway.program.loop
+    loop.lost_s = sim.world.time_s + seconds  # it waits to connect, and for a reply, only a while
     if whole_machine:
         loop.pause(seconds)
-    else:  # which waits for the server's replies no longer than a while
+    else:
         sim.notes.add("gateway")
-        loop.lost_s = sim.world.time_s + seconds
 
 
 def _stop(sim):

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Collection
 
+from qa_service.net.timers import Clock, overdue_s
 from qa_service.server.front.options import ConnectionOptions
 from qa_service.server.front.states import State, Timeout
 
@@ -27,14 +28,15 @@ class Timeouts:
         message_since_s: When the incomplete message began; None without one.
     """
 
-    def __init__(self, limits: ConnectionOptions, auth_timeout_s: float, now_s: float) -> None:
-        self.active_s = now_s
+    def __init__(self, limits: ConnectionOptions, auth_timeout_s: float, clock: Clock) -> None:
+        self._clock = clock
+        self.active_s = self._opened_s = now_s = clock.now_s()
         self.message_since_s: float | None = None
         # Within a tenth, so that connections opened together do not close together.
         max_age_s = limits.max_connection_age_s or math.inf
         self.ages_at_s = now_s + max_age_s * random.uniform(0.9, 1.1)
         self.leaves = self._is_announced = False
-        self._auth_deadline_s = now_s + auth_timeout_s
+        self._auth_timeout_s = auth_timeout_s
         self._limits = limits
         self._idle_timeout_s = limits.idle_timeout_s
         self.request_timeout_s = limits.request_timeout_s
@@ -59,19 +61,23 @@ class Timeouts:
     ) -> tuple[float, Timeout]:
         """The next deadline if nothing changes, and what the client is then late with.
 
+        What came in a pause is read after it, in several rounds, so its time is given back.
+
         Args:
             unread_since_s: When the client last read; None if no answer waits to be read.
         """
-        limits = self._limits
+        limits, clock = self._limits, self._clock
         if state is _UNAUTHENTICATED:
-            return self._auth_deadline_s, Timeout.AUTHENTICATING
+            return overdue_s(clock, self._opened_s, self._auth_timeout_s), Timeout.AUTHENTICATING
         if unread_since_s is not None:
-            return unread_since_s + limits.client_stall_timeout_ms / 1e3, Timeout.READING
+            stall_timeout_s = limits.client_stall_timeout_ms / 1e3
+            return overdue_s(clock, unread_since_s, stall_timeout_s), Timeout.READING
         if self.message_since_s is not None:
-            return self.message_since_s + limits.frame_timeout_ms / 1e3, Timeout.SENDING
+            frame_timeout_s = limits.frame_timeout_ms / 1e3
+            return overdue_s(clock, self.message_since_s, frame_timeout_s), Timeout.SENDING
         if calls:
             return math.inf, _ASKING
-        idle_deadline_s = self.active_s + self._idle_timeout_s
+        idle_deadline_s = overdue_s(clock, self.active_s, self._idle_timeout_s)
         if state is not _CLOSING and self.ages_at_s < idle_deadline_s:
             return self.ages_at_s, Timeout.LEAVING
         return idle_deadline_s, _ASKING

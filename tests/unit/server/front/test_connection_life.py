@@ -125,6 +125,15 @@ class TestProbes:
         setting.clock.advance(1.1)
         assert not setting.stream.is_open
 
+    @pytest.mark.parametrize("tokens", [True, False])
+    def test_a_message_that_a_pause_held_gets_its_time_again(self, make, tokens):
+        setting = make(tokens=tokens)
+        setting.send(get(READY)[:-1])
+        setting.clock.pause(60.0)
+        assert setting.stream.is_open
+        setting.clock.advance(5.1)
+        assert not setting.stream.is_open
+
     def test_an_unfinished_probe_gets_frame_timeout(self, make):
         setting = make(tokens=True)
         setting.send(get(READY) + get(READY)[:-1])
