@@ -48,6 +48,7 @@ from qa_service.instance.messages import (
     encode,
     to_loop_decoder,
 )
+from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions
 from qa_service.machine import num_cpus
@@ -59,7 +60,6 @@ from qa_service.wire.messages import Task
 WORKER = Path(__file__).parent / "sleeping_worker"
 FIXED_US = 1000.0
 BATCH = 64
-WINDOW_TOKENS = 384
 WARMUP_S, DURATION_S = 4.0, 6.0
 CLIENTS_AN_INSTANCE = 3 * BATCH
 FULL = 0.9
@@ -207,9 +207,9 @@ def feed_alone(
     }
 
 
-def _fits_a_window(item: Item) -> bool:
-    """Whether a question is one row; the loop gives longer ones batches with their like."""
-    return tokens_of(item.question + item.text) < WINDOW_TOKENS
+def _is_one_row(item: Item, window_tokens: int) -> bool:
+    """Whether a question fits a window; the loop gives longer ones batches with their like."""
+    return tokens_of(item.question + item.text) < window_tokens
 
 
 def _idle_s() -> float:
@@ -299,7 +299,9 @@ def main() -> int:
     parser.add_argument("--alone", action="store_true", help="one instance, without a server")
     flags = parser.parse_args()
     section = Section("feed", "Feeding an accelerator, simulated", flags)
-    items = [item for item in uniform(read_squad(flags.questions_file)) if _fits_a_window(item)]
+    window_tokens = load_manifest(flags.model).window_tokens
+    asked = uniform(read_squad(flags.questions_file))
+    items = [item for item in asked if _is_one_row(item, window_tokens)]
     words = flags.only or [""]
     chosen = [one for one in accelerators() if any(word in one.name for word in words)]
     found: dict[tuple[Accelerator, int], list[Figures]] = {}

@@ -70,7 +70,7 @@ def prepare(args: PrepareArgs) -> Path:
         SetupError: The model cannot be fetched, loaded, exported, quantised or written, or its
             files disagree.
     """
-    package_versions()
+    package_versions()  # first: it names all packages that are missing, the source only its own
     source = find_source(args.model)
     reading, reason = choose_reading(source, args.can_abstain, args.null_threshold)
     target = args.output_dir / source.name

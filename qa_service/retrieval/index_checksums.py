@@ -45,7 +45,7 @@ def check_files(path: Path) -> None:
         ids = {segment.segment_id.replace("-", ""): segment.deletes for segment in meta.segments}
         stems = {*ids, *(f"{id_}.{its.opstamp}" for id_, its in ids.items() if its)}
         for file in map(path.joinpath, _read_json(path / _MANAGED_FILE, list[str])):
-            if file.stem in stems and not _is_whole(file):
+            if file.stem in stems and not _is_intact(file):
                 raise DamagedError(f"{file} is damaged")
     except OSError as error:
         raise DamagedError(f"{path} is damaged: {error}") from None
@@ -58,7 +58,7 @@ def _read_json(path: Path, kind: type[_Kind]) -> _Kind:
         raise DamagedError(f"{path} cannot be read: {error}") from None
 
 
-def _is_whole(path: Path) -> bool:
+def _is_intact(path: Path) -> bool:
     """Whether a file has the CRC-32 that stands in its footer."""
     with open_regular(path) as file:
         size = file.seek(0, os.SEEK_END)

@@ -31,6 +31,7 @@ def main() -> int:
     """Runs the server; returns its exit code."""
     try:
         source = find_config()
+        # By the flags alone at first, so that what is wrong in the file has the log's form.
         flags = ConfigSource(given=source.given).read().logs
         configure_logging(flags.log_level, flags.log_format)
         config = source.read()

@@ -2,7 +2,7 @@
 
     submit ──kept──▶ resolved at once, `cached`
        ├──equal to one in flight──▶ waits with it ──┐
-       └──else──▶ a separate run ─────────────────┴──answers──▶ kept; all who wait are resolved
+       └──else──▶ a separate run ───────────────────┴──answers──▶ kept; all who wait are resolved
 
 Requests are equal if they ask the same model the same question of the same text for as many
 answers; ids, timeouts and priorities may differ. The first leads: the run has its flow, weight and
