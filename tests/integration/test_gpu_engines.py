@@ -263,6 +263,40 @@ def test_an_engine_refuses_a_device_or_precision_it_lacks(gpu_model, manifest, k
         make_engine(kind, gpu_model, manifest, config)
 
 
+@pytest.mark.parametrize(("device", "lines"), [("cpu", "E:onnxruntime:"), ("cuda", "")])
+def test_a_gpus_session_raises_its_errors_and_writes_no_lines(gpu_model, device, lines, capfd):
+    config = msgspec.structs.replace(SMALL, device=device)
+    session = open_session(gpu_model / ONNX_FILE, config, [("CPUExecutionProvider", {})])
+    no_token = np.full((1, 4), 10**6)
+    with pytest.raises(Exception, match="input index out of range"):
+        session.run(None, {item.name: no_token for item in session.get_inputs()})
+    written = capfd.readouterr().err
+    assert lines in written if lines else not written
+
+
+def test_onnx_runtimes_warnings_are_off_and_its_errors_on_before_a_gpus_session(
+    gpu_model, monkeypatch
+):
+    severities = []
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [onnx_gpu.CUDA])
+    monkeypatch.setattr(onnxruntime, "set_default_logger_severity", severities.append)
+    with pytest.raises(SetupError), pytest.warns(UserWarning, match="not in available provider"):
+        onnx_gpu.open_gpu_session(gpu_model / ONNX_FILE, GPU, [(onnx_gpu.CUDA, {})])
+    assert severities == [3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({}, "graphs"),
+     ({"gpu_memory_bytes": 5, "cuda_graphs": False}, "a GPU of 5 bytes, no graphs"),
+     ({"cuda_graphs": False, "bound_buffers": False}, "no graphs, no bound buffers")],
+)  # fmt: skip
+def test_the_runtime_has_the_gpus_memory_if_it_is_known(gpu_model, changes, words):
+    session = open_session(gpu_model / ONNX_FILE, SMALL, [("CPUExecutionProvider", {})])
+    found = onnx_gpu.describe(session, msgspec.structs.replace(SMALL, **changes))
+    assert found == f"onnxruntime {onnxruntime.__version__}, CPUExecutionProvider, {words}"
+
+
 class SilentSession:
     """A session whose bound runs do nothing once it is silent, and report no error."""
 

@@ -10,6 +10,7 @@ import onnxruntime
 from qa_service.engine_catalogue import ROWS
 from qa_service.errors import SetupError
 from qa_service.instance.arrays import Int64Array, Logits
+from qa_service.instance.devices import CPU
 from qa_service.instance.engines import EngineConfig
 from qa_service.instance.engines.base import Engine, describe_cpu, named_inputs
 from qa_service.instance.model_folder.manifest import Manifest, prepared_file
@@ -19,6 +20,9 @@ SLOWER_ON_CPU = ["SkipLayerNormFusion"]
 
 Provider = tuple[str, Mapping[str, str]]
 """An execution provider's name and its options."""
+
+_FATAL = 4
+"""A severity of ONNX Runtime's log."""
 
 
 class OnnxEngine(Engine):
@@ -78,4 +82,8 @@ def session_options(config: EngineConfig) -> onnxruntime.SessionOptions:
     options.inter_op_num_threads = 1
     # A thread that spins for its next piece of work takes the core from another instance.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if config.device != CPU:
+        # On a GPU each session warns of operators that belong on the CPU, and its lines are not in
+        # the format of the server's log. Its errors are raised, so they need no lines.
+        options.log_severity_level = _FATAL
     return options

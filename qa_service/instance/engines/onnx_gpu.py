@@ -41,6 +41,9 @@ _DEVICE_FAULT = re.compile(r"CUDA failure [^;]*|(?<=Please )install TensorRT lib
 
 _LIBRARIES = {CUDA: "CUDA or cuDNN", TENSORRT: "TensorRT"}
 
+_ERROR = 3
+"""A severity of ONNX Runtime's log."""
+
 
 def cuda_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -> BucketedEngine:
     """Loads a prepared model into the CUDA provider.
@@ -169,6 +172,9 @@ def open_gpu_session(
     """
     wanted = providers[0][0]
     require(wanted)
+    # Its warnings say that there is no plugin for the provider, and are not in the format of the
+    # server's log. Its errors stay: that a library is missing is raised without the library's name.
+    onnxruntime.set_default_logger_severity(_ERROR)
     onnxruntime.preload_dlls()  # CUDA's own libraries, where pip has put them
     try:
         session = open_session(path, config, providers)
@@ -206,14 +212,20 @@ def bucketed_engine(
         graph_id = len(made) if config.cuda_graphs else None
         return OnnxProgram(session, bucket, inputs, (device, config.cuda_index), graph_id)
 
-    runtime = (
-        f"onnxruntime {onnxruntime.__version__}, {session.get_providers()[0]}, "
-        f"a GPU of {config.gpu_memory_bytes} bytes, "
-        f"{'graphs' if config.cuda_graphs else 'no graphs'}"
-        + ("" if config.bound_buffers else ", no bound buffers")
-    )
     grid, pad_token_id = BucketGrid.of(manifest, config), manifest.pad_token_id
+    runtime = describe(session, config)
     return BucketedEngine(grid, inputs, pad_token_id, make_program, device=device, runtime=runtime)
+
+
+def describe(session: onnxruntime.InferenceSession, config: EngineConfig) -> str:
+    """The runtime of an engine: its provider, the GPU's memory if that is known, its steps."""
+    words = [f"onnxruntime {onnxruntime.__version__}", session.get_providers()[0]]
+    if config.gpu_memory_bytes:
+        words.append(f"a GPU of {config.gpu_memory_bytes} bytes")
+    words.append("graphs" if config.cuda_graphs else "no graphs")
+    if not config.bound_buffers:
+        words.append("no bound buffers")
+    return ", ".join(words)
 
 
 class PlainProgram(Program):
