@@ -125,9 +125,9 @@ def show_offline(
     manifest = load_manifest(model_dir)
     sizes = (1, 4) if flags.rehearse else SIZES
     print(
-        f"Offline, one process. Model: ms for a batch of so many rows of {TOKENS} tokens. Reading: "
-        "answers per second, from question to answer, spans chosen from the logits and by the "
-        "engine.\n"
+        f"Offline, one process. Model: ms for a batch of these rows, of {TOKENS} tokens each. "
+        "Reading: answers per second, from question to answer, spans chosen from the logits and by "
+        "the engine.\n"
     )
     columns = [*(f"{size} rows" for size in sizes), "answers/s", "by the engine"]
     print(f"| | {' | '.join(columns)} |")

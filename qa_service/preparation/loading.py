@@ -26,13 +26,11 @@ from transformers.utils import logging as transformers_logging
 
 from qa_service.engine_catalogue import PYTORCH_FILE
 from qa_service.errors import SetupError
+from qa_service.instance.engines.onnx import LogSeverity
 from qa_service.instance.model_folder.manifest import CONFIG_FILE, TOKENIZER_FILE
 from qa_service.preparation.sources import Source, as_setup_error
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-_WARNING, _FATAL = 2, 4
-"""ONNX Runtime's log levels: the default, and the highest."""
-
 _USUAL_MAX_TOKENS = 512
 """BERT's and its successors', for a model that states no maximum."""
 
@@ -69,7 +67,7 @@ def quiet_libraries() -> Iterator[None]:
     """Silences the libraries' logs, warnings and progress bars."""
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    onnxruntime.set_default_logger_severity(_FATAL)
+    onnxruntime.set_default_logger_severity(LogSeverity.FATAL)
     logging.disable(logging.WARNING)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -77,7 +75,7 @@ def quiet_libraries() -> Iterator[None]:
             yield
         finally:
             logging.disable(logging.NOTSET)
-            onnxruntime.set_default_logger_severity(_WARNING)
+            onnxruntime.set_default_logger_severity(LogSeverity.WARNING)
 
 
 def load(source: Source) -> LoadedModel:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import struct
-import urllib.request
 from contextlib import closing
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from qa_service.logs import LogOptions
 from qa_service.preparation.encoders import sha256_of
 from qa_service.wire.messages import Task
 from tests.fault.faults import FAULTY_WORKER
+from tests.http_calls import get
 from tests.programs import fail_to_start
 
 ONE = (*FIXED_ENGINE, "--num_inference_sessions", "1")
@@ -135,8 +135,7 @@ def a_weight_of_every_answer(model: Path) -> bytes:
 
 def self_tests(server: RunningServer) -> dict[str, int]:
     """How many self-tests there were, by result."""
-    with urllib.request.urlopen(f"http://localhost:{server.port}/metrics") as reply:
-        text = reply.read().decode()
+    text = get(server.port, "/metrics").body.decode()
     found = re.findall(r'qa_self_tests_total\{.*?result="(\w+)".*?\} (\d+)', text)
     return {result: int(float(number)) for result, number in found}
 

@@ -12,12 +12,10 @@ import torch
 
 from harness.models import copy_model
 from harness.process import GIVE_UP_S
-from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.engine_catalogue import ONNX_FILE, PLAIN_ONNX_FILE
 from qa_service.errors import DeviceError, SetupError
 from qa_service.instance import worker_main
 from qa_service.instance.arrays import SPAN_VALUES
-from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.devices import DeviceAssignment
 from qa_service.instance.engines import EngineConfig, make_engine, onnx_gpu, pytorch
 from qa_service.instance.engines.buckets import Bucket, BucketGrid
@@ -27,26 +25,20 @@ from qa_service.instance.engines.pytorch import TorchProgram, run_eagerly
 from qa_service.instance.messages import Setup
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.options import InstanceOptions
-from qa_service.instance.reader.reader import Reader
 from qa_service.preparation.prepare import PrepareArgs, prepare
-from qa_service.wire.messages import Question
 from tests.integration.engine_cache_user import take_turn
+from tests.integration.engine_comparison import (
+    MAX_DIFFERENCE,
+    batches,
+    check_chosen_spans,
+    difference,
+)
 from tests.programs import run_python
-from tests.support import all_of
 
 pytestmark = pytest.mark.slow
 
 SMALL = EngineConfig(max_batch_size=3, max_batch_tokens=160)
-MAX_DIFFERENCE = {"fp32": 1e-3, "fp16": 0.1, "bf16": 0.5}
-"""Logits of the built-in model go up to 10; bf16 keeps 8 bits of a number."""
-
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
-PLACES = [
-    ("cpu", False),
-    pytest.param("cuda", False, marks=needs_gpu),
-    pytest.param("cuda", True, marks=needs_gpu),
-]
 
 
 @pytest.fixture(scope="module")
@@ -67,52 +59,16 @@ def reference(gpu_model, manifest):
     return make_engine("onnx", gpu_model, manifest, EngineConfig())
 
 
-def batches():
-    rng = np.random.default_rng(7)
-    for rows, tokens in ((1, 7), (3, 40), (2, 80), (1, 384)):
-        ids = rng.integers(1000, 20000, (rows, tokens))
-        mask = np.ones_like(ids)
-        for row in range(rows):
-            mask[row, tokens - 3 * row :] = 0
-        yield ids, mask, np.zeros_like(ids)
-
-
-def difference(engine, reference):
-    worst = 0.0
-    for ids, mask, types in batches():
-        logits = engine.logits(ids, mask, types)
-        wanted = reference.logits(ids, mask, types)
-        for got, right in zip(logits, wanted, strict=True):
-            assert got.shape == ids.shape
-            assert got.dtype == np.float32
-            worst = max(worst, np.abs(got - right)[mask == 1].max())
-    return worst
-
-
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize(("device", "graphs"), PLACES)
-def test_pytorch_buckets_give_the_logits(gpu_model, manifest, reference, device, graphs, precision):
-    config = msgspec.structs.replace(SMALL, precision=precision, cuda_graphs=graphs)
-    engine = pytorch.bucketed_engine(gpu_model, manifest, config, device)
+def test_pytorch_buckets_give_the_logits(gpu_model, manifest, reference, precision):
+    config = msgspec.structs.replace(SMALL, precision=precision)
+    engine = pytorch.bucketed_engine(gpu_model, manifest, config, "cpu")
     assert difference(engine, reference) < MAX_DIFFERENCE[precision]
 
 
-@pytest.mark.parametrize(("device", "graphs"), PLACES)
-def test_pytorch_buckets_choose_the_spans_that_the_reader_would(
-    gpu_model, manifest, reference, device, graphs
-):
-    config = msgspec.structs.replace(SMALL, cuda_graphs=graphs)
-    engine = pytorch.bucketed_engine(gpu_model, manifest, config, device)
-    rule = BatchRule(SMALL.max_batch_size, SMALL.max_batch_tokens)
-    plain = Reader(gpu_model, manifest, reference.logits, rule)
-    choosing = Reader(gpu_model, manifest, engine.logits, rule, engine.best_spans)
-    questions = [Question(item.question, item.context) for item in read_squad(OWN_QUESTIONS)]
-    asked = [*questions[:24], msgspec.structs.replace(questions[24], top_k=3)]
-    chosen = all_of(list, choosing.read(asked))
-    assert {len(answers) for answers in chosen} == {1, 3}
-    for one, other in zip(all_of(list, plain.read(asked)), chosen, strict=True):
-        assert [(a.answer, a.start) for a in one] == [(a.answer, a.start) for a in other]
-        assert [a.score for a in one] == pytest.approx([a.score for a in other], abs=2e-3)
+def test_pytorch_buckets_choose_the_spans_that_the_reader_would(gpu_model, manifest, reference):
+    engine = pytorch.bucketed_engine(gpu_model, manifest, SMALL, "cpu")
+    check_chosen_spans(engine, reference, gpu_model, SMALL)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import urllib.request
 
 import msgspec
 import numpy as np
@@ -17,6 +16,8 @@ from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.preparation.prepare import PrepareArgs, prepare
+from tests.http_calls import get
+from tests.integration.engine_comparison import MAX_DIFFERENCE, check_chosen_spans, difference
 from tests.programs import run_python
 
 pytestmark = [
@@ -28,8 +29,14 @@ needs_provider = pytest.mark.skipif(
     reason="onnxruntime-gpu is not installed",
 )
 SMALL = EngineConfig(device="cuda", max_batch_size=4, max_batch_tokens=512)
-MAX_DIFFERENCE = {"fp32": 2e-3, "fp16": 0.1}
 ENGINES = ["pytorch", pytest.param("onnx", marks=needs_provider)]
+STEPS = [
+    ("pytorch", {}),
+    ("pytorch", {"cuda_graphs": False}),
+    pytest.param("onnx", {}, marks=needs_provider),
+    pytest.param("onnx", {"cuda_graphs": False}, marks=needs_provider),
+    pytest.param("onnx", {"cuda_graphs": False, "bound_buffers": False}, marks=needs_provider),
+]
 
 
 @pytest.fixture(scope="module")
@@ -39,32 +46,38 @@ def gpu_model(tmp_path_factory, builtin_model):
     return prepare(PrepareArgs(output_dir=folder, precision="fp16"))
 
 
-def metrics_of(port):
-    with urllib.request.urlopen(f"http://localhost:{port}/metrics") as reply:
-        return reply.read().decode()
+@pytest.fixture(scope="module")
+def reference(gpu_model):
+    return make_engine("onnx", gpu_model, load_manifest(gpu_model), EngineConfig())
 
 
-@pytest.mark.parametrize(("graphs", "bound"), [(True, True), (False, True), (False, False)])
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("engine_type", ENGINES)
-def test_an_engine_on_the_gpu_gives_the_cpus_logits(
-    gpu_model, engine_type, precision, graphs, bound
-):
-    manifest = load_manifest(gpu_model)
-    reference = make_engine("onnx", gpu_model, manifest, EngineConfig())
-    config = msgspec.structs.replace(
-        SMALL, precision=precision, cuda_graphs=graphs, bound_buffers=bound
-    )
-    engine = make_engine(engine_type, gpu_model, manifest, config)
+def engine_on_the_gpu(engine_type, model, **changes):
+    config = msgspec.structs.replace(SMALL, **changes)
+    engine = make_engine(engine_type, model, load_manifest(model), config)
     assert engine.device == "cuda"
-    rng = np.random.default_rng(7)
-    for rows, tokens in [(1, 7), (3, 40), (2, 80), (1, 384), (4, 128), (3, 40)]:
-        ids = rng.integers(1000, 20000, (rows, tokens))
-        mask = np.ones_like(ids)
-        mask[-1, tokens // 2 :] = 0
-        batch = ids, mask, np.zeros_like(ids)
-        for found, wanted in zip(engine.logits(*batch), reference.logits(*batch), strict=True):
-            assert np.abs(found - wanted)[mask == 1].max() < MAX_DIFFERENCE[precision]
+    return engine
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize(("engine_type", "step"), STEPS)
+def test_an_engine_gives_the_cpus_logits_again_and_again(
+    gpu_model, reference, engine_type, step, precision
+):
+    engine = engine_on_the_gpu(engine_type, gpu_model, precision=precision, **step)
+    assert difference(engine, reference) < MAX_DIFFERENCE[precision]
+    assert difference(engine, reference) < MAX_DIFFERENCE[precision]
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_pytorch_gives_the_logits_in_bf16(gpu_model, reference, graphs):
+    engine = engine_on_the_gpu("pytorch", gpu_model, precision="bf16", cuda_graphs=graphs)
+    assert difference(engine, reference) < MAX_DIFFERENCE["bf16"]
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_pytorch_chooses_the_spans_that_the_reader_would(gpu_model, reference, graphs):
+    engine = engine_on_the_gpu("pytorch", gpu_model, cuda_graphs=graphs)
+    check_chosen_spans(engine, reference, gpu_model, SMALL)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -97,9 +110,11 @@ def test_auto_takes_the_gpu_and_outlives_a_killed_worker(gpu_model):
             assert server.ask(question="Who wrote it?", text="Ada wrote it.")["answer"] == "Ada"
         after = wait_until(server.worker_pids, lambda pids: len(pids) == len(before))
         assert before[0] not in after
-        assert "nv_gpu_utilization{" in wait_until(
-            lambda: metrics_of(server.port), lambda text: "nv_gpu_memory_used_bytes{" in text
+        metrics = wait_until(
+            lambda: get(server.port, "/metrics").body,
+            lambda text: b"nv_gpu_memory_used_bytes{" in text,
         )
+        assert b"nv_gpu_utilization{" in metrics
     finally:
         server.close()
 

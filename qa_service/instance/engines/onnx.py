@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 from pathlib import Path
 
 import onnxruntime
@@ -21,8 +22,13 @@ SLOWER_ON_CPU = ["SkipLayerNormFusion"]
 Provider = tuple[str, Mapping[str, str]]
 """An execution provider's name and its options."""
 
-_FATAL = 4
-"""A severity of ONNX Runtime's log."""
+
+class LogSeverity(IntEnum):
+    """ONNX Runtime's (`OrtLoggingLevel` of its C API); `WARNING` is its default."""
+
+    WARNING = 2
+    ERROR = 3
+    FATAL = 4
 
 
 class OnnxEngine(Engine):
@@ -85,5 +91,5 @@ def session_options(config: EngineConfig) -> onnxruntime.SessionOptions:
     if config.device != CPU:
         # On a GPU each session warns of operators that belong on the CPU, and its lines are not in
         # the format of the server's log. Its errors are raised, so they need no lines.
-        options.log_severity_level = _FATAL
+        options.log_severity_level = LogSeverity.FATAL
     return options

@@ -29,7 +29,7 @@ from qa_service.instance.engines.buckets import (
     Outputs,
     Program,
 )
-from qa_service.instance.engines.onnx import Provider, inputs_of, open_session
+from qa_service.instance.engines.onnx import LogSeverity, Provider, inputs_of, open_session
 from qa_service.instance.engines.outputs import marked
 from qa_service.instance.model_folder.manifest import Manifest, prepared_file
 
@@ -40,9 +40,6 @@ _DEVICE_FAULT = re.compile(r"CUDA failure [^;]*|(?<=Please )install TensorRT lib
 """ONNX Runtime's messages for a fault of the device, its driver or a library."""
 
 _LIBRARIES = {CUDA: "CUDA or cuDNN", TENSORRT: "TensorRT"}
-
-_ERROR = 3
-"""A severity of ONNX Runtime's log."""
 
 
 def cuda_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -> BucketedEngine:
@@ -174,7 +171,7 @@ def open_gpu_session(
     require(wanted)
     # Its warnings say that there is no plugin for the provider, and are not in the format of the
     # server's log. Its errors stay: that a library is missing is raised without the library's name.
-    onnxruntime.set_default_logger_severity(_ERROR)
+    onnxruntime.set_default_logger_severity(LogSeverity.ERROR)
     onnxruntime.preload_dlls()  # CUDA's own libraries, where pip has put them
     try:
         session = open_session(path, config, providers)

@@ -119,7 +119,7 @@ def defaults_said(page):
 
 
 @pytest.mark.parametrize("page", QUESTION_PAGES, ids=lambda page: page.stem)
-def test_a_number_beside_a_flag_is_its_default(page):
+def test_a_number_before_a_flag_is_the_default(page):
     """As it is, or a time of its milliseconds in seconds or minutes."""
     for flag, numbers in defaults_said(page):
         default = DEFAULTS[flag]
