@@ -20,13 +20,12 @@ for file in train_squad train_nq; do
     $python -m training.finetune_model "${teacher[@]}" --label "$data/$file.json.gz" "$out/labels.npz"
 done
 
-# Passages of documents, whole sections, and passages that lack the answer; of trees that are not in
-# docs_train the questions are left out. (docs/TRAINING.md's eighteenth and nineteenth rounds have what
-# `--train_passages` is worth, in which the passages of a question compete.)
+# Passages of documents, as many for a question as a server reads, which compete; whole sections; and
+# passages that lack the answer. Of trees that are not in docs_train the questions are left out.
 $python -m training.documents "$data/docs_train" --questions training/questions/*.jsonl \
     --work "$out/work" --output "$out/docs.json.gz" --sections "$out/sections.json.gz" \
-    --unanswered "$out/none.json.gz"
-$python -m training.finetune_model "${teacher[@]}" --label "$out/docs.json.gz" "$out/labels.npz"
+    --unanswered "$out/none.json.gz" --passages "$out/passages.json.gz"
+$python -m training.finetune_model "${teacher[@]}" --label "$out/passages.json.gz" "$out/labels.npz"
 
 # Students that differ make a better average: one of them sees rare words put for others.
 for seed in 1 2; do
@@ -37,8 +36,8 @@ for seed in 1 2; do
         --train_sentences "$data/unlabelled_squad_sentences.json.gz=${LABELLED:-12000}" \
         "$data/train_qamr.json.gz=${QAMR:-3000}" \
         --train "$data/train_squad.json.gz=${SQUAD:-6000}" "$data/train_nq.json.gz=${NQ:-3000}" \
-        "$out/docs.json.gz" "$out/sections.json.gz=${SECTIONS:-6000}" "$out/none.json.gz=${NONE:-3000}" \
-        --max_tokens 320 \
+        "$out/sections.json.gz=${SECTIONS:-6000}" \
+        --train_passages "$out/passages.json.gz=${PASSAGES:-6000}" --max_tokens 320 \
         --dev "$data/dev.json" --output_dir "$out/student$seed"
 done
 

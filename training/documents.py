@@ -8,8 +8,9 @@ first answer becomes a question with an answer, and so does its section, which i
 gives as a text: the question's `context`, or else the passages around it up to the next headings.
 Passages that a search in the tree's collection finds for it, and that have none of the answers,
 become questions without one: most of what a reader is given is of this kind. All files are SQuAD
-JSON, for `finetune_model --train`; `--passages` writes one for `--train_passages`, which has the
-passages of both kinds, question by question.
+JSON, for `finetune_model --train`; `--passages` writes one for `--train_passages`: question by
+question, the passage with the answer and the best ones without, as many as a server reads. The
+search is the server's, with embeddings if `qa-prepare-model` has prepared the encoder.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from qa_service.evaluation.unanswerable import words_of
 from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.documents import Document, Passage
+from qa_service.retrieval.encoder import SharedEncoder
+from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
 from qa_service.retrieval.formats.markups import markup_of
 from qa_service.retrieval.manifest import MANIFEST_FILE
 from qa_service.retrieval.passages import cut
@@ -45,7 +48,9 @@ _LOG = logging.getLogger(__name__)
 _FOUND = 10
 """How many passages are looked at for some without an answer."""
 _UNANSWERED = 2
-"""How many of these a question that has an answer is put to; any other is put to all."""
+"""How many of these, drawn, a question that has an answer is put to; any other is put to all."""
+_COMPETING = 4
+"""How many of these, the best, compete with the passage that has the answer."""
 _SECTION_SIZES = (300, 2_000)
 """Characters of a section that is joined from passages; drawn evenly between these."""
 
@@ -84,18 +89,20 @@ class Tree:
     Args:
         folder: The tree's documents.
         index: For the collection, made once.
+        encoder: Embeds passages and questions, if it is prepared.
     """
 
-    def __init__(self, folder: Path, index: Path) -> None:
+    def __init__(self, folder: Path, index: Path, encoder: Path = DEFAULT_ENCODER) -> None:
         self._folder = folder
         self._index = index
+        self._encoder = encoder
         self._documents: dict[str, Document] = {}
         if not (index / MANIFEST_FILE).exists():
-            build(IndexArgs(sources=(folder,), output=index, embeddings=False), Reporter())
+            build(IndexArgs(sources=(folder,), output=index, encoder=encoder), Reporter())
 
     @functools.cached_property
     def _collection(self) -> Collection:
-        return Collection(self._index)
+        return Collection(self._index, SharedEncoder(self._encoder))
 
     def document(self, name: str) -> Document:
         """A document of the tree, as the server has it."""
@@ -216,16 +223,14 @@ def _line(place: re.Match[str]) -> str:
     return place.string[begin:].partition("\n")[0]
 
 
-def unanswered(question: DocumentQuestion, tree: Tree, rng: random.Random) -> list[Asked]:
-    """Puts a question to passages that are found for it and have none of its answers."""
+def unanswered(question: DocumentQuestion, tree: Tree) -> list[Asked]:
+    """Puts a question to the passages found for it that have none of its answers, best first."""
     answers = [f" {normalize_answer(answer)} " for answer in question.answers]
-    without = [
-        text
+    return [
+        Asked(question, text)
         for text in tree.found(question.question)
         if not any(answer in f" {normalize_answer(text)} " for answer in answers)
     ]
-    count = _UNANSWERED if question.answers else _FOUND
-    return [Asked(question, text) for text in rng.sample(without, min(count, len(without)))]
 
 
 def read_lines(path: Path) -> Iterator[DocumentQuestion]:
@@ -314,15 +319,16 @@ def main() -> int:
             if archive not in trees:
                 trees[archive] = open_tree(archive, flags.work)
             located = locate(question, trees[archive])
-            found = unanswered(question, trees[archive], rng)
-            without += found
+            found = unanswered(question, trees[archive])
+            count = _UNANSWERED if question.answers else _FOUND
+            without += rng.sample(found, min(count, len(found)))
             if located:
                 with_answer.append(answered(question, located))
-                passages += [with_answer[-1], *found]
+                passages += [with_answer[-1], *found[:_COMPETING]]
             elif question.answers:
                 _LOG.warning("%s: no passage has the answer to %r", path, question.question)
             else:
-                passages += found
+                passages += found[: _COMPETING + 1]
             if question.context:
                 in_sections += [asked] if (asked := in_section(question)) else []
             elif located:

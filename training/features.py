@@ -2,12 +2,14 @@
 
 A row is a window as the reader cuts it, `[CLS] question [SEP] text [SEP]`; of a longer text, a
 random one that holds the whole answer. The target of an unanswerable question is the first token,
-the reader's null answer. A teacher's label spreads the target over several tokens.
+the reader's null answer. A teacher's label spreads the target over several tokens; over those of
+all passages, if they compete.
 """
 
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
@@ -22,11 +24,15 @@ from qa_service.instance.arrays import FloatArray, Int64Array
 from qa_service.instance.reader.windows import Window, WindowBuilder
 from qa_service.instance.reader.words import Offsets
 from training.paragraphs import Example
+from training.soft_labels import SoftLabel, softmax
 
 _BATCHES_A_BUCKET = 32
 """Enough that neighbours by length are nearly equal, few enough that each bucket is a mixture."""
 _LABEL_SHARE = 0.5
 """The teacher's share of the target of a question with an accepted answer."""
+_PASSAGE_LABEL_SHARE = 0.7
+"""The same of a passage among others, with an answer or without: of passages that a search finds
+and that lack the accepted answer's words, some answer the question in others."""
 _MIN_COMPARED, _MIN_AGREEMENT = 64, 0.2
 """A teacher begins at least half of its answers within the accepted one; labels that were made with
 another model's token ids begin a fortieth there."""
@@ -59,17 +65,34 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class LabelledPassage:
+    """A row of a group, and what a teacher thinks of it.
+
+    Attributes:
+        answer: The accepted answer, or the null answer.
+        first: Index in the row of the first token of the text.
+        label: Of the text's tokens, above null.
+    """
+
+    answer: Target
+    first: int
+    label: SoftLabel
+
+
+@dataclass(frozen=True, slots=True)
 class Features:
     """One training row.
 
     Attributes:
         input_ids: int64 [seq], with the special tokens.
         group: Of the rows of one question, of which one at most has an answer; 0 for a row alone.
+        passage: How a row of a group is compared with the others; None as the target says.
     """
 
     input_ids: Int64Array
     target: Target
     group: int = 0
+    passage: LabelledPassage | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -79,14 +102,17 @@ class Features:
 class TrainingBatch:
     """Rows padded to one length.
 
-    Ids and mask are int64 [batch, seq]; the targets' probabilities, float32 [batch, seq]; the
-    number of each row's group, int64 [batch], where a row alone is a group too.
+    Ids and mask are int64 [batch, seq]; the targets' probabilities, float32 [batch, seq], each
+    row's by itself and its part of its group's, in which null answers do not count; the number of
+    each row's group, int64 [batch], where a row alone is a group too.
     """
 
     input_ids: torch.Tensor
     attention_mask: torch.Tensor
     start: torch.Tensor
     end: torch.Tensor
+    start_in_group: torch.Tensor
+    end_in_group: torch.Tensor
     group: torch.Tensor
 
     def to(self, device: torch.device) -> TrainingBatch:
@@ -128,7 +154,12 @@ class FeatureMaker:
             self.compared += 1
             self.agreed += answer.first <= label.first + int(label.start.argmax()) < answer.stop
         placed = [Target(t.first + shift, t.start, t.end) for t in targets]
-        target = _mixed(placed) if placed else Target.of_span(0, 0)
+        if example.label and _competes(example):
+            answer = placed[0] if example.question.answers else Target.of_span(0, 0)
+            passage = LabelledPassage(answer, placed[-1].first, example.label)
+            target = _mixed(answer, _with_null(passage), _PASSAGE_LABEL_SHARE)
+            return Features(window.input_ids, target, example.group, passage)
+        target = _mixed(placed[0], placed[-1], _LABEL_SHARE) if placed else Target.of_span(0, 0)
         return Features(window.input_ids, target, example.group)
 
     def check_labels(self) -> None:
@@ -144,6 +175,11 @@ class FeatureMaker:
             )
 
 
+def _competes(example: Example) -> bool:
+    """Whether a label says what a passage is worth beside the others of its question."""
+    return example.group > 0 and example.label is not None and example.label.above_null
+
+
 def _targets(example: Example, offsets: Offsets) -> list[Target] | None:
     """The targets of the answer and of the label, if any; None if the tokens do not hold both."""
     targets = []
@@ -152,7 +188,7 @@ def _targets(example: Example, offsets: Offsets) -> list[Target] | None:
         if not span:
             return None
         targets.append(Target.of_span(span[0], span[-1]))
-    if example.label:
+    if example.label and (_competes(example) or not example.question.is_impossible):
         starts = (i for i, (begin, _) in enumerate(offsets) if begin >= example.label_start)
         first = next(starts, len(offsets))
         if first + len(example.label) > len(offsets):
@@ -173,14 +209,20 @@ def _holds(window: Window, target: Target) -> bool:
     return window.first_token <= target.first and target.stop <= window.first_token + text_tokens
 
 
-def _mixed(targets: Sequence[Target]) -> Target:
+def _with_null(passage: LabelledPassage) -> Target:
+    """A label's probabilities with those of the null answer, which is a row's first token."""
+    null = np.zeros(1, np.float32)
+    label = passage.label
+    sides = (softmax(np.concatenate([null, logits])) for logits in (label.start, label.end))
+    gap = np.zeros(passage.first - 1, np.float32)
+    return Target(0, *(np.r_[side[:1], gap, side[1:]] for side in sides))
+
+
+def _mixed(answer: Target, label: Target, label_share: float) -> Target:
     """The weighted sum of an answer's target and its label's."""
-    if len(targets) == 1:
-        return targets[0]
-    answer, label = targets
-    first, stop = min(t.first for t in targets), max(t.stop for t in targets)
+    first, stop = min(answer.first, label.first), max(answer.stop, label.stop)
     start, end = np.zeros((2, stop - first), np.float32)
-    for target, share in ((answer, 1 - _LABEL_SHARE), (label, _LABEL_SHARE)):
+    for target, share in ((answer, 1 - label_share), (label, label_share)):
         place = slice(target.first - first, target.stop - first)
         start[place] += share * target.start
         end[place] += share * target.end
@@ -226,4 +268,28 @@ def collate(rows: Sequence[Features], pad_token_id: int) -> TrainingBatch:
         place = slice(row.target.first, row.target.stop)
         start[number, place], end[number, place] = row.target.start, row.target.end
     _, groups = np.unique([row.group or -i for i, row in enumerate(rows)], return_inverse=True)
-    return TrainingBatch(*map(torch.from_numpy, (ids, mask, start, end, groups)))
+    in_group = start.copy(), end.copy()
+    labelled: dict[int, dict[int, LabelledPassage]] = defaultdict(dict)
+    for number, row in enumerate(rows):
+        if row.passage:
+            labelled[row.group][number] = row.passage
+    for passages in labelled.values():
+        _compare(passages, *in_group)
+    arrays = ids, mask, start, end, *in_group, groups
+    return TrainingBatch(*map(torch.from_numpy, arrays))
+
+
+def _compare(passages: dict[int, LabelledPassage], start: FloatArray, end: FloatArray) -> None:
+    """Sets the rows of a group to their part of its target: one softmax, with one null answer."""
+    for side, of_answer in ((start, "start"), (end, "end")):
+        logits = {i: getattr(passage.label, of_answer) for i, passage in passages.items()}
+        shares = softmax(np.concatenate([np.zeros(1, np.float32), *logits.values()]))
+        begin = 1
+        for i, passage in passages.items():
+            answer, stop = passage.answer, begin + len(passage.label)
+            side[i] = 0
+            side[i, answer.first : answer.stop] = getattr(answer, of_answer)
+            side[i] *= 1 - _PASSAGE_LABEL_SHARE
+            place = slice(passage.first, passage.first + len(passage.label))
+            side[i, place] += _PASSAGE_LABEL_SHARE * shares[begin:stop]
+            begin = stop

@@ -3,11 +3,12 @@
 The teacher sees only the question's own sentence or paragraph; the student has to find the answer
 in a longer text, where everything else is wrong (distillation, Hinton et al. 2015, with the
 privileged information of Vapnik and Vashist 2009). A question without an accepted answer is learned
-from its label, one with an answer from both.
+from its label, one with an answer from both. Of the passages of a question it learns which of them
+the teacher would take, too: labels are relative to the null answer, by which passages are compared.
 
-File: numpy's `.npz` with `keys` (text [n]), `tokens` (int32 [n], tokens of each text), and `start`
-and `end` (float16 [sum of tokens], text after text). All WordPiece models with BERT's vocabulary
-see the same tokens, so that one's labels fit another.
+File: numpy's `.npz` with `keys` (text [n]), `tokens` (int32 [n], tokens of each text), `start` and
+`end` (float16 [sum of tokens], text after text), and `above_null` (bool [n]; older files lack it).
+All WordPiece models with BERT's vocabulary see the same tokens, so that one's labels fit another.
 """
 
 from __future__ import annotations
@@ -37,17 +38,22 @@ _MAX_TOKENS = 384
 
 @dataclass(frozen=True, slots=True)
 class SoftLabel:
-    """A teacher's logits for the text's tokens of one question and text, float32 [tokens] each."""
+    """A teacher's logits for the text's tokens of one question and text, float32 [tokens] each.
+
+    Attributes:
+        above_null: Whether they are relative to those of the null answer.
+    """
 
     start: FloatArray
     end: FloatArray
+    above_null: bool = True
 
     def __len__(self) -> int:
         return len(self.start)
 
     def probabilities(self) -> tuple[FloatArray, FloatArray]:
         """Each token's to be the answer's first, and to be its last: float32 [tokens] each."""
-        return _softmax(self.start), _softmax(self.end)
+        return softmax(self.start), softmax(self.end)
 
 
 class SoftLabels:
@@ -74,7 +80,8 @@ class SoftLabels:
             edges = np.cumsum(file["tokens"])[:-1]
             starts = np.split(file["start"].astype(np.float32), edges)
             ends = np.split(file["end"].astype(np.float32), edges)
-            labels = map(SoftLabel, starts, ends)
+            above_null = file.get("above_null", np.zeros(len(starts), bool)).tolist()
+            labels = map(SoftLabel, starts, ends, above_null)
             self._labels.update(zip(file["keys"].tolist(), labels, strict=True))
 
     def write(self, path: Path) -> None:
@@ -87,6 +94,7 @@ class SoftLabels:
             tokens=np.array([len(label) for label in labels], np.int32),
             start=np.concatenate([label.start for label in labels]).astype(np.float16),
             end=np.concatenate([label.end for label in labels]).astype(np.float16),
+            above_null=np.array([label.above_null for label in labels]),
         )
         partial.replace(path)
 
@@ -114,7 +122,8 @@ def label_questions(
             start, end = logits(*padded([window for _, window in batch], pad_token_id))
             for number, (question, window) in enumerate(batch):
                 text = slice(window.text_begin, window.text_end)
-                labels.add(question, SoftLabel(start[number, text], end[number, text]))
+                above = (its[number, text] - its[number, 0] for its in (start, end))
+                labels.add(question, SoftLabel(*above))
         labels.write(destination)
         bar.update(len(chunk))
     return len(labels)
@@ -145,7 +154,8 @@ def _key(question: SquadQuestion) -> str:
     return hashlib.sha256(f"{question.question}\0{question.context}".encode()).hexdigest()[:20]
 
 
-def _softmax(logits: FloatArray) -> FloatArray:
+def softmax(logits: FloatArray) -> FloatArray:
+    """The probabilities of logits, float32 [n]."""
     raised = np.exp(logits - logits.max())
     shares: FloatArray = raised / raised.sum(dtype=np.float32)
     return shares

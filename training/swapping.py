@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from tokenizers import Tokenizer
 
@@ -55,7 +56,7 @@ def swap_words(
                 is_swapped = rng.random() < share
                 others[word] = rng.choice(alike[kinds[word]]) if is_swapped else word
             ids[place : place + len(word)] = others.get(word, word)
-        swapped.append(Features(ids, row.target, row.group))
+        swapped.append(replace(row, input_ids=ids))
     return swapped
 
 

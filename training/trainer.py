@@ -174,13 +174,13 @@ def span_loss(start: torch.Tensor, end: torch.Tensor, batch: TrainingBatch) -> t
     groups = int(batch.group.max()) + 1
     is_of = batch.group == torch.arange(groups, device=batch.group.device)[:, None]
     losses = []
-    for logits, wanted in ((start, batch.start), (end, batch.end)):
+    sides = (start, batch.start, batch.start_in_group), (end, batch.end, batch.end_in_group)
+    for logits, wanted, in_group in sides:
         relative = (logits.float() - logits[:, :1].float()).masked_fill(padding, _NEVER)
-        found = (wanted * relative).sum(dim=1)
-        losses.append((relative.logsumexp(dim=1) - found).mean())
+        losses.append((relative.logsumexp(dim=1) - (wanted * relative).sum(dim=1)).mean())
         tokens = relative[:, 1:].logsumexp(dim=1).expand(groups, -1).masked_fill(~is_of, _NEVER)
         totals = nn.functional.pad(tokens, (1, 0)).logsumexp(dim=1)
-        losses.append((totals - is_of.float() @ found).mean())
+        losses.append((totals - is_of.float() @ (in_group * relative).sum(dim=1)).mean())
     return torch.stack(losses).mean()
 
 

@@ -296,9 +296,46 @@ def test_an_interrupted_labelling_run_is_continued(tokenizer, tmp_path):
     assert label_questions(logits, tokenizer, 0, questions, path) == 8
     assert sum(runs) == 8
     label = present(SoftLabels(path).get(questions[2]))
-    begin = WORDS.index("a")
-    assert label.start.tolist() == [begin, begin + 1, begin + 2]
-    assert label.end.tolist() == [-begin, -begin - 1, -begin - 2]
+    above_null = np.arange(3) + WORDS.index("a") - WORDS.index("[CLS]")
+    assert label.above_null
+    assert label.start.tolist() == above_null.tolist()
+    assert label.end.tolist() == (-above_null).tolist()
+
+
+def test_labels_of_older_versions_are_not_compared_with_null(tokenizer, tmp_path):
+    path = tmp_path / "labels.npz"
+    labels_of((SENTENCE, LABEL)).write(path)
+    with np.load(path) as file:
+        np.savez(path, **{name: file[name] for name in file.files if name != "above_null"})
+    label = present(SoftLabels(path).get(SENTENCE))
+    assert not label.above_null
+    row = present(
+        FeatureMaker(tokenizer, 32).make(Example(SENTENCE, label, group=1), random.Random(0))
+    )
+    assert row.passage is None
+
+
+def test_a_text_alone_that_has_no_answer_is_learned_without_its_label(tokenizer):
+    row = make_row(tokenizer, replace(SENTENCE, is_impossible=True), label=LABEL)
+    assert (row.target.first, row.target.start.tolist()) == (0, [1])
+
+
+def test_passages_of_a_question_share_the_teachers_choice_among_them(tokenizer):
+    """Of one softmax over null and all tokens 70 % is the teacher's, 30 % the accepted answer's."""
+    answered = replace(SENTENCE, answers=("b",), answer_starts=(2,))
+    other = replace(SENTENCE, context="d e")
+    labels = SoftLabel(*np.log([[3, 2, 1]] * 2)), SoftLabel(*np.log([[2, 1]] * 2))
+    maker = FeatureMaker(tokenizer, 32)
+    examples = [Example(q, its, group=1) for q, its in zip((answered, other), labels, strict=True)]
+    rows = [present(maker.make(example, random.Random(0))) for example in examples]
+    batch = collate(rows, 0)
+    first = int(rows[0].input_ids.tolist().index(WORDS.index("a")))
+    np.testing.assert_allclose(batch.start[0, [0, first, first + 1]], [0.1, 0.3, 0.5], rtol=1e-6)
+    np.testing.assert_allclose(batch.start[1, [0, first]], [0.3 + 0.7 / 4, 0.35], rtol=1e-6)
+    for in_group in (batch.start_in_group, batch.end_in_group):
+        np.testing.assert_allclose(in_group[0, first : first + 3], [0.21, 0.44, 0.07], rtol=1e-6)
+        np.testing.assert_allclose(in_group[1, first : first + 2], [0.14, 0.07], rtol=1e-6)
+        np.testing.assert_allclose(in_group[:, 1:].sum() + 0.07, 1, rtol=1e-6)
 
 
 def test_question_whose_text_is_too_long_is_not_labelled(tokenizer, tmp_path):
