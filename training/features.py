@@ -24,7 +24,7 @@ from qa_service.instance.arrays import FloatArray, Int64Array
 from qa_service.instance.reader.windows import Window, WindowBuilder
 from qa_service.instance.reader.words import Offsets
 from training.paragraphs import Example
-from training.soft_labels import SoftLabel, softmax
+from training.soft_labels import SoftLabel, softmax_with_null
 
 _BATCHES_A_BUCKET = 32
 """Enough that neighbours by length are nearly equal, few enough that each bucket is a mixture."""
@@ -150,13 +150,13 @@ class FeatureMaker:
         window = rng.choice(holding)
         shift = window.text_begin - window.first_token
         if len(targets) > 1:
-            answer, label = targets
+            answer, guess = targets
             self.compared += 1
-            self.agreed += answer.first <= label.first + int(label.start.argmax()) < answer.stop
+            self.agreed += answer.first <= guess.first + int(guess.start.argmax()) < answer.stop
         placed = [Target(t.first + shift, t.start, t.end) for t in targets]
-        if example.label and _competes(example):
+        if label := _competing_label(example):
             answer = placed[0] if example.question.answers else Target.of_span(0, 0)
-            passage = LabelledPassage(answer, placed[-1].first, example.label)
+            passage = LabelledPassage(answer, placed[-1].first, label)
             target = _mixed(answer, _with_null(passage), _PASSAGE_LABEL_SHARE)
             return Features(window.input_ids, target, example.group, passage)
         target = _mixed(placed[0], placed[-1], _LABEL_SHARE) if placed else Target.of_span(0, 0)
@@ -175,9 +175,9 @@ class FeatureMaker:
             )
 
 
-def _competes(example: Example) -> bool:
-    """Whether a label says what a passage is worth beside the others of its question."""
-    return example.group > 0 and example.label is not None and example.label.above_null
+def _competing_label(example: Example) -> SoftLabel | None:
+    """The label that says what a passage is worth beside the others of its question."""
+    return example.label if example.group and example.label and example.label.above_null else None
 
 
 def _targets(example: Example, offsets: Offsets) -> list[Target] | None:
@@ -188,7 +188,7 @@ def _targets(example: Example, offsets: Offsets) -> list[Target] | None:
         if not span:
             return None
         targets.append(Target.of_span(span[0], span[-1]))
-    if example.label and (_competes(example) or not example.question.is_impossible):
+    if example.label and (_competing_label(example) or not example.question.is_impossible):
         starts = (i for i, (begin, _) in enumerate(offsets) if begin >= example.label_start)
         first = next(starts, len(offsets))
         if first + len(example.label) > len(offsets):
@@ -211,9 +211,7 @@ def _holds(window: Window, target: Target) -> bool:
 
 def _with_null(passage: LabelledPassage) -> Target:
     """A label's probabilities with those of the null answer, which is a row's first token."""
-    null = np.zeros(1, np.float32)
-    label = passage.label
-    sides = (softmax(np.concatenate([null, logits])) for logits in (label.start, label.end))
+    sides = map(softmax_with_null, (passage.label.start, passage.label.end))
     gap = np.zeros(passage.first - 1, np.float32)
     return Target(0, *(np.r_[side[:1], gap, side[1:]] for side in sides))
 
@@ -261,35 +259,37 @@ def collate(rows: Sequence[Features], pad_token_id: int) -> TrainingBatch:
     """Pads rows to the longest of them."""
     shape = (len(rows), max(map(len, rows)))
     ids, mask = np.full(shape, pad_token_id, np.int64), np.zeros(shape, np.int64)
-    start, end = np.zeros((2, *shape), np.float32)
     for number, row in enumerate(rows):
         ids[number, : len(row)] = row.input_ids
         mask[number, : len(row)] = 1
-        place = slice(row.target.first, row.target.stop)
-        start[number, place], end[number, place] = row.target.start, row.target.end
+    alone, in_group = _placed([row.target for row in rows], shape), _placed(_shared(rows), shape)
     _, groups = np.unique([row.group or -i for i, row in enumerate(rows)], return_inverse=True)
-    in_group = start.copy(), end.copy()
-    labelled: dict[int, dict[int, LabelledPassage]] = defaultdict(dict)
+    return TrainingBatch(*map(torch.from_numpy, (ids, mask, *alone, *in_group, groups)))
+
+
+def _placed(targets: Sequence[Target], shape: tuple[int, int]) -> tuple[FloatArray, FloatArray]:
+    """The targets of a batch's rows, start and end, float32 of that shape each."""
+    start, end = np.zeros((2, *shape), np.float32)
+    for number, target in enumerate(targets):
+        place = slice(target.first, target.stop)
+        start[number, place], end[number, place] = target.start, target.end
+    return start, end
+
+
+def _shared(rows: Sequence[Features]) -> list[Target]:
+    """Each row's part of its group's target: labelled passages share one softmax and one null."""
+    targets = [row.target for row in rows]
+    groups: dict[int, dict[int, LabelledPassage]] = defaultdict(dict)
     for number, row in enumerate(rows):
         if row.passage:
-            labelled[row.group][number] = row.passage
-    for passages in labelled.values():
-        _compare(passages, *in_group)
-    arrays = ids, mask, start, end, *in_group, groups
-    return TrainingBatch(*map(torch.from_numpy, arrays))
-
-
-def _compare(passages: dict[int, LabelledPassage], start: FloatArray, end: FloatArray) -> None:
-    """Sets the rows of a group to their part of its target: one softmax, with one null answer."""
-    for side, of_answer in ((start, "start"), (end, "end")):
-        logits = {i: getattr(passage.label, of_answer) for i, passage in passages.items()}
-        shares = softmax(np.concatenate([np.zeros(1, np.float32), *logits.values()]))
+            groups[row.group][number] = row.passage
+    for group in groups.values():
+        starts = softmax_with_null(*(passage.label.start for passage in group.values()))
+        ends = softmax_with_null(*(passage.label.end for passage in group.values()))
         begin = 1
-        for i, passage in passages.items():
-            answer, stop = passage.answer, begin + len(passage.label)
-            side[i] = 0
-            side[i, answer.first : answer.stop] = getattr(answer, of_answer)
-            side[i] *= 1 - _PASSAGE_LABEL_SHARE
-            place = slice(passage.first, passage.first + len(passage.label))
-            side[i, place] += _PASSAGE_LABEL_SHARE * shares[begin:stop]
-            begin = stop
+        for number, passage in group.items():
+            part = slice(begin, begin + len(passage.label))
+            label = Target(passage.first, starts[part], ends[part])
+            targets[number] = _mixed(passage.answer, label, _PASSAGE_LABEL_SHARE)
+            begin = part.stop
+    return targets

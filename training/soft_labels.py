@@ -53,7 +53,7 @@ class SoftLabel:
 
     def probabilities(self) -> tuple[FloatArray, FloatArray]:
         """Each token's to be the answer's first, and to be its last: float32 [tokens] each."""
-        return softmax(self.start), softmax(self.end)
+        return _softmax(self.start), _softmax(self.end)
 
 
 class SoftLabels:
@@ -154,8 +154,12 @@ def _key(question: SquadQuestion) -> str:
     return hashlib.sha256(f"{question.question}\0{question.context}".encode()).hexdigest()[:20]
 
 
-def softmax(logits: FloatArray) -> FloatArray:
-    """The probabilities of logits, float32 [n]."""
+def softmax_with_null(*logits: FloatArray) -> FloatArray:
+    """The probability of the null answer, then those of logits above it, float32 [1 + sum of n]."""
+    return _softmax(np.concatenate([np.zeros(1, np.float32), *logits]))
+
+
+def _softmax(logits: FloatArray) -> FloatArray:
     raised = np.exp(logits - logits.max())
     shares: FloatArray = raised / raised.sum(dtype=np.float32)
     return shares
