@@ -1,4 +1,4 @@
-"""QaClient, client.py and stress_test.py against the real server."""
+"""QaClient, client.py, stress_test.py and the demo against the real server."""
 
 import json
 import sys
@@ -27,6 +27,12 @@ def port(builtin_model):
     flags = ("--num_inference_sessions", "1", "--max_in_flight_per_connection", "4")
     with running_server(builtin_model, *flags) as server:
         yield str(server.port)
+
+
+@pytest.mark.usefixtures("builtin_model")
+def test_the_demo_gets_the_answers_that_it_expects():
+    done = run_python("examples/demo.py")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_pipelined_questions_come_back_in_order(port):
