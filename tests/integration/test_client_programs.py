@@ -29,7 +29,7 @@ def port(builtin_model):
         yield str(server.port)
 
 
-@pytest.mark.usefixtures("builtin_model")
+@pytest.mark.usefixtures("builtin_model", "encoder")
 def test_the_demo_gets_the_answers_that_it_expects():
     done = run_python("examples/demo.py")
     assert done.returncode == 0, done.stdout + done.stderr
