@@ -60,6 +60,7 @@ class ModelFacts(msgspec.Struct, frozen=True, array_like=True):
         passage_weight: What a point of a passage's search score adds to its log scores.
         collection_null_log_score: Of the null answer of a passage of a collection.
         similarity_weight: What the highest cosine of a question's passages takes off that one.
+        lead_weight: What a point of the best passage's lead takes off it.
         hooks: Which hooks an instance runs, and the SHA-256 of their module; empty for none.
     """
 
@@ -71,6 +72,7 @@ class ModelFacts(msgspec.Struct, frozen=True, array_like=True):
     passage_weight: float = 0.0
     collection_null_log_score: float | None = None
     similarity_weight: float = 0.0
+    lead_weight: float = 0.0
     hooks: str = ""
 
 

@@ -12,6 +12,10 @@ TYPICAL_COSINE = 0.62
 """The highest cosine of a question's passages, in the mean: of 514 questions with an answer."""
 
 
+MAX_LEAD = 8.0
+"""By how many points a passage leads the next at most, for what that says of its answer."""
+
+
 class FoundPassage(msgspec.Struct, frozen=True):
     """A passage and how well it matches.
 

@@ -56,6 +56,8 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
         similarity_weight: What the highest cosine of a question's passages takes off the null
             answer's log score, counted from `retriever.TYPICAL_COSINE`: where nothing is about
             what is asked, there is no answer.
+        lead_weight: What a point by which the best passage's search score leads takes off it too,
+            up to `retriever.MAX_LEAD` points: a search that is sure has mostly found the answer.
     """
 
     max_answer_tokens: Annotated[int, msgspec.Meta(ge=1)] = 30
@@ -69,6 +71,7 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
     null_position: int = 0
     passage_weight: Annotated[float, msgspec.Meta(ge=0)] = 0.2
     similarity_weight: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    lead_weight: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
     @property
     def null_log_score(self) -> float | None:

@@ -116,6 +116,7 @@ class Reader:
             passage_weight=config.passage_weight,
             collection_null_log_score=config.collection_null_log_score,
             similarity_weight=config.similarity_weight,
+            lead_weight=config.lead_weight,
         )
 
     def read(self, questions: Sequence[Question]) -> list[list[Answer] | QaError]:

@@ -18,7 +18,13 @@ import msgspec
 
 from qa_service.errors import QaError
 from qa_service.instance.messages import ModelFacts
-from qa_service.retrieval.retriever import TYPICAL_COSINE, FoundPassage, ReadText, read_text
+from qa_service.retrieval.retriever import (
+    MAX_LEAD,
+    TYPICAL_COSINE,
+    FoundPassage,
+    ReadText,
+    read_text,
+)
 from qa_service.server.scheduling.call import Call, Outcome
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.parts import Part, read_parts
@@ -95,12 +101,14 @@ def _merge(
 
 
 def _null_log_score(passages: Sequence[FoundPassage], model: ModelFacts) -> float | None:
-    """Of the null answer: the less similar the passages are to the question, the higher."""
+    """Of the null answer: higher if no passage is similar to the question, or none leads."""
     cosines = [its.cosine for its in passages if its.cosine is not None]
     if model.collection_null_log_score is None or not cosines:
         return model.collection_null_log_score
     similarity = max(cosines) - TYPICAL_COSINE
-    return model.collection_null_log_score - model.similarity_weight * similarity
+    lead = min(MAX_LEAD, passages[0].score - passages[1].score) if len(passages) > 1 else 0.0
+    moved = model.similarity_weight * similarity + model.lead_weight * lead
+    return model.collection_null_log_score - moved
 
 
 def _read_text(passage: Passage) -> ReadText:

@@ -11,7 +11,12 @@ import pytest
 from qa_service.errors import QueueFullError, WorkerCrashedError
 from qa_service.instance.messages import ModelFacts
 from qa_service.retrieval.messages import Open, Refused
-from qa_service.retrieval.retriever import TYPICAL_COSINE, FoundPassage, read_text
+from qa_service.retrieval.retriever import (
+    MAX_LEAD,
+    TYPICAL_COSINE,
+    FoundPassage,
+    read_text,
+)
 from qa_service.server.scheduling.call import SegmentRead
 from qa_service.server.services.collections import Collections
 from qa_service.server.services.dispatcher import Dispatcher
@@ -27,7 +32,7 @@ from tests.unit.server.services.search_processes import FakeProcess
 # Were the threshold of given texts taken, "no answer" would always be the first.
 MODEL = ModelFacts(
     "a model", window_tokens=384, null_log_score=99.0, passage_weight=0.5,
-    collection_null_log_score=0.5, similarity_weight=10.0,
+    collection_null_log_score=0.5, similarity_weight=10.0, lead_weight=0.25,
 )  # fmt: skip
 
 
@@ -197,6 +202,24 @@ def test_the_less_similar_the_passages_are_the_more_no_answer_scores(setting, co
         setting.ask_and_search(max_passages=2)
         setting.settle(-2, null_log_score + difference)
         setting.settle(-1, -99.0)
+        assert setting.outcomes[-1].answers[0].answer == answer
+
+
+@pytest.mark.parametrize(
+    ("scores", "shift"), [((9.0,), 0.0), ((9.0, 7.0), -0.5), ((9.0, -9.0), -0.25 * MAX_LEAD)]
+)
+def test_the_more_the_best_passage_leads_the_less_no_answer_scores(setting, scores, shift):
+    setting.found = [
+        passage(score, f"{score}", "Ada wrote it.", cosine=TYPICAL_COSINE) for score in scores
+    ]
+    # A worse passage's null answer is less by half of what its search has less.
+    nulls = sum(math.exp(0.5 * (score - scores[0])) for score in scores)
+    null_log_score = 0.5 + math.log(nulls) + shift
+    for difference, answer in ((-0.01, ""), (0.01, "Ada")):
+        setting.ask_and_search(max_passages=len(scores))
+        setting.settle(-len(scores), null_log_score + difference)
+        for worse in range(1, len(scores)):
+            setting.settle(-worse, -99.0)
         assert setting.outcomes[-1].answers[0].answer == answer
 
 
