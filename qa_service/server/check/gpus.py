@@ -92,7 +92,7 @@ def _steps(config: ServerConfig, gpus: Gpus, root: Path) -> Iterator[tuple[str, 
         if not gpu_driver(root):
             yield (
                 "NVIDIA's driver is not loaded",
-                "install it on the host (Ubuntu: apt-get install nvidia-driver-570-server) and "
+                "install it on the host (Ubuntu: apt-get install nvidia-driver-580-server) and "
                 "restart; nvidia-smi must list the GPU",
             )
         if "libcuda.so.1" in gpus.why_none:
