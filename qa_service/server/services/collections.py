@@ -102,10 +102,10 @@ def _merge(
 
 def _null_log_score(passages: Sequence[FoundPassage], model: ModelFacts) -> float | None:
     """Of the null answer: higher if no passage is similar to the question, or none leads."""
+    if model.collection_null_log_score is None:
+        return None
     cosines = [its.cosine for its in passages if its.cosine is not None]
-    if model.collection_null_log_score is None or not cosines:
-        return model.collection_null_log_score
-    similarity = max(cosines) - TYPICAL_COSINE
+    similarity = max(cosines) - TYPICAL_COSINE if cosines else 0.0
     lead = min(MAX_LEAD, passages[0].score - passages[1].score) if len(passages) > 1 else 0.0
     moved = model.similarity_weight * similarity + model.lead_weight * lead
     return model.collection_null_log_score - moved

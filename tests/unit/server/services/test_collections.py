@@ -205,13 +205,12 @@ def test_the_less_similar_the_passages_are_the_more_no_answer_scores(setting, co
         assert setting.outcomes[-1].answers[0].answer == answer
 
 
+@pytest.mark.parametrize("cosine", [None, TYPICAL_COSINE])
 @pytest.mark.parametrize(
     ("scores", "shift"), [((9.0,), 0.0), ((9.0, 7.0), -0.5), ((9.0, -9.0), -0.25 * MAX_LEAD)]
 )
-def test_the_more_the_best_passage_leads_the_less_no_answer_scores(setting, scores, shift):
-    setting.found = [
-        passage(score, f"{score}", "Ada wrote it.", cosine=TYPICAL_COSINE) for score in scores
-    ]
+def test_the_more_the_best_passage_leads_the_less_no_answer_scores(setting, scores, shift, cosine):
+    setting.found = [passage(score, f"{score}", "Ada wrote it.", cosine=cosine) for score in scores]
     # A worse passage's null answer is less by half of what its search has less.
     nulls = sum(math.exp(0.5 * (score - scores[0])) for score in scores)
     null_log_score = 0.5 + math.log(nulls) + shift
