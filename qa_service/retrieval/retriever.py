@@ -11,7 +11,6 @@ from qa_service.wire.messages import Passage
 TYPICAL_COSINE = 0.62
 """The highest cosine of a question's passages, in the mean: of 514 questions with an answer."""
 
-
 MAX_LEAD = 8.0
 """By how many points a passage leads the next at most, for what that says of its answer."""
 

@@ -11,12 +11,7 @@ import pytest
 from qa_service.errors import QueueFullError, WorkerCrashedError
 from qa_service.instance.messages import ModelFacts
 from qa_service.retrieval.messages import Open, Refused
-from qa_service.retrieval.retriever import (
-    MAX_LEAD,
-    TYPICAL_COSINE,
-    FoundPassage,
-    read_text,
-)
+from qa_service.retrieval.retriever import MAX_LEAD, TYPICAL_COSINE, FoundPassage, read_text
 from qa_service.server.scheduling.call import SegmentRead
 from qa_service.server.services.collections import Collections
 from qa_service.server.services.dispatcher import Dispatcher
