@@ -13,6 +13,7 @@ from typing import Any
 
 from qa_service.client import Answer, Passage, Place, QaClient, QaClientError, QaServerError, Span
 from qa_service.command_line import ExitCode
+from qa_service.headings import headings_over
 from qa_service.programs.access import TOKEN_VARIABLE
 from qa_service.programs.line_editor import LineEditor
 
@@ -190,9 +191,8 @@ def _sentence(passage: Passage, start: int, end: int) -> str:
 
 
 def _source(passage: Passage, start: int) -> str:
-    parts = [passage.title, *([passage.heading] if passage.heading else [])]
     document = f"{passage.document}:{passage.line}" if passage.line else passage.document
-    return f"{document}, character {start}: {' > '.join(parts)}"
+    return f"{document}, character {start}: {headings_over(passage.title, passage.heading)}"
 
 
 def describe_passages(answer: Answer) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import msgspec
 
+from qa_service.headings import headings_over
 from qa_service.wire.messages import Passage
 
 TYPICAL_COSINE = 0.62
@@ -47,8 +48,7 @@ def read_text(title: str, heading: str, passage: str) -> ReadText:
     Args:
         heading: The headings above the passage, joined by " > ".
     """
-    is_repeated = heading == title or heading.startswith(f"{title} > ")
-    line = heading if is_repeated else " > ".join(filter(None, (title, heading)))
+    line = headings_over(title, heading)
     context = f"{line}\n" if line else ""
     return ReadText(context + passage, len(context))
 

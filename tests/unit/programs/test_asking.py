@@ -23,6 +23,16 @@ def test_without_an_answer_the_passages_that_were_read_are_shown():
     assert "not found in the 2 passages read:" in describe(answer)
 
 
+def test_a_title_that_is_the_first_heading_is_shown_once():
+    passages = [{**PASSAGES[0], "heading": heading} for heading in ("T > B", "T", "Table > B")]
+    lines = describe_passages(read_answer({**NO_ANSWER, "passages": passages}, 1.0))
+    assert [line.partition(": ")[2] for line in lines if "character" in line] == [
+        "T > B",
+        "T",
+        "T > Table > B",
+    ]
+
+
 def test_with_an_answer_passages_are_shown_if_requested():
     known = {"answer": "A.", "score": 0.9, "start": 7, "end": 9, "passage": PASSAGES[0]}
     answer = read_answer({**known, "passages": PASSAGES[:1]}, 1.0)
