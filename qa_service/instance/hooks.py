@@ -178,7 +178,7 @@ class HookedReader(Generic[E, S]):
         kept = self._guard(partial(self._after, task, found))
         if isinstance(kept, QaError) or task.core is not None:
             return kept
-        return Answers(to_answers(task.text, kept, self.model.null_log_score, task.top_k))
+        return Answers(to_answers(task.text, kept, self.model.reading.null_log_score, task.top_k))
 
     def _before(self, task: Task) -> Task:
         question = self._hooks.question(task.question)

@@ -14,6 +14,7 @@ import msgspec
 
 from qa_service.instance.batch_cost import CostTable
 from qa_service.instance.devices import DeviceAssignment
+from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.options import InstanceOptions
 from qa_service.instance.stages import StagesMs
 from qa_service.wire.frames import encode_frame
@@ -54,25 +55,15 @@ class ModelFacts(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         window_tokens: Its longest window; a longer text has several.
-        overlap_tokens: Tokens that two neighbouring windows share.
-        null_log_score: Of the null answer; None if the model cannot abstain.
+        reading: How a text's windows overlap, and what spans and passages score.
         fingerprint: SHA-256 of the manifest.
-        passage_weight: What a point of a passage's search score adds to its log scores.
-        collection_null_log_score: Of the null answer of a passage of a collection.
-        similarity_weight: What the highest cosine of a question's passages takes off that one.
-        lead_weight: What a point of the best passage's lead takes off it.
         hooks: Which hooks an instance runs, and the SHA-256 of their module; empty for none.
     """
 
     name: str = ""
     window_tokens: int = 1 << 30
-    overlap_tokens: int = 0
-    null_log_score: float | None = None
+    reading: ReadingConfig = ReadingConfig()
     fingerprint: str = ""
-    passage_weight: float = 0.0
-    collection_null_log_score: float | None = None
-    similarity_weight: float = 0.0
-    lead_weight: float = 0.0
     hooks: str = ""
 
 

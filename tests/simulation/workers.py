@@ -26,6 +26,7 @@ from qa_service.instance.messages import (
     encode,
     to_worker_decoder,
 )
+from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.server.instances.base import Worker
 from qa_service.wire.frames import FrameReader
 from qa_service.wire.messages import Answer
@@ -201,9 +202,8 @@ class Process(Peer):
             self.die("exited with 1")
         else:
             folder = self._setup.model_dir.rsplit("/", 2)
-            facts = ModelFacts(
-                folder[-2], WINDOW_TOKENS, OVERLAP_TOKENS, None, self._setup.fingerprint
-            )
+            reading = ReadingConfig(window_overlap_tokens=OVERLAP_TOKENS)
+            facts = ModelFacts(folder[-2], WINDOW_TOKENS, reading, self._setup.fingerprint)
             table = self._machine.table()
             self._send(Ready(facts, table, memory_bytes=1 << 20, can_test=True))
 

@@ -108,16 +108,7 @@ class Reader:
         self._best_spans = best_spans
         self.rule = rule if manifest.may_pad else replace(rule, max_batch_size=1)
         self.learned: LearnedCosts | None = None
-        self.model = ModelFacts(
-            manifest.name,
-            manifest.window_tokens,
-            config.window_overlap_tokens,
-            config.null_log_score,
-            passage_weight=config.passage_weight,
-            collection_null_log_score=config.collection_null_log_score,
-            similarity_weight=config.similarity_weight,
-            lead_weight=config.lead_weight,
-        )
+        self.model = ModelFacts(manifest.name, manifest.window_tokens, config)
 
     def read(self, questions: Sequence[Question]) -> list[list[Answer] | QaError]:
         """Returns each question's answers, best first, or its error; none affects another."""
@@ -198,7 +189,8 @@ class Reader:
     def _cut(self, question: Question) -> list[tuple[int, Task]]:
         """A task for each section of a text, with the section's start in code points."""
         asked, text, top_k = question.question, question.text, question.top_k
-        cut = list(sections(question, self.model.window_tokens, self.model.overlap_tokens))
+        overlap_tokens = self._config.window_overlap_tokens
+        cut = list(sections(question, self.model.window_tokens, overlap_tokens))
         if len(cut) == 1:
             return [(0, Task(asked, text, top_k))]
         return [(s.start, Task(asked, text[s.start : s.end], top_k, s.core)) for s in cut]
@@ -215,7 +207,7 @@ class Reader:
                 return outcome
             found.append((start, outcome))
         best = merge(found)
-        return to_answers(question.text, best, self.model.null_log_score, question.top_k)
+        return to_answers(question.text, best, self._config.null_log_score, question.top_k)
 
     def _outcome(self, task: Task, item: EncodedQuestion, found: _Found, place: range) -> Outcome:
         text, config = task.text, self._config

@@ -5,8 +5,8 @@
 
 A passage is read below a line with its document's title and headings, in which no answer lies. One
 softmax over the spans and the null answers of all passages makes the scores. The passage's score in
-the search, times `ModelFacts.passage_weight`, is added to the log score of each. The more similar a
-passage's embedding is to the question's, the less the null answer scores.
+the search, times the model's `passage_weight`, is added to the log score of each. The more similar
+a passage's embedding is to the question's, the less the null answer scores.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 import msgspec
 
 from qa_service.errors import QaError
-from qa_service.instance.messages import ModelFacts
+from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.retrieval.retriever import (
     MAX_LEAD,
     TYPICAL_COSINE,
@@ -60,7 +60,7 @@ class Collections:
         elif not found:
             call.resolve([NO_ANSWER], Timings(0.0, 0.0))
         else:
-            merge = partial(_merge, found, self._dispatcher.pool.model, call.request.top_k)
+            merge = partial(_merge, found, self._dispatcher.pool.model.reading, call.request.top_k)
             call.then(partial(_with_passages, found, call.request.passages))
             parts = [_part_of(call.request, its.passage) for its in found]
             read_parts(call, parts, merge, self._dispatcher)
@@ -86,29 +86,32 @@ def _part_of(request: Request, passage: Passage) -> Part:
 
 
 def _merge(
-    passages: Sequence[FoundPassage], model: ModelFacts, top_k: int, found: Sequence[SegmentResult]
+    passages: Sequence[FoundPassage],
+    reading: ReadingConfig,
+    top_k: int,
+    found: Sequence[SegmentResult],
 ) -> list[Answer]:
     # Relative to the best passage: only differences within one search mean something.
     read = [
         ReadPassage(
             its.passage,
-            model.passage_weight * (its.score - passages[0].score),
+            reading.passage_weight * (its.score - passages[0].score),
             spans.moved(-_read_text(its.passage).start),
         )
         for its, spans in zip(passages, found, strict=True)
     ]
-    return answers_from_passages(read, _null_log_score(passages, model), top_k)
+    return answers_from_passages(read, _null_log_score(passages, reading), top_k)
 
 
-def _null_log_score(passages: Sequence[FoundPassage], model: ModelFacts) -> float | None:
+def _null_log_score(passages: Sequence[FoundPassage], reading: ReadingConfig) -> float | None:
     """Of the null answer: higher if no passage is similar to the question, or none leads."""
-    if model.collection_null_log_score is None:
+    null_log_score = reading.collection_null_log_score
+    if null_log_score is None:
         return None
     cosines = [its.cosine for its in passages if its.cosine is not None]
     similarity = max(cosines) - TYPICAL_COSINE if cosines else 0.0
     lead = min(MAX_LEAD, passages[0].score - passages[1].score) if len(passages) > 1 else 0.0
-    moved = model.similarity_weight * similarity + model.lead_weight * lead
-    return model.collection_null_log_score - moved
+    return null_log_score - reading.similarity_weight * similarity - reading.lead_weight * lead
 
 
 def _read_text(passage: Passage) -> ReadText:

@@ -113,7 +113,7 @@ class Retrieval:
         """
         asked = call.request
         assert asked.skim is not None
-        windows = (asked.skim, model.window_tokens, model.overlap_tokens)
+        windows = (asked.skim, model.window_tokens, model.reading.window_overlap_tokens)
         work = Rank(asked.question, asked.text, *windows)
         cost = float(max(MAX_CHARS_AT_ONCE, len(asked.text)))
         self._skims.submit(call, work, partial(_on_ranked, call, on_ranked), cost)

@@ -36,7 +36,8 @@ class Segments:
     def submit(self, call: Call) -> None:
         """Passes a short text on, and begins with a long one."""
         model = self._dispatcher.pool.model
-        if is_one_section(call.request, model.window_tokens, model.overlap_tokens):
+        overlap_tokens = model.reading.window_overlap_tokens
+        if is_one_section(call.request, model.window_tokens, overlap_tokens):
             self._dispatcher.submit(call)
             return
         text = Ticket(call, estimate_tokens(call.request))
@@ -54,7 +55,8 @@ class _LongText:
     def __init__(self, whole: Ticket, model: ModelFacts, dispatcher: Dispatcher) -> None:
         self._whole = whole
         self._model = model
-        self._sections = sections(whole.call.request, model.window_tokens, model.overlap_tokens)
+        overlap_tokens = model.reading.window_overlap_tokens
+        self._sections = sections(whole.call.request, model.window_tokens, overlap_tokens)
         self._dispatcher = dispatcher
         self._text = whole.call.request.text
         self._chars_per_token = max(1.0, len(self._text) / whole.tokens)
@@ -134,5 +136,5 @@ class _LongText:
     def _finish(self) -> None:
         top_k = self._whole.call.request.top_k
         found = merge([(start, part.segment) for start, part in self._read])
-        answers = to_answers(self._text, found, self._model.null_log_score, top_k)
+        answers = to_answers(self._text, found, self._model.reading.null_log_score, top_k)
         self._whole.call.resolve(answers, total_timings(part for _, part in self._read))

@@ -64,4 +64,4 @@ def _merge(
     request: Request, best: Sequence[Section], model: ModelFacts, found: Sequence[SegmentResult]
 ) -> list[Answer]:
     merged = merge([(section.start, its) for section, its in zip(best, found, strict=True)])
-    return to_answers(request.text, merged, model.null_log_score, request.top_k)
+    return to_answers(request.text, merged, model.reading.null_log_score, request.top_k)

@@ -10,6 +10,7 @@ import pytest
 
 from qa_service.errors import QueueFullError, WorkerCrashedError
 from qa_service.instance.messages import ModelFacts
+from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.retrieval.messages import Open, Refused
 from qa_service.retrieval.retriever import MAX_LEAD, TYPICAL_COSINE, FoundPassage, read_text
 from qa_service.server.scheduling.call import SegmentRead
@@ -26,8 +27,12 @@ from tests.unit.server.services.search_processes import FakeProcess
 
 # Were the threshold of given texts taken, "no answer" would always be the first.
 MODEL = ModelFacts(
-    "a model", window_tokens=384, null_log_score=99.0, passage_weight=0.5,
-    collection_null_log_score=0.5, similarity_weight=10.0, lead_weight=0.25,
+    "a model",
+    window_tokens=384,
+    reading=ReadingConfig(
+        null_threshold=99.0, collection_threshold=0.5, passage_weight=0.5,
+        similarity_weight=10.0, lead_weight=0.25,
+    ),
 )  # fmt: skip
 
 

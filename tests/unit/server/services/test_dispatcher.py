@@ -49,7 +49,7 @@ class FakeInstance:
 
 
 class FakeInstances:
-    alive, model = 1, ModelFacts("a model", window_tokens=384, overlap_tokens=128)
+    alive, model = 1, ModelFacts("a model", window_tokens=384)
 
     def __init__(self, *workers):
         self.workers = workers

@@ -9,6 +9,7 @@ import pytest
 
 from qa_service.errors import DeadlineExceededError, QueueFullError, WorkerCrashedError
 from qa_service.instance.messages import ModelFacts
+from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.server.scheduling.call import SegmentRead
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.segments import Segments
@@ -17,7 +18,7 @@ from qa_service.wire.spans import ScoredSpan, SegmentResult
 from tests.unit.calls import make_call
 from tests.unit.server.fake_services import TIMINGS, FakeDispatcher
 
-MODEL = ModelFacts("a model", window_tokens=384, overlap_tokens=128, null_log_score=-5.0)
+MODEL = ModelFacts("a model", window_tokens=384, reading=ReadingConfig(null_threshold=-5.0))
 SEGMENT_TOKENS = 128 + 2 * (384 - 128)
 
 
@@ -104,7 +105,9 @@ def test_a_text_without_spaces_and_of_more_tokens_than_letters_is_cut_smaller(si
 def test_a_models_window_length_applies_from_its_first_request():
     setting = Setting(WORDS * 40)
     assert len(setting.dispatcher.submitted) == 1
-    setting.dispatcher.model = ModelFacts("another", window_tokens=64, overlap_tokens=16)
+    setting.dispatcher.model = ModelFacts(
+        "another", window_tokens=64, reading=ReadingConfig(window_overlap_tokens=16)
+    )
     setting.segments.submit(make_call(text=WORDS * 40))
     assert len(setting.dispatcher.submitted) == 1 + 2
     assert setting.dispatcher.submitted[1].core is not None
