@@ -85,7 +85,7 @@ def test_programs_accept_the_flags_in_the_pages(page, words, parse):
     name, flags = found
     path = ROOT.joinpath(*name.split("."))
     assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
-    if set(flags) - {"--help"} and any(flag.startswith("--") for flag in flags):
+    if set(flags) - {"--help", "--version"} and any(flag.startswith("--") for flag in flags):
         handed_on = parse(importlib.import_module(name), flags)
         known = {f"--{option.name}" for option in options_of(ServerConfig)}
         assert {flag for flag in handed_on if flag.startswith("--")} <= known
