@@ -284,16 +284,21 @@ class TestHostile:
         assert len(lines) == 1
         assert " INFO " in lines[0]
 
-    def test_a_peer_has_one_connection_for_each_token(self, gateway):
-        open_before = gateway.server.stats()["gauges"]["connections_open"]
-        calls = []
-        with held_still(gateway.instance_pids), grpc.insecure_channel(gateway.address) as channel:
-            stub = Stub(channel)
-            for number, token in enumerate([None, None, TOKEN, OTHER, OTHER], 1):
-                metadata = [("authorization", f"Bearer {token}")] if token else []
-                calls.append(stub.ModelInfer.future(typed_request(), metadata=metadata))
-                gateway.wait_for_flight(number)
-            assert gateway.server.stats()["gauges"]["connections_open"] == open_before + 3
+    def test_a_peer_has_one_connection_for_each_token(self, builtin_model):
+        """On a new gateway: a silence of earlier peers would end meanwhile, and their connections."""
+        with (
+            running_gateway(builtin_model, *INSTANT) as gateway,
+            grpc.insecure_channel(gateway.address) as channel,
+        ):
+            open_before = gateway.server.stats()["gauges"]["connections_open"]
+            calls = []
+            with held_still(gateway.instance_pids):
+                stub = Stub(channel)
+                for number, token in enumerate([None, None, TOKEN, OTHER, OTHER], 1):
+                    metadata = [("authorization", f"Bearer {token}")] if token else []
+                    calls.append(stub.ModelInfer.future(typed_request(), metadata=metadata))
+                    gateway.wait_for_flight(number)
+                assert gateway.server.stats()["gauges"]["connections_open"] == open_before + 3
 
     def test_invalid_tokens_do_not_take_connections_from_others(self, builtin_model):
         """More at a time than there may be connections, then one after the other."""
