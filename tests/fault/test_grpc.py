@@ -285,7 +285,7 @@ class TestHostile:
         assert " INFO " in lines[0]
 
     def test_a_peer_has_one_connection_for_each_token(self, builtin_model):
-        """On a new gateway: a silence of earlier peers would end meanwhile, and their connections."""
+        """On a new gateway: earlier peers' connections end after a silence, perhaps meanwhile."""
         with (
             running_gateway(builtin_model, *INSTANT) as gateway,
             grpc.insecure_channel(gateway.address) as channel,
