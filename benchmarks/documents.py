@@ -4,9 +4,9 @@
 
 A line of a question file has `tree`, `document`, `question`, `answers` (any of them is right; none
 if the documents do not answer), `kind`, and `context`, the section with the answer as it stands in
-the file, or else some passages around the answer. A tree has its documents in
-`docs/TREE`, or in `docs`. Each tree is indexed, and asked through a server. An answer is right if
-its F1 with an accepted one is at least 0.5, and "no answer" if there is none.
+the file, or "" for some passages around the answer. A tree has its documents, of any kind that
+`qa-index` reads, in `docs/TREE`, or in `docs`. Each tree is indexed, and asked through a server. An
+answer is right if its F1 with an accepted one is at least 0.5, and "no answer" if there is none.
 """
 
 from __future__ import annotations
@@ -162,10 +162,15 @@ def table(groups: Mapping[str, Sequence[Asked]]) -> str:
 
 
 def groups_of(asked: Sequence[Asked]) -> dict[str, list[Asked]]:
-    """All questions, then those of each tree and of each kind."""
+    """All questions, then those of each tree, of each kind of file (of several), of each kind."""
     groups: dict[str, list[Asked]] = {"all": list(asked)}
     for one in asked:
         groups.setdefault(f"of {one.question.tree}", []).append(one)
+    endings = sorted({Path(one.question.document).suffix for one in asked if one.question.document})
+    if len(endings) > 1:
+        for ending in endings:
+            its = [one for one in asked if Path(one.question.document).suffix == ending]
+            groups[f"in {ending}"] = its
     for one in sorted(asked, key=lambda one: one.question.kind):
         groups.setdefault(one.question.kind, []).append(one)
     return groups

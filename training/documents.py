@@ -35,13 +35,15 @@ from qa_service.data.squad import normalize_answer
 from qa_service.evaluation.unanswerable import words_of
 from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
-from qa_service.retrieval.documents import Document, Passage
+from qa_service.retrieval.documents import Document, Passage, ReadLimits
 from qa_service.retrieval.encoder import SharedEncoder
 from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
+from qa_service.retrieval.files import format_of
+from qa_service.retrieval.formats import FORMATS, read_markup
 from qa_service.retrieval.formats.markups import markup_of
 from qa_service.retrieval.manifest import MANIFEST_FILE
 from qa_service.retrieval.passages import cut
-from qa_service.retrieval.rendering import render_document, render_fragment
+from qa_service.retrieval.rendering import render_fragment
 from qa_service.retrieval.retriever import read_text
 
 _LOG = logging.getLogger(__name__)
@@ -96,7 +98,7 @@ class Tree:
         self._folder = folder
         self._index = index
         self._encoder = encoder
-        self._documents: dict[str, Document] = {}
+        self._documents: dict[str, Sequence[Document]] = {}
         if not (index / MANIFEST_FILE).exists():
             build(IndexArgs(sources=(folder,), output=index, encoder=encoder), Reporter())
 
@@ -104,11 +106,13 @@ class Tree:
     def _collection(self) -> Collection:
         return Collection(self._index, SharedEncoder(self._encoder))
 
-    def document(self, name: str) -> Document:
-        """A document of the tree, as the server has it."""
+    def documents(self, name: str) -> Sequence[Document]:
+        """The documents of a file of the tree, as the server has them; of most files one."""
         if name not in self._documents:
-            markup = (self._folder / name).read_text("utf-8", errors="replace")
-            self._documents[name] = render_document(markup, markup_of(name) or "text", name)
+            read = FORMATS.get(format_of(name), read_markup)
+            with (self._folder / name).open("rb") as stream:
+                found = read(stream, name, ReadLimits().max_file_bytes)
+                self._documents[name] = [one for one in found if isinstance(one, Document)]
         return self._documents[name]
 
     def found(self, question: str) -> list[str]:
@@ -142,22 +146,22 @@ def locate(question: DocumentQuestion, tree: Tree) -> Located | None:
     """
     if not question.answers:
         return None
-    document = tree.document(question.document)
     markup = markup_of(question.document) or "text"
     context = render_fragment(question.context, markup) if question.context else ""
     wanted = set(words_of(context or f"{question.heading} {question.question}"))
-    passages = list(cut(document))
-    texts = [document.text[its.start : its.end] for its in passages]
+    documents = tree.documents(question.document)
+    passages = [(document, list(cut(document))) for document in documents]
     for answer in question.answers:
         found = [
-            (_share(f"{passages[at].heading} {text}", wanted), at, match)
-            for at, text in enumerate(texts)
-            if (match := _find(answer, markup, text, question.question))
+            (_share(f"{its.heading} {text}", wanted), document, own, at, match)
+            for document, own in passages
+            for at, its in enumerate(own)
+            if (text := document.text[its.start : its.end])
+            and (match := _find(answer, markup, text, question.question))
         ]
         if found:
-            _, at, match = max(found, key=lambda one: one[0])
-            start = passages[at].start + match.start()
-            return Located(document, passages, at, match[0], start)
+            _, document, own, at, match = max(found, key=lambda one: one[0])
+            return Located(document, own, at, match[0], own[at].start + match.start())
     return None
 
 

@@ -54,6 +54,13 @@ def tree(tmp_path):
     return Tree(folder, tmp_path / "index", tmp_path / "no_encoder")
 
 
+def test_a_question_is_located_in_any_file_that_the_server_reads(tree, tmp_path):
+    (tmp_path / "docs" / "ports.csv").write_text("Port,Use\n5672,clients\n15672,pages\n")
+    asked = DocumentQuestion("docs", "ports.csv", "Which port is for clients?", ("5672",))
+    located = present(locate(asked, tree))
+    assert located.document.text[located.start :].startswith("5672")
+
+
 def question(words, *answers, **fields):
     return DocumentQuestion("docs", "guide.md", words, answers, **fields)
 
