@@ -1,7 +1,7 @@
 """The whole path in one run: start the server, ask three questions over TCP, stop it.
 
-Then a collection is made of the project's own docs/, and a question is asked of that. Exits with 0
-only if every answer is the expected one.
+Then a collection is made of the documents in examples/handbook/, and a question is asked of that.
+Exits with 0 only if every answer is the expected one.
 """
 
 from __future__ import annotations
@@ -36,18 +36,17 @@ QUESTIONS = {
         "over 60 percent"
     ),
 }
-
-
-DOCS_QUESTION = "Which package searches and writes the index?"
-DOCS_ANSWER = "tantivy"
+HANDBOOK_QUESTION = "How much may a hotel cost?"
+HANDBOOK_ANSWER = "140 euros"
 
 
 def make_collection(folder: Path) -> Path:
-    """Makes a collection of docs/; returns the configuration of a server that serves it."""
-    program = [sys.executable, "-m", "qa_service.retrieval.index_main", str(ROOT / "docs")]
-    subprocess.run([*program, "--output", str(folder / "docs")], cwd=ROOT, check=True)
+    """Makes a collection; returns the configuration of a server that serves it."""
+    documents, output = ROOT / "examples" / "handbook", folder / "handbook"
+    program = [sys.executable, "-m", "qa_service.retrieval.index_main", str(documents)]
+    subprocess.run([*program, "--output", str(output)], cwd=ROOT, check=True)
     config = folder / "server.toml"
-    config.write_text(f'[collections.docs]\npath = "{folder / "docs"}"\n')
+    config.write_text(f'[collections.handbook]\npath = "{output}"\n')
     return config
 
 
@@ -94,9 +93,9 @@ def main() -> int:
                 answer = client.ask(question, TEXT)
                 wrong += answer.answer != expected
                 show(question, answer)
-            answer = client.ask(DOCS_QUESTION, collection="docs")
-            wrong += answer.answer != DOCS_ANSWER
-            show(DOCS_QUESTION, answer)
+            answer = client.ask(HANDBOOK_QUESTION, collection="handbook")
+            wrong += answer.answer != HANDBOOK_ANSWER
+            show(HANDBOOK_QUESTION, answer)
             print()
     return 1 if wrong else 0
 

@@ -13,7 +13,6 @@ from harness.server import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-EARLIER = "These commands are those of commit "
 MORE = "…"
 _FRAMES = re.compile(r"^```json\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -30,12 +29,8 @@ def shown_commands(page: Path) -> list[list[str]]:
 
 
 def shown_outputs(page: Path) -> list[tuple[list[str], str]]:
-    """The same with what each command prints; empty where the page does not show that.
-
-    Sections whose commands are those of an earlier commit are left out; they say so.
-    """
-    sections = re.split(r"^(?=## )", page.read_text(), flags=re.MULTILINE)
-    text = "".join(section for section in sections if EARLIER not in section)
+    """The same with what each command prints; empty where the page does not show that."""
+    text = page.read_text()
     blocks = [shown for block in _BLOCK.findall(text) for shown in _lines(block)]
     outside = [(line, "") for line in _INLINE.findall(_BLOCK.sub("", text))]
     return [(words, output) for line, output in [*blocks, *outside] for words in _split(line)]

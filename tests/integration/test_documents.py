@@ -85,7 +85,7 @@ def test_get_paths_are_found_in_the_pages():
 def running(builtin_model, tmp_path_factory):
     """As a user starts it, with the collection that the documents ask."""
     folder = tmp_path_factory.mktemp("handbook")
-    collection = index(ROOT / "docs", folder / "handbook")
+    collection = index(ROOT / "examples" / "handbook", folder / "handbook")
     config = folder / "server.toml"
     config.write_text(f'[collections.handbook]\npath = "{collection}"\n')
     with running_server(builtin_model, "--config", str(config)) as server:

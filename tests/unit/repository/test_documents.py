@@ -24,12 +24,6 @@ INSTALLED = {
     "qa-jobs": "qa_service.programs.jobs.program",
     "qa-prepare-model": "qa_service.preparation.main",
 }
-QUESTION_PAGES = [page for page in PAGES if page.stem.startswith(("FIRST_STEPS", "QUESTIONS"))]
-DEFAULTS = {
-    option.name: option.default
-    for option in options_of(ServerConfig)
-    if isinstance(option.default, int | float)
-}
 COMMANDS = [(page, words) for page in PAGES for words in shown_commands(page)]
 
 
@@ -107,29 +101,6 @@ def anchors_of(page):
     """Where a link may lead within a page, as GitHub names its headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings} | {""}
-
-
-def defaults_said(page):
-    """The sentences of a page that name one of the server's flags, with a number, in brackets."""
-    for text in re.split(r"\n\n|\n- ", page.read_text()):
-        for said, flag in re.findall(r"([^()]*?)\(`--(\w+)`\)", text):
-            sentence = re.split(r"(?<=\.)\s", said)[-1]
-            if flag in DEFAULTS and (numbers := re.findall(r"\d[\d,]*", sentence)):
-                yield flag, {int(number.replace(",", "")) for number in numbers}
-
-
-@pytest.mark.parametrize("page", QUESTION_PAGES, ids=lambda page: page.stem)
-def test_a_number_before_a_flag_is_the_default(page):
-    """As it is, or a time of its milliseconds in seconds or minutes."""
-    for flag, numbers in defaults_said(page):
-        default = DEFAULTS[flag]
-        assert numbers & {default, default / 1e3, default / 6e4}, (flag, default, numbers)
-
-
-def test_defaults_are_found_in_the_pages_of_questions():
-    found = {flag for page in QUESTION_PAGES for flag, _ in defaults_said(page)}
-    assert {"max_queue_size", "request_timeout_ms", "idle_timeout_ms", "max_text_chars"} <= found
-    assert len(found) >= 9
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
