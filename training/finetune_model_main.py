@@ -11,7 +11,7 @@ from qa_service.command_line import make_parser
 from qa_service.errors import SetupError
 from qa_service.logs import complain
 from qa_service.preparation.encoders import MINILM
-from qa_service.preparation.loading import quiet_libraries
+from qa_service.preparation.source_model import quiet_libraries
 from qa_service.preparation.sources import base_dir
 from training.adapters import Encoder
 from training.mixture import Source

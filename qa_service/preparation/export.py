@@ -1,4 +1,4 @@
-"""Makes `model.onnx` of a PyTorch model, attention fused if it can be, and `model.fp16.onnx`."""
+"""Makes `model.onnx` of a PyTorch model, attention fused if it can be."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import onnx
 import torch
 from onnxruntime.transformers import optimizer
-from onnxruntime.transformers.float16 import convert_float_to_float16
 from onnxruntime.transformers.fusion_options import FusionOptions
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from qa_service.errors import SetupError
 from qa_service.instance.engines.base import named_inputs
 from qa_service.instance.reader.windows import sample_rows
-from qa_service.preparation.loading import LoadedModel
+from qa_service.preparation.sentence_graph import EMBEDDING_INPUTS, EMBEDDING_OUTPUT
 from qa_service.preparation.sources import as_setup_error
+
+if TYPE_CHECKING:
+    from qa_service.preparation.loading import LoadedModel
 
 OPSET = 17
 """The first with LayerNormalization as one operator."""
@@ -39,6 +41,21 @@ class _Logits(torch.nn.Module):
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         output = self.model(**dict(zip(self.inputs, tensors, strict=True)))
         return output.start_logits, output.end_logits
+
+
+class _Sentence(torch.nn.Module):
+    """The mean of a text's states, of length 1."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        states = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
+        is_read = mask.unsqueeze(-1).to(states.dtype)
+        mean = (states * is_read).sum(1) / is_read.sum(1)
+        embedding: torch.Tensor = mean / mean.norm(dim=1, keepdim=True)
+        return embedding
 
 
 def export_onnx(loaded: LoadedModel, path: Path) -> None:
@@ -114,18 +131,24 @@ def _example(loaded: LoadedModel) -> tuple[torch.Tensor, ...]:
     return tuple(map(torch.from_numpy, named_inputs(loaded.inputs, ids, mask, types).values()))
 
 
-def convert_to_fp16(fp32: Path, fp16: Path) -> None:
-    """Writes a graph, fused if it can be, in half precision, for GPUs.
+def export_embedding(model: PreTrainedModel, path: Path) -> None:
+    """Writes a sentence encoder's graph: a text's tokens in, the mean of their states out.
 
-    Inputs and outputs keep their types. On a CPU, which has no kernels for it, ONNX Runtime
-    converts around every operator: slow, but enough to check the file without a GPU.
-
-    Raises:
-        SetupError: onnxruntime cannot convert this graph.
+    Inputs `input_ids` and `attention_mask`: int64 [batch, sequence]; output `embedding`: float32
+    [batch, dimensions], of length 1.
     """
-    with as_setup_error("the model cannot be converted to fp16"):
-        # Shape inference fails at onnxruntime's fused operators, and is not needed.
-        model = convert_float_to_float16(
-            onnx.load(str(fp32)), keep_io_types=True, disable_shape_infer=True
+    ids = torch.arange(1000, 1032).reshape(2, 16)
+    mask = torch.ones_like(ids)
+    mask[1, 8:] = 0
+    axes = {name: {0: "batch", 1: "sequence"} for name in EMBEDDING_INPUTS}
+    with as_setup_error("the encoder cannot be exported to ONNX"), silent_stdout():
+        torch.onnx.export(
+            _Sentence(model).eval(),
+            (ids, mask),
+            str(path),
+            input_names=list(EMBEDDING_INPUTS),
+            output_names=[EMBEDDING_OUTPUT],
+            dynamic_axes={**axes, EMBEDDING_OUTPUT: {0: "batch"}},
+            opset_version=OPSET,
+            dynamo=False,
         )
-        onnx.save(model, str(fp16))

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import onnxruntime
 import torch
 from peft import PeftModel
 from tokenizers import Tokenizer
@@ -22,12 +19,13 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
-from transformers.utils import logging as transformers_logging
 
 from qa_service.engine_catalogue import PYTORCH_FILE
 from qa_service.errors import SetupError
-from qa_service.instance.engines.onnx import LogSeverity
+from qa_service.instance.arrays import Int64Array, Logits
+from qa_service.instance.engines.pytorch import logits_of
 from qa_service.instance.model_folder.manifest import CONFIG_FILE, TOKENIZER_FILE
+from qa_service.preparation import export
 from qa_service.preparation.sources import Source, as_setup_error
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -61,21 +59,18 @@ class LoadedModel:
         shutil.copymode(folder / CONFIG_FILE, folder / PYTORCH_FILE)
         self.tokenizer.save(str(folder / TOKENIZER_FILE))
 
+    def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
+        """The model's own logits, for comparing the files."""
+        return logits_of(self.model, self.inputs)(ids, mask, types)
 
-@contextmanager
-def quiet_libraries() -> Iterator[None]:
-    """Silences the libraries' logs, warnings and progress bars."""
-    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    onnxruntime.set_default_logger_severity(LogSeverity.FATAL)
-    logging.disable(logging.WARNING)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            yield
-        finally:
-            logging.disable(logging.NOTSET)
-            onnxruntime.set_default_logger_severity(LogSeverity.WARNING)
+    def write_graph(self, path: Path) -> int:
+        """Writes `model.onnx`; returns the number of layers whose attention is fused."""
+        self.write_plain_graph(path)
+        return export.fuse(path, self.model.config)
+
+    def write_plain_graph(self, path: Path) -> None:
+        """Writes the graph with nothing fused."""
+        export.export_onnx(self, path)
 
 
 def load(source: Source) -> LoadedModel:

@@ -11,25 +11,16 @@ from dataclasses import replace
 import numpy as np
 
 from qa_service.errors import SetupError
-from qa_service.instance.arrays import LogitsFunction
-from qa_service.instance.engines.pytorch import logits_of
 from qa_service.instance.reader.windows import sample_rows
 from qa_service.preparation.loading import LoadedModel
 from qa_service.preparation.sources import first_line
+from qa_service.preparation.verify import MAX_LOGIT_DIFFERENCE
 
 MIN_SEQUENCE_TOKENS = 16
 """A window has a question, a text and special tokens."""
 
-MAX_LOGIT_DIFFERENCE = 1e-3
-"""Far above the effect of another order of float32 operations (1e-5), far below what matters."""
-
 _SHORT, _LONG = 21, 40
 """Tokens of two rows; the first is run alone and padded."""
-
-
-def source_logits(loaded: LoadedModel) -> LogitsFunction:
-    """The source's own model as an engine's `logits`, for comparing the files."""
-    return logits_of(loaded.model, loaded.inputs)
 
 
 def measured(loaded: LoadedModel, window_tokens: int) -> LoadedModel:
@@ -43,7 +34,7 @@ def measured(loaded: LoadedModel, window_tokens: int) -> LoadedModel:
     if longest < min(window_tokens, loaded.max_sequence_tokens):
         loaded = replace(loaded, max_sequence_tokens=longest)
     rows = sample_rows(loaded.tokenizer, 1, longest)
-    first, second = (np.stack(source_logits(loaded)(*rows)) for _ in range(2))
+    first, second = (np.stack(loaded.logits(*rows)) for _ in range(2))
     if not np.abs(first - second).max() <= MAX_LOGIT_DIFFERENCE:
         raise SetupError("the model gives different logits for the same question")
     return replace(loaded, may_pad=_may_pad(loaded, longest))
@@ -69,7 +60,7 @@ def _longest(loaded: LoadedModel, stated: int) -> int:
 def _obstacle(loaded: LoadedModel, tokens: int) -> str:
     """Why the model cannot run a row of a length; empty if it can."""
     try:
-        source_logits(loaded)(*sample_rows(loaded.tokenizer, 1, tokens))
+        loaded.logits(*sample_rows(loaded.tokenizer, 1, tokens))
     except Exception as error:  # transformers' models raise anything
         return first_line(error) or type(error).__name__
     return ""
@@ -78,10 +69,9 @@ def _obstacle(loaded: LoadedModel, tokens: int) -> str:
 def _may_pad(loaded: LoadedModel, longest: int) -> bool:
     """Whether padding leaves a row's logits unchanged."""
     short, long = min(_SHORT, longest - 1), min(_LONG, longest)
-    logits = source_logits(loaded)
     alone = sample_rows(loaded.tokenizer, 1, short)
     ids, mask, types = sample_rows(loaded.tokenizer, 2, long)
     ids[0, :short], types[0, :short] = alone[0][0], alone[2][0]
     ids[0, short:], mask[0, short:], types[0, short:] = loaded.pad_token_id, 0, 0
-    padded = np.stack(logits(ids, mask, types))[:, :1, :short]
-    return bool(np.abs(padded - np.stack(logits(*alone))).max() <= MAX_LOGIT_DIFFERENCE)
+    padded = np.stack(loaded.logits(ids, mask, types))[:, :1, :short]
+    return bool(np.abs(padded - np.stack(loaded.logits(*alone))).max() <= MAX_LOGIT_DIFFERENCE)

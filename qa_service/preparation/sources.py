@@ -21,11 +21,10 @@ from qa_service.instance.model_folder.manifest import (
     HUB_ID,
     is_graph_alone,
 )
-from qa_service.preparation.encoders import find_encoder
+from qa_service.preparation.encoders import MINILM_DIR, MODELS_DIR, find_encoder
 
 READING_FILE = "reading.json"
 
-_ADAPTERS_DIR = Path(__file__).resolve().parents[1] / "data" / "models"
 _HUB_EXAMPLE = "deepset/bert-base-cased-squad2"
 
 _MAX_REASON = 300
@@ -46,8 +45,15 @@ _CONFIG_FILES = (
 _VOCABULARY_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _WEIGHT_FILES = ("model*.safetensors", "model.safetensors.index.json")
 _OLD_WEIGHT_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
-_ADAPTER_CONFIG = "adapter_config.json"
-_ADAPTER_FILES = (_ADAPTER_CONFIG, "adapter_model.safetensors", READING_FILE)
+ADAPTER_CONFIG = "adapter_config.json"
+_ADAPTER_FILES = (ADAPTER_CONFIG, "adapter_model.safetensors", READING_FILE)
+
+_NOT_PLAIN_LORA = (
+    "alpha_pattern", "fan_in_fan_out", "layer_replication", "lora_bias", "rank_pattern",
+    "target_parameters", "trainable_token_indices", "use_bdlora", "use_dora", "use_qalora",
+    "use_rslora",
+)  # fmt: skip
+"""Settings of `peft` under which an adapter is merged in another way than `shipped.merged` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,14 @@ class Source:
     def reading_file(self) -> Path:
         """The model's own reading settings, if the file exists."""
         return (self.adapter_dir or self.model_dir) / READING_FILE
+
+    @property
+    def is_shipped(self) -> bool:
+        """Whether it is put together without PyTorch: a LoRA adapter over the shipped encoder."""
+        if self.adapter_dir is None or self.model_dir != MINILM_DIR:
+            return False
+        config = json.loads((self.adapter_dir / ADAPTER_CONFIG).read_bytes())
+        return config.get("peft_type") == "LORA" and not any(map(config.get, _NOT_PLAIN_LORA))
 
     def files(self) -> list[Path]:
         """Every file on which the prepared model depends, in a stable order."""
@@ -129,8 +143,8 @@ def as_setup_error(message: str) -> Iterator[None]:
 
 
 def _builtin(name: str) -> Source:
-    adapter = _ADAPTERS_DIR / name
-    if not (adapter / _ADAPTER_CONFIG).is_file():
+    adapter = MODELS_DIR / name
+    if not (adapter / ADAPTER_CONFIG).is_file():
         raise SetupError(
             f"the adapter of the model {name} is not in {adapter}; "
             "run prepare_model.py from a clone of the project"
@@ -143,7 +157,7 @@ def _directory(directory: Path) -> Source:
         raise SetupError(
             f"{directory} cannot be called {directory.name}, the name of a built-in model"
         )
-    if (directory / _ADAPTER_CONFIG).is_file():
+    if (directory / ADAPTER_CONFIG).is_file():
         return Source(directory.name, directory.name, _base_dir(directory), directory)
     return Source(directory.name, directory.name, _checked(directory))
 
@@ -151,10 +165,10 @@ def _directory(directory: Path) -> Source:
 def _base_dir(adapter: Path) -> Path:
     """Finds the encoder that an adapter names."""
     try:
-        base = json.loads((adapter / _ADAPTER_CONFIG).read_bytes())["base_model_name_or_path"]
+        base = json.loads((adapter / ADAPTER_CONFIG).read_bytes())["base_model_name_or_path"]
         sibling = adapter.parent / base
     except (ValueError, LookupError, TypeError) as error:
-        raise SetupError(f"{adapter / _ADAPTER_CONFIG} cannot be read: {error!r}") from None
+        raise SetupError(f"{adapter / ADAPTER_CONFIG} cannot be read: {error!r}") from None
     return base_dir(str(sibling) if sibling.is_dir() else base)
 
 

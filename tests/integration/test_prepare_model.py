@@ -26,7 +26,8 @@ from qa_service.errors import SetupError
 from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.preparation import export, quantize, verify
-from qa_service.preparation.loading import load, quiet_libraries
+from qa_service.preparation.loading import load
+from qa_service.preparation.source_model import quiet_libraries
 from qa_service.preparation.main import main
 from qa_service.preparation.prepare import PrepareArgs, prepare
 from qa_service.preparation.sources import Source
