@@ -108,7 +108,7 @@ _OPENVINO = Engine(
     {"cpu": ("openvino", "OpenVinoEngine")},
 )  # fmt: skip
 _PYTORCH = Engine(
-    "pytorch", "torch", {"train": "torch"}, "pytorch_libtorch", "pytorch",
+    "pytorch", "torch", {"models": "torch"}, "pytorch_libtorch", "pytorch",
     {"cpu": ("pytorch", "PyTorchEngine"), "cuda": ("pytorch", "bucketed_engine")},
 )  # fmt: skip
 _TENSORRT = Engine(

@@ -76,17 +76,18 @@ class PlainBert:
         read: FloatArray = (shares @ value).transpose(0, 2, 1, 3).reshape(batch, tokens, width)
         return read
 
+    def _of(self, name: str) -> tuple[FloatArray, FloatArray]:
+        """A layer's weight and bias."""
+        path = f"{self._prefix}{name}"
+        return self._weights[f"{path}.weight"], self._weights[f"{path}.bias"]
+
     def _product(self, states: FloatArray, name: str) -> FloatArray:
-        weight, bias = (
-            self._weights[f"{self._prefix}{name}.{part}"] for part in ("weight", "bias")
-        )
+        weight, bias = self._of(name)
         product: FloatArray = states @ weight.T + bias
         return product
 
     def _normalized(self, states: FloatArray, name: str) -> FloatArray:
-        weight, bias = (
-            self._weights[f"{self._prefix}{name}.{part}"] for part in ("weight", "bias")
-        )
+        weight, bias = self._of(name)
         centred = states - states.mean(axis=-1, keepdims=True)
         variance = np.square(centred).mean(axis=-1, keepdims=True)
         normalized: FloatArray = centred / np.sqrt(variance + self._epsilon) * weight + bias

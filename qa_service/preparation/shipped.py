@@ -27,7 +27,7 @@ from qa_service.errors import SetupError
 from qa_service.instance.arrays import FloatArray, Int64Array, Logits
 from qa_service.instance.model_folder.manifest import CONFIG_FILE, TOKENIZER_FILE
 from qa_service.preparation.plain_bert import PlainBert
-from qa_service.preparation.sources import Source
+from qa_service.preparation.sources import Source, first_line
 
 ANSWERS_GRAPH, PLAIN_ANSWERS_GRAPH = "answers.onnx", "answers.plain.onnx"
 """With the attention fused, and without."""
@@ -35,7 +35,10 @@ EMBEDDING_GRAPH = "embedding.onnx"
 ENCODER_PREFIX = "bert."
 """What the names of the encoder's weights begin with in a model over it."""
 
+_LAST_LAYER = ("qa_outputs.bias", "qa_outputs.weight")
 _IN_ADAPTER = "base_model.model."
+_NOT_WEIGHTS = (".lora_B.", ".modules_to_save.", ".original_module.")
+"""The last two are what `peft` saves twice where an adapter has biases and whole layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +90,12 @@ def load(source: Source) -> ShippedModel:
         SetupError: A file of the package is missing or damaged.
     """
     assert source.adapter_dir is not None
-    weights = encoder_weights(source.model_dir)
     try:
-        weights = merged(weights, source.adapter_dir)
+        weights = merged(encoder_weights(source.model_dir), source.adapter_dir)
         config = json.loads((source.model_dir / CONFIG_FILE).read_bytes())
         tokenizer = Tokenizer.from_file(str(source.model_dir / TOKENIZER_FILE))
     except Exception as error:  # tokenizers and safetensors raise their own kinds
-        raise SetupError(f"the files of {source.label} are damaged: {error}") from None
+        raise SetupError(f"the files of {source.label} are damaged: {first_line(error)}") from None
     return ShippedModel(source, weights, config, tokenizer)
 
 
@@ -108,6 +110,9 @@ def merged(weights: Mapping[str, FloatArray], adapter_dir: Path) -> dict[str, Fl
 
     A layer's weight W becomes W + B A alpha / rank (E. Hu et al., "LoRA", 2021); the adapter's
     biases, normalizations and last layer replace the encoder's.
+
+    Raises:
+        SetupError: It is an adapter of something else.
     """
     adapter = load_file(adapter_dir / "adapter_model.safetensors")
     config = json.loads((adapter_dir / "adapter_config.json").read_bytes())
@@ -120,10 +125,10 @@ def merged(weights: Mapping[str, FloatArray], adapter_dir: Path) -> dict[str, Fl
             layer = name.removesuffix("lora_A.weight") + "weight"
             left = adapter[key.replace(".lora_A.", ".lora_B.")].astype(np.float32)
             result[layer] = weights[layer] + scale * (left @ value)
-        elif not any(
-            word in name for word in (".lora_B.", ".modules_to_save.", ".original_module.")
-        ):
-            result[name] = value  # the other two hold what `peft` has saved twice
+        elif not any(part in name for part in _NOT_WEIGHTS):
+            result[name] = value
+    if unfit := result.keys() ^ {*weights, *_LAST_LAYER}:
+        raise SetupError(f"the adapter lacks, or has too much: {', '.join(sorted(unfit)[:3])}")
     return result
 
 

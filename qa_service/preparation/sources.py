@@ -87,6 +87,8 @@ class Source:
     def files(self) -> list[Path]:
         """Every file on which the prepared model depends, in a stable order."""
         adapter = _matching(self.adapter_dir, _ADAPTER_FILES) if self.adapter_dir else []
+        if self.is_shipped:
+            adapter += _matching(self.model_dir, ("answers*.onnx",))
         return _matching(self.model_dir, _CONFIG_FILES) + _weights(self.model_dir) + adapter
 
 

@@ -166,8 +166,8 @@ def verify_precision(
     same: float = 100 * np.mean([ours == theirs for ours, theirs in zip(*spans, strict=True)])
     if same < MIN_SAME_PERCENT:
         raise SetupError(
-            f"in {precision} this model gives only {same:.0f} % of the answers that it gives in fp32, "
-            f"less than {MIN_SAME_PERCENT} %; serve it in fp32"
+            f"in {precision} this model gives only {same:.0f} % of the answers that it gives in "
+            f"fp32, less than {MIN_SAME_PERCENT} %; serve it in fp32"
         )
     return same
 

@@ -20,8 +20,8 @@ from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.options import InstanceOptions
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.worker_main import load_reader
-from qa_service.preparation.source_model import quiet_libraries
 from qa_service.preparation.prepare import PrepareArgs, prepare
+from qa_service.preparation.source_model import quiet_libraries
 from qa_service.wire.messages import Question
 from tests.integration.architectures import (
     ARCHITECTURES,

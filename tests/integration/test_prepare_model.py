@@ -27,9 +27,9 @@ from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.preparation import export, quantize, verify
 from qa_service.preparation.loading import load
-from qa_service.preparation.source_model import quiet_libraries
 from qa_service.preparation.main import main
 from qa_service.preparation.prepare import PrepareArgs, prepare
+from qa_service.preparation.source_model import quiet_libraries
 from qa_service.preparation.sources import Source
 from tests.integration.tiny_models import KINDS, MAX_SEQUENCE_TOKENS, make_tiny_model
 from tests.programs import run_python
@@ -290,7 +290,7 @@ def test_int8_is_added_to_fp32_and_kept(sources, tmp_path, capsys):
     assert main(arguments) == 0
     before = _mtimes(tmp_path / "roberta")
     assert main([*arguments, "--precision", "int8"]) == 0
-    assert "% of the answers that PyTorch gives" in capsys.readouterr().out
+    assert "% of the answers that fp32 gives" in capsys.readouterr().out
     after = _mtimes(tmp_path / "roberta")
     made = {"model.int8.onnx", OPENVINO_INT8_FILE} if find_spec("openvino") else {"model.int8.onnx"}
     assert after.keys() - before.keys() - {"costs"} == made

