@@ -13,8 +13,8 @@ from harness.questions import ASK, TEXT
 grpc = pytest.importorskip("grpc", reason="there is no grpcio")
 triton = pytest.importorskip("tritonclient.grpc", reason="there is no tritonclient")
 
-from grpc_health.v1 import health_pb2, health_pb2_grpc  # noqa: E402
-from tritonclient.grpc import service_pb2, service_pb2_grpc  # noqa: E402
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 Health, HealthRequest = health_pb2_grpc.HealthStub, health_pb2.HealthCheckRequest
 Stub = service_pb2_grpc.GRPCInferenceServiceStub

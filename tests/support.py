@@ -5,12 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from typing import TypeVar
+
+import pytest
 
 from harness.process import GIVE_UP_S as DEADLINE_S
 from qa_service.net.event_loop import EventLoop
 
 T = TypeVar("T")
+
+WITHOUT_TORCH = "PyTorch is not installed: the extra models"
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason=WITHOUT_TORCH)
 
 
 def present(value: T | None) -> T:

@@ -16,7 +16,7 @@ from tests.programs import fail_to_start
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
-from harness.ray_cluster import (  # noqa: E402
+from harness.ray_cluster import (
     RayCluster,
     actor_pids,
     another_version,

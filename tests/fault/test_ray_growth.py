@@ -17,7 +17,7 @@ from tests.programs import fail_to_start
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
-from harness.ray_cluster import RayCluster, wait_for_alive  # noqa: E402
+from harness.ray_cluster import RayCluster, wait_for_alive
 
 WAITING_S, MAX_CLIENTS = 15.0, 500
 """How long one instance needs for what waits, at the pace of the first questions, and how many

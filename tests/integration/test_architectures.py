@@ -9,7 +9,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-import torch
+
+from tests.support import WITHOUT_TORCH, all_of, present
+
+torch = pytest.importorskip("torch", reason=WITHOUT_TORCH)
+
 from transformers import AutoTokenizer
 
 from qa_service.errors import SetupError
@@ -29,7 +33,6 @@ from tests.integration.architectures import (
     typeless_tokenizer,
 )
 from tests.integration.tiny_models import wordpiece_tokenizer
-from tests.support import all_of, present
 
 QUICK = ("convbert", "mixtral", "xlnet")
 """One whose windows may not be padded, one without an ONNX file, one whose CLS is last."""

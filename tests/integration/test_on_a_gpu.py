@@ -7,7 +7,11 @@ import msgspec
 import numpy as np
 import onnxruntime
 import pytest
-import torch
+
+from tests.support import WITHOUT_TORCH
+
+torch = pytest.importorskip("torch", reason=WITHOUT_TORCH)
+
 
 from harness.models import copy_model
 from harness.process import wait_until

@@ -23,6 +23,7 @@ from qa_service.preparation.prepare import (
     refuse_foreign,
 )
 from qa_service.preparation.sources import Source
+from tests.support import needs_torch
 
 
 @pytest.fixture
@@ -36,6 +37,7 @@ def target(tmp_path, source):
     return folder
 
 
+@needs_torch
 def test_fingerprint_changes_with_everything_that_matters(source, monkeypatch):
     seen = {fingerprint(source, ReadingConfig())}
     assert seen == {fingerprint(source, ReadingConfig())}
@@ -108,6 +110,7 @@ def test_folder_of_another_model_is_left_alone(target, source):
     refuse_foreign(target, source)
 
 
+@needs_torch
 @pytest.mark.parametrize("name", ["prepare_model.py", "qa-prepare-model"])
 def test_prepared_model_is_not_made_from_itself(source, capsys, monkeypatch, name):
     monkeypatch.setattr(sys, "argv", [f"/usr/bin/{name}"])
@@ -119,6 +122,7 @@ def test_prepared_model_is_not_made_from_itself(source, capsys, monkeypatch, nam
     assert error.count("\n") == 1
 
 
+@needs_torch
 def test_all_missing_packages_are_named_with_the_command(monkeypatch):
     real = metadata.version
 

@@ -17,6 +17,7 @@ from qa_service.errors import SetupError
 from qa_service.preparation import shipped
 from qa_service.preparation.encoders import MINILM_DIR, MODELS_DIR
 from qa_service.preparation.sources import find_source
+from tests.support import WITHOUT_TORCH
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def test_padding_changes_no_logit(model, rows):
 
 
 def test_the_weights_are_those_that_peft_merges(model):
-    pytest.importorskip("peft", reason="peft is not installed: the extra models")
+    pytest.importorskip("peft", reason=WITHOUT_TORCH)
     from peft import PeftModel
     from transformers import BertForQuestionAnswering
 
@@ -69,7 +70,7 @@ def test_the_weights_are_those_that_peft_merges(model):
 
 
 def test_the_saved_folder_gives_the_same_logits_with_transformers(model, rows, tmp_path):
-    torch = pytest.importorskip("torch", reason="torch is not installed: the extra models")
+    torch = pytest.importorskip("torch", reason=WITHOUT_TORCH)
     transformers = pytest.importorskip("transformers")
     model.save(tmp_path)
     loaded = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path).eval()
@@ -86,7 +87,7 @@ def test_the_saved_folder_gives_the_same_logits_with_transformers(model, rows, t
 
 
 def test_the_shipped_graphs_are_those_of_torchs_export(tmp_path):
-    pytest.importorskip("torch", reason="torch is not installed: the extra models")
+    pytest.importorskip("torch", reason=WITHOUT_TORCH)
     from training.shipped_encoder import ship
 
     ship(MINILM_DIR, tmp_path)

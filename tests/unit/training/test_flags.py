@@ -5,11 +5,12 @@ import pytest
 from harness.server import ROOT
 from qa_service.child_program import NO_TELEMETRY
 from tests.programs import run_python
+from tests.support import needs_torch
 
 PROGRAMS = {"finetune_model": "training/finetune_model.py", "documents": "-m training.documents"}
 
 
-@pytest.fixture(params=PROGRAMS)
+@pytest.fixture(params=[pytest.param("finetune_model", marks=needs_torch), "documents"])
 def words(request):
     return PROGRAMS[request.param].split()
 

@@ -19,6 +19,7 @@ from qa_service.instance.reader.padding import padded
 from qa_service.instance.reader.spans import find_answers
 from qa_service.instance.reader.windows import WindowBuilder
 from qa_service.wire.messages import Answer, Question
+from tests.support import WITHOUT_TORCH
 from tests.unit.instance.reader.texts import texts
 from tests.unit.instance.tiny_reader import MadeUpModel, tiny_reader
 from tests.unit.instance.tiny_tokenizers import KINDS, PAD_TOKEN_ID, tiny_tokenizer
@@ -34,7 +35,7 @@ class Chooser:
         self.num_rows = 0
 
     def __call__(self, ids, mask, types, text_mask):
-        import torch  # takes seconds
+        torch = pytest.importorskip("torch", reason=WITHOUT_TORCH)
 
         from qa_service.instance.engines.torch_spans import choose_spans
 

@@ -10,9 +10,9 @@ import pytest
 
 grpc = pytest.importorskip("grpc", reason="there is no grpcio")
 
-from harness.process import GIVE_UP_S  # noqa: E402
-from qa_service.sidecars.grpc_gateway.credentials import Credentials  # noqa: E402
-from tests.certificates import Certificates  # noqa: E402
+from harness.process import GIVE_UP_S
+from qa_service.sidecars.grpc_gateway.credentials import Credentials
+from tests.certificates import Certificates
 
 
 def shake_hands(credentials: Credentials, client: ssl.SSLContext) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 grpc = pytest.importorskip("grpc", reason="there is no grpcio")
 
-from grpc._cython.cygrpc import ExecuteBatchError  # noqa: E402
+from grpc._cython.cygrpc import ExecuteBatchError
 
-from qa_service.sidecars.grpc_gateway.status import PeerLostError, write  # noqa: E402
+from qa_service.sidecars.grpc_gateway.status import PeerLostError, write
 
 
 class LostContext:

@@ -9,14 +9,14 @@ import pytest
 
 grpc = pytest.importorskip("grpc", reason="there is no grpcio")
 
-from harness.process import GIVE_UP_S  # noqa: E402
-from qa_service.errors import QaError, QueueFullError  # noqa: E402
-from qa_service.sidecars.grpc_gateway.calls import Caller  # noqa: E402
-from qa_service.sidecars.grpc_gateway.links import PeerLink  # noqa: E402
-from qa_service.sidecars.grpc_gateway.messages import ModelInferRequest  # noqa: E402
-from qa_service.sidecars.grpc_gateway.status import PeerLostError  # noqa: E402
-from qa_service.sidecars.grpc_gateway.stream import InferStream  # noqa: E402
-from qa_service.wire.messages import RequestLimits  # noqa: E402
+from harness.process import GIVE_UP_S
+from qa_service.errors import QaError, QueueFullError
+from qa_service.sidecars.grpc_gateway.calls import Caller
+from qa_service.sidecars.grpc_gateway.links import PeerLink
+from qa_service.sidecars.grpc_gateway.messages import ModelInferRequest
+from qa_service.sidecars.grpc_gateway.status import PeerLostError
+from qa_service.sidecars.grpc_gateway.stream import InferStream
+from qa_service.wire.messages import RequestLimits
 
 NUM_PLACES = 3
 
