@@ -15,17 +15,19 @@ import argparse
 import random
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
-from benchmarks.collection_answers import ask, index, serving
 from benchmarks.record import Section, make_parser
 from benchmarks.tables import markdown, percentile
-from harness.server import RunningServer
-from qa_service.client import Answer, QaClient
+from harness.server import RunningServer, running_server
+from qa_service.client import Answer, QaClient, QaClientError
 from qa_service.data.squad import exact_match, f1_score, normalize_answer
+from qa_service.machine import num_cpus
+from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.encoder import SharedEncoder
 from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
@@ -42,6 +44,7 @@ from training.documents import (
 RIGHT = 0.5
 DEPTHS = (1, 5, 10)
 QUICK_QUESTIONS = 20
+TIMEOUT_MS = 600_000
 NO_ANSWER = "none"
 """The kind of a question that the documents do not answer."""
 
@@ -62,6 +65,35 @@ class Asked(msgspec.Struct, frozen=True):
     read: str
     forced: str
     rank: int
+
+
+def index(folder: Path, name: str, documents: Path) -> Path:
+    """Makes a collection of documents, on all cores."""
+    args = IndexArgs(sources=(documents,), output=folder / name, num_threads=num_cpus())
+    build(args, Reporter())
+    return folder / name
+
+
+@contextmanager
+def serving(model: Path, folder: Path, collections: dict[str, Path]) -> Iterator[RunningServer]:
+    """Runs a server with these collections."""
+    config = folder / "server.toml"
+    tables = (f'[collections.{name}]\npath = "{path}"\n' for name, path in collections.items())
+    config.write_text("".join(tables) + f"[connections]\nrequest_timeout_ms = {TIMEOUT_MS}\n")
+    with running_server(model.resolve(), "--config", str(config)) as server:
+        yield server
+
+
+def ask(
+    server: RunningServer, pairs: Sequence[tuple[str, str | None]], **options: object
+) -> list[Answer]:
+    """Asks all; an error ends the run."""
+    with QaClient("localhost", server.port, None) as client:
+        results = client.ask_many(pairs, max_in_flight=8, **options)  # type: ignore[arg-type]
+    for result in results:
+        if isinstance(result, QaClientError):
+            raise result
+    return [result for result in results if isinstance(result, Answer)]
 
 
 def measure(
@@ -192,7 +224,7 @@ def run(
         by_tree.setdefault(one.tree, []).append(one)
     started_s = time.perf_counter()
     folders = {tree: _or_itself(documents, tree) for tree in by_tree}
-    collections = {tree: index(folder, tree, [its]) for tree, its in folders.items()}
+    collections = {tree: index(folder, tree, its) for tree, its in folders.items()}
     indexed_s = time.perf_counter() - started_s
     with serving(model, folder, collections) as server:
         asked = [

@@ -1,4 +1,4 @@
-"""This server compared with mosec, LitServe, Ray Serve and the prototype's design.
+"""This server compared with mosec, LitServe and the prototype's design.
 
     python -m benchmarks.peers --questions_file dev.json
 
@@ -27,7 +27,7 @@ from benchmarks.load import measure
 from benchmarks.record import Section, make_parser
 from benchmarks.servers.reading import ENGINE_VARIABLE, PRECISION_VARIABLE, answers, warm_reader
 from benchmarks.tables import markdown
-from benchmarks.targets import LITSERVE, MOSEC, RAY, NotStartedError, Running, Target, ours, peer
+from benchmarks.targets import LITSERVE, MOSEC, NotStartedError, Running, Target, ours, peer
 from benchmarks.texts import Item, mixed, uniform
 from harness.server import engine_flags
 from qa_service.data.squad import read_squad
@@ -61,14 +61,6 @@ PEERS = [
         "--batch", "8", "--wait_ms", "10", settings=USUAL,
     ),
     peer("LitServe, no batching", "litserve_server", LITSERVE, settings="at its best here"),
-    peer(
-        "Ray Serve, batches of 8", "ray_server", RAY,
-        "--batch", "8", "--max_ongoing_requests", "16", settings=USUAL,
-    ),
-    peer(
-        "Ray Serve, no batching", "ray_server", RAY,
-        "--max_ongoing_requests", "2", settings="at its best here: two requests a replica",
-    ),
     peer("prototype's design", "prototype_server", QaWire, settings="no batching"),
 ]  # fmt: skip
 
@@ -274,7 +266,7 @@ def main() -> int:
         title += f", this server on {own_engine} {own_precision}"
     if len(flags.mixes) < len(MIXES):
         name += f"_{'_'.join(flags.mixes)}"
-    section = Section(name, title, flags, ("mosec", "litserve", "ray", "uvicorn", "starlette"))
+    section = Section(name, title, flags, ("mosec", "litserve", "uvicorn", "starlette"))
     comparison = Comparison(
         flags.model,
         flags.questions_file,

@@ -32,7 +32,7 @@ from qa_service.programs.load.generator import run_load
 from qa_service.programs.load.plan import LoadPlan
 from qa_service.programs.load.wire import QaWire, Reply, Wire
 
-START_TIMEOUT_S = 120.0  # Ray Serve takes 20 s on a busy machine
+START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0  # then it is killed
 HOST = "127.0.0.1"
 REPLY_TIMEOUT_S = 60.0
@@ -123,7 +123,6 @@ def peer(
 
 MOSEC = partial(HttpWire, "/inference")
 LITSERVE = partial(HttpWire, "/predict")
-RAY = partial(HttpWire, "/")
 
 
 @contextmanager
@@ -174,7 +173,6 @@ def _environment(model: Path) -> dict[str, str]:
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        "RAY_USAGE_STATS_ENABLED": "0",
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import os
 import signal
@@ -102,21 +101,6 @@ async def publish(url: str, queue: str, jobs: Iterable[Any]) -> None:
     async with open_channel(url) as channel:
         for item in jobs:
             await channel.default_exchange.publish(item, queue)
-
-
-async def publish_unconfirmed(url: str, queue: str, jobs: Iterable[Any]) -> None:
-    """Puts jobs into a queue, in this order, unconfirmed, and waits until they are there."""
-    async with (
-        await aio_pika.connect(url) as connection,
-        connection.channel(publisher_confirms=False) as channel,
-    ):
-        exchange = channel.default_exchange
-        left, count = iter(jobs), 0
-        while some := list(itertools.islice(left, 256)):
-            await asyncio.gather(*(exchange.publish(item, queue) for item in some))
-            count += len(some)
-    while await depth(url, queue) < count:
-        await asyncio.sleep(0.5)
 
 
 async def take(url: str, queue: str, count: int) -> list[Any]:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 pytest.importorskip("aio_pika", reason="no aio-pika: pip install '.[jobs]'")
 
-from benchmarks import fault_jobs
 from harness.jobs import (
     RunningGateway,
     depth,
@@ -125,23 +122,3 @@ def test_a_stopped_gateway_finishes_what_is_in_flight(rabbit, faulty_server):
         left = asyncio.run(depth(rabbit.url, queues.jobs))
         done = asyncio.run(depth(rabbit.url, queues.results))
     assert left + done == 2
-
-
-class DeadStack:
-    """Parts that do not start again; nobody is at the broker's port."""
-
-    def __init__(self):
-        self.broker = SimpleNamespace(url=f"amqp://127.0.0.1:{reserve_port()}/")
-
-    def probe(self, _kind):
-        return True
-
-    def kill(self, kind):
-        raise OSError(f"the {kind} does not start")
-
-
-def test_a_run_of_kills_ends_when_a_killed_program_does_not_restart():
-    jobs, _ = fault_jobs.make_jobs(1, num_poison=0)
-    with pytest.raises(ExceptionGroup):
-        stack = cast(fault_jobs.Stack, DeadStack())
-        asyncio.run(fault_jobs.play(stack, ["server"], 0.0, jobs, fault_jobs.Tally()))

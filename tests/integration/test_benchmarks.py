@@ -9,7 +9,6 @@ import pytest
 
 import qa_service
 from benchmarks import collection
-from benchmarks.cache import never_again, pairs, zipf
 from benchmarks.http_wire import HttpWire
 from benchmarks.load import counted, figures, measure
 from benchmarks.tables import markdown, percentile, spread
@@ -135,15 +134,6 @@ def test_each_sentence_of_the_mix_contains_its_answer():
 def test_uniform_texts_are_the_paragraphs():
     asked = {(item.question, item.text) for item in uniform(QUESTIONS)}
     assert asked == {(question.question, question.context) for question in QUESTIONS}
-
-
-def test_cache_loads_are_zipf_distributed_or_never_repeat():
-    items = pairs(QUESTIONS, 300)
-    assert len({(item.question, item.text) for item in items}) == 300
-    asked = Counter(zipf(items))
-    assert asked[items[0]] == pytest.approx(2 * asked[items[1]], rel=0.1)
-    fresh = never_again([*items, *items])
-    assert len({item.question for item in fresh}) == 600
 
 
 def test_medians_stand_with_their_spread():

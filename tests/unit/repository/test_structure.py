@@ -105,19 +105,14 @@ def arrows() -> set[tuple[str, str]]:
     }
 
 
-def test_the_floors_have_every_room_and_no_more_than_24():
+def test_the_floors_have_every_room():
     rooms = {room_of(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py")}
     assert rooms == set().union(*FLOORS)
-    assert len(rooms) <= 24
 
 
 def test_no_import_points_up():
     floor_of = {room: number for number, floor in enumerate(FLOORS) for room in floor}
     assert not [(room, to) for room, to in arrows() if floor_of[to] >= floor_of[room]]
-
-
-def test_there_are_at_most_92_arrows_between_rooms():
-    assert len(arrows()) <= 92
 
 
 def test_nothing_knows_a_program():
@@ -160,18 +155,6 @@ def test_imports_are_found_in_every_form(tmp_path):
     more = "from qa_service.server.front import auth\nfrom qa_service.wire.http.page import page"
     path.write_text(f"{path.read_text()}{more}\nfrom qa_service.server.main import main")
     assert imports(path) == {"net", "wire", "", "server/front", "server"}
-
-
-def test_every_room_says_what_it_is_for():
-    for room in {path.parent for path in PACKAGE.rglob("*.py")}:
-        assert ast.get_docstring(ast.parse((room / "__init__.py").read_text())), room
-
-
-def test_a_rooms_tests_are_in_a_folder_of_its_name():
-    unit = ROOT / "tests" / "unit"
-    folders = {path.parent.relative_to(unit).as_posix() for path in unit.rglob("test_*.py")}
-    rooms = {path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")}
-    assert folders <= rooms | {"training", "repository"}
 
 
 def test_only_the_loop_uses_selectors():
