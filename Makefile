@@ -14,9 +14,9 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # A process of these has a core to itself, so that more threads would be in each other's way.
-COMPUTING := tests/simulation tests/integration/test_architectures.py
+SIMULATION := tests/simulation
 
-.PHONY: help demo run test soak test-fast format coverage bench lint docs model clean
+.PHONY: help demo run test soak long test-fast format coverage bench lint docs model clean
 .DELETE_ON_ERROR:
 
 help:  ## Lists what make can do.
@@ -29,15 +29,18 @@ demo: $(SERVE)  ## Prepares the built-in model, starts the server, asks it, stop
 run: model  ## Serves on port 9999 until Ctrl-C.
 	@exec $(BIN)/python server.py
 
-test: $(TEST)  ## Runs every test but those of long loads.
-	$(PYTEST) $(PARALLEL) -m "not soak" --durations 20
+test: $(TEST)  ## Runs every test but those of `make soak` and `make long`.
+	$(PYTEST) $(PARALLEL) -m "not soak and not long" --durations 20
 
 soak: $(TEST)  ## Runs the tests of long loads one by one, and those that only compute on all cores.
-	$(PYTEST) -m soak $(COMPUTING:%=--ignore %)
-	OMP_NUM_THREADS=1 $(PYTEST) -m soak --numprocesses auto --max-worker-restart 0 $(COMPUTING)
+	$(PYTEST) -m soak --ignore $(SIMULATION)
+	OMP_NUM_THREADS=1 $(PYTEST) -m soak --numprocesses auto --max-worker-restart 0 $(SIMULATION)
+
+long: $(TEST)  ## Runs what fails only with other versions of libraries: before one is changed.
+	OMP_NUM_THREADS=1 $(PYTEST) -m long --numprocesses auto --max-worker-restart 0 tests/integration
 
 test-fast: $(TEST)  ## Runs the tests to run while you write: no faults, no slow ones.
-	$(PYTEST) $(PARALLEL) -m "not soak and not slow" tests/integration tests/unit
+	$(PYTEST) $(PARALLEL) -m "not soak and not long and not slow" tests/integration tests/unit
 
 format: $(TEST)  ## Formats the code, and mends what ruff can mend.
 	$(BIN)/ruff check --fix .

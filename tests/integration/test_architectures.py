@@ -123,7 +123,7 @@ def check_engines(source, model, target):
 @pytest.mark.parametrize(
     "kind",
     [
-        kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.soak)
+        kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.long)
         for kind in ARCHITECTURES
     ],
 )

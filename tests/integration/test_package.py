@@ -164,7 +164,7 @@ def oldest(wheel, tmp_path_factory) -> Path:
     return folder / "bin"
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_the_oldest_versions_of_the_ranges_answer_a_question(oldest, builtin_model):
     given = ["--port", "0", "--num_inference_sessions", "1", "--model", builtin_model]
     command = [oldest / "qa-server", *given, *FIXED_ENGINE]
@@ -179,7 +179,7 @@ def test_the_oldest_versions_of_the_ranges_answer_a_question(oldest, builtin_mod
             server.communicate()
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_the_oldest_versions_of_the_ranges_pass_the_tests_of_what_uses_them(oldest):
     """Clients, the wire, documents, collections and jobs; their embeddings need PyTorch."""
     command = [oldest / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *OLDEST_TESTS]

@@ -89,8 +89,23 @@ def test_indexing_sends_nothing_to_the_network(tmp_path):
 
 
 @pytest.mark.slow
-def test_preparing_sends_nothing_to_the_network(tmp_path):
-    words = ["prepare_model.py", "--precision", "int8", "--output_dir", str(tmp_path / "made")]
+@pytest.mark.parametrize("model", ["small", pytest.param("builtin", marks=pytest.mark.long)])
+def test_preparing_sends_nothing_to_the_network(tmp_path, model):
+    """The libraries are the same for a model of any size; the built-in one brings the encoder."""
+    flags = ["--model", model]
+    if model == "small":
+        from tests.integration.tiny_models import make_tiny_model
+
+        make_tiny_model("roberta", tmp_path / model)
+        flags = ["--model", str(tmp_path / model), "--no-encoder"]
+    words = [
+        "prepare_model.py",
+        *flags,
+        "--precision",
+        "int8",
+        "--output_dir",
+        str(tmp_path / "made"),
+    ]
     run_silently(tmp_path, [sys.executable, *words])
 
 
