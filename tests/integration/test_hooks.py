@@ -21,6 +21,8 @@ class FaultyHooks(OfficeHooks):
     def question(self, question):
         if "crash" in question:
             raise ValueError("a secret of the server")
+        if "stop" in question:
+            raise KeyboardInterrupt("a secret of the server")
         return super().question(question)
 """
 
@@ -64,15 +66,19 @@ def ask_all(server, *questions, model="hooked"):
 
 def test_a_question_on_which_the_hooks_fail_fails_alone(server):
     asked = "How many days of PTO do employees have?"
-    first, error, refused, last = ask_all(server, asked, "Will it crash?", "What salary?", asked)
+    pids = server.worker_pids()
+    questions = (asked, "Will it crash?", "Will it stop?", "What salary?", asked)
+    first, *errors, refused, last = ask_all(server, *questions)
     assert "25" in first
     assert first == last
-    assert error["code"] == "internal_error"
-    assert "secret" not in error["message"]
+    assert [error["code"] for error in errors] == ["internal_error"] * 2
+    assert "secret" not in str(errors)
     assert "salaries" in refused["message"]
     assert refused["code"] == "invalid_request"
-    assert "ValueError: a secret of the server" in server.log
-    assert server.health()["ready"]
+    assert "secret" not in server.log
+    assert "failed on a request: ValueError in" in server.log
+    assert "failed on a request: KeyboardInterrupt in" in server.log
+    assert server.worker_pids() == pids
 
 
 def test_the_other_model_answers_the_same_question_without_hooks(server):
