@@ -7,23 +7,27 @@ asyncio task's cancellation are no `Exception`, and may not end the instance.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
+import importlib.util
 import itertools
 import logging
 import math
 import operator
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Generic, TypeVar
 
 import msgspec
 
 from qa_service.errors import InternalError, InvalidRequestError, QaError, SetupError
 from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.hooks_file import digest
 from qa_service.instance.messages import Answers, ModelFacts
 from qa_service.instance.reader.reader import Outcome
 from qa_service.instance.runs import TaskReader
@@ -92,27 +96,62 @@ class LoadedHooks:
     fingerprint: str
 
 
-def load_hooks(name: str) -> LoadedHooks:
+class _SourceLoader(SourceFileLoader):
+    """Runs a file as it is now, whose bytes are then `source`.
+
+    Compiled code that Python keeps is taken for current by the file's second and size.
+    """
+
+    source = b""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compiles the file."""
+        self.source = self.get_data(self.path)
+        return self.source_to_code(self.source, self.path)
+
+
+def load_hooks(name: str, expected: str = "") -> LoadedHooks:
     """Makes the hooks of `module:Class`.
 
+    Args:
+        expected: The fingerprint; empty for any.
+
     Raises:
-        SetupError: The module cannot be imported, or its class is not one of hooks.
+        SetupError: The module cannot be imported or is not the expected one, or its class is not
+            one of hooks.
     """
     module_name, _, class_name = name.partition(":")
     try:
-        module = importlib.import_module(module_name)
+        module, source = _import(module_name)
         hooks_class = getattr(module, class_name)
         hooks = hooks_class()
         is_hooks = isinstance(hooks, Hooks)
-        path = getattr(module, "__file__", None)
-        source = Path(path).read_bytes() if path else b""
     except BaseException as error:
         raise SetupError(f"hooks {name} cannot be loaded: {_in_words(error)}") from error
     if not is_hooks:
         raise SetupError(
             f"hooks {name}: the class must derive from qa_service.instance.hooks.Hooks"
         )
-    return LoadedHooks(hooks, name, hashlib.sha256(source).hexdigest())
+    fingerprint = digest(source)
+    if expected not in {"", fingerprint}:
+        raise SetupError(
+            f"hooks {name}: {getattr(module, '__file__', None)} has changed since the version was "
+            "loaded; a reload (SIGHUP) takes what is there now"
+        )
+    return LoadedHooks(hooks, name, fingerprint)
+
+
+def _import(name: str) -> tuple[ModuleType, bytes]:
+    """Imports a module; returns it, and the source that it was made of."""
+    spec = importlib.util.find_spec(name)
+    if name in sys.modules or spec is None or type(spec.loader) is not SourceFileLoader:
+        module = importlib.import_module(name)
+        path = getattr(module, "__file__", None)
+        return module, Path(path).read_bytes() if path else b""
+    loader = spec.loader = _SourceLoader(spec.loader.name, spec.loader.path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module, loader.source
 
 
 def _in_words(error: BaseException) -> str:

@@ -202,6 +202,7 @@ class Catalog:
             spec.instances,
             fingerprint=found.fingerprint,
             former_dir=self._former_dir(spec),
+            hooks_fingerprint=spec.hooks_fingerprint,
         )
         return make_factory(self._loop, self._logs, setup)
 
