@@ -275,8 +275,8 @@ class HookedReader(Generic[E, S]):
             logger.error("hooks %s: %s", self._name, message)
             return InternalError(f"the server's hooks failed: {message}")
         except BaseException as error:
-            message = _refusal(error)
-            return self._fault(error) if message is None else InvalidRequestError(message)
+            refusal = _refusal(error)
+            return self._fault(error) if refusal is None else InvalidRequestError(refusal)
 
     def _fault(self, error: BaseException) -> InternalError:
         """Logs where hooks failed; what the exception says may hold the question."""

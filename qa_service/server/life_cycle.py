@@ -201,6 +201,8 @@ class QaServer:
         for signum in (signal.SIGTERM, signal.SIGINT):
             self._loop.on_signal(signum, self.stop)
         self._loop.on_signal(signal.SIGHUP, self.reload)
+        for unused in (signal.SIGUSR1, signal.SIGUSR2):
+            self._loop.on_signal(unused, partial(logger.info, "%s does nothing", unused.name))
         try:
             self._listeners.open()
             self._gateway.start()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 def main() -> int:
     """Runs the server; returns its exit code."""
+    if sys.stderr:
+        faulthandler.register(signal.SIGQUIT)  # even while the loop hangs
     try:
         source = find_config()
         # By the flags alone at first, so that what is wrong in the file has the log's form.

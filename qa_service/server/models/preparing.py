@@ -36,6 +36,8 @@ MAX_LINE_BYTES = 1 << 16
 """Of what the program says; a longer line is logged in parts."""
 
 _PROGRAM = "qa_service.preparation.child_main"
+_COMPLAINT = "qa-prepare-model: "
+"""Begins the line in which the program says why it fails."""
 _ADAPTER_CONFIG = "adapter_config.json"
 
 
@@ -97,7 +99,7 @@ class Preparing:
 
     def __init__(self, loop: EventLoop, source: str, on_end: Callable[[str], None]) -> None:
         self._on_end = on_end
-        self._rest = self._last_line = b""
+        self._rest, self._reason = b"", ""
         try:
             self._process, sock = start_program(_PROGRAM, "--model", source)
         except OSError as error:
@@ -118,16 +120,16 @@ class Preparing:
         *lines, self._rest = (self._rest + data).splitlines(keepends=True)
         if self._rest.endswith(b"\n") or len(self._rest) > MAX_LINE_BYTES:
             lines, self._rest = [*lines, self._rest], b""
-        for line in filter(None, map(bytes.strip, lines)):
-            self._last_line = line
-            logger.info("%s", line.decode(errors="replace"))
+        for line in filter(None, (line.decode(errors="replace").strip() for line in lines)):
+            if line.startswith(_COMPLAINT):  # which the server says itself
+                self._reason = line.removeprefix(_COMPLAINT)
+            else:
+                logger.info("%s", line)
 
     def _on_stream_end(self) -> None:
         code = self._process.wait()  # its end has closed the channel
-        reason = self._last_line.decode(errors="replace").partition(": ")[2]  # after its name
-        if code < 0:
-            reason = f"its program was killed by {signal.Signals(-code).name}"
-        self._end(reason or f"its program ended with {code}" if code else "")
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        self._end(self._reason or f"its program {how}" if code else "")
 
     def _on_timeout(self) -> None:
         self._end(f"it took longer than {TIMEOUT_S:g} s")

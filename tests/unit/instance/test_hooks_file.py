@@ -75,5 +75,5 @@ def test_an_instance_runs_the_code_that_is_expected_and_no_other(folder):
             load_hooks(name, expected)
         patch.delitem(sys.modules, path.stem)
         loaded = load_hooks(name, fingerprint_of_hooks(name))
-        assert loaded.hooks.number == 2
+        assert vars(type(loaded.hooks))["number"] == 2
         patch.delitem(sys.modules, path.stem)

@@ -68,7 +68,7 @@ def test_the_program_that_prepares_runs_and_its_reason_is_the_starts(monkeypatch
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(SetupError, match=r"^the model could not be prepared: there is no dir.*a/b"):
         prepare_first(Path("a/b"), may_prepare=True)
-    assert "there is no directory a/b" in caplog.messages[-1]
+    assert "there is no directory a/b" not in caplog.text, "the server says it"
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ class TestSilentHub:
             preparing = Preparing(loop, "a/b", failures.append)
             silent_hub.accept()
             loop.clock.pass_s(TIMEOUT_S)
-            run_until(loop, lambda: failures)
+            run_until(loop, lambda: bool(failures))
             assert failures == ["the model could not be prepared: it took longer than 3600 s"]
             assert preparing._process.returncode == -signal.SIGKILL
 
@@ -99,7 +99,7 @@ class TestSilentHub:
             preparing = Preparing(loop, "a/b", failures.append)
             silent_hub.accept()
             preparing._process.kill()
-            run_until(loop, lambda: failures)
+            run_until(loop, lambda: bool(failures))
         assert failures == ["the model could not be prepared: its program was killed by SIGKILL"]
 
 
