@@ -133,12 +133,13 @@ class TestAModelIsPrepared:
     def preparing(self, builtin_model):
         pytest.importorskip("transformers", reason="the extra `train` is not installed")
         with socket.create_server(("127.0.0.1", 0)) as hub:
-            env = {"HF_ENDPOINT": f"http://127.0.0.1:{hub.getsockname()[1]}"}
+            endpoint = f"http://127.0.0.1:{hub.getsockname()[1]}"
+            env = {"HF_ENDPOINT": endpoint, "HF_HUB_ETAG_TIMEOUT": f"{10 * GIVE_UP_S:.0f}"}
             flags = (*INSTANT, "--model", "nobody/nothing")
             server = RunningServer(builtin_model, *flags, env=env, is_ready=False)
             try:
-                hub.accept()
-                yield server
+                with hub.accept()[0]:
+                    yield server
             finally:
                 server.close()
 

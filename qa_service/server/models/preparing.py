@@ -112,9 +112,9 @@ class Preparing:
         """Ends the program, and what it has started."""
         self._timer.cancel()
         self._stream.close()
-        with contextlib.suppress(ProcessLookupError):
+        if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+            self._process.wait()
 
     def _on_data(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).splitlines(keepends=True)
@@ -127,6 +127,7 @@ class Preparing:
                 logger.info("%s", line)
 
     def _on_stream_end(self) -> None:
+        self._on_data(b"\n")  # ends a line that it could not finish
         code = self._process.wait()  # its end has closed the channel
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         self._end(self._reason or f"its program {how}" if code else "")

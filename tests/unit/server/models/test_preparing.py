@@ -19,7 +19,7 @@ from qa_service.server.models.preparing import (
     served_folder,
     source_to_prepare,
 )
-from tests.support import FakeTimeLoop, run_until
+from tests.support import DEADLINE_S, FakeTimeLoop, run_until
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +77,7 @@ def silent_hub(monkeypatch):
     pytest.importorskip("transformers", reason="the extra `train` is not installed")
     with socket.create_server(("127.0.0.1", 0)) as hub:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
+        monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", f"{10 * DEADLINE_S:.0f}")
         yield hub
 
 
@@ -87,9 +88,9 @@ class TestSilentHub:
         loop, failures = FakeTimeLoop(), []
         with contextlib.closing(loop):
             preparing = Preparing(loop, "a/b", failures.append)
-            silent_hub.accept()
-            loop.clock.pass_s(TIMEOUT_S)
-            run_until(loop, lambda: bool(failures))
+            with silent_hub.accept()[0]:
+                loop.clock.pass_s(TIMEOUT_S)
+                run_until(loop, lambda: bool(failures))
             assert failures == ["the model could not be prepared: it took longer than 3600 s"]
             assert preparing._process.returncode == -signal.SIGKILL
 
@@ -97,9 +98,9 @@ class TestSilentHub:
         loop, failures = EventLoop(), []
         with contextlib.closing(loop):
             preparing = Preparing(loop, "a/b", failures.append)
-            silent_hub.accept()
-            preparing._process.kill()
-            run_until(loop, lambda: bool(failures))
+            with silent_hub.accept()[0]:
+                preparing._process.kill()
+                run_until(loop, lambda: bool(failures))
         assert failures == ["the model could not be prepared: its program was killed by SIGKILL"]
 
 
