@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.process import GIVE_UP_S
 from qa_service.errors import SetupError
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.models.preparing import (
@@ -19,7 +20,7 @@ from qa_service.server.models.preparing import (
     served_folder,
     source_to_prepare,
 )
-from tests.support import DEADLINE_S, FakeTimeLoop, run_until
+from tests.support import FakeTimeLoop, run_until
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +78,7 @@ def silent_hub(monkeypatch):
     pytest.importorskip("transformers", reason="the extra `train` is not installed")
     with socket.create_server(("127.0.0.1", 0)) as hub:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
-        monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", f"{10 * DEADLINE_S:.0f}")
+        monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", f"{10 * GIVE_UP_S:.0f}")
         yield hub
 
 
