@@ -27,6 +27,9 @@ NO_TELEMETRY = {
 }
 """Of whoever heeds the convention, the Hugging Face hub's client, ONNX Runtime and Ray."""
 
+PACKAGE_PARENT = str(Path(__file__).resolve().parents[1])
+"""Where the programs find this package."""
+
 PR_SET_PDEATHSIG = 1
 
 
@@ -62,8 +65,7 @@ def start_program(
 
 def environment_of_programs() -> dict[str, str]:
     """This process's environment, in which this package is found, and nothing calls home."""
-    package_parent = str(Path(__file__).resolve().parents[1])
-    python_path = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))
+    python_path = os.pathsep.join(filter(None, [PACKAGE_PARENT, os.environ.get("PYTHONPATH")]))
     return {**os.environ, **NO_TELEMETRY, "PYTHONPATH": python_path}
 
 

@@ -5,8 +5,8 @@
     --port 9001 ──┘    (the last of a name wins)
 
 A flag may be written with hyphens or underscores, and its value may come from the environment: the
-variable of `--max_body_bytes` is `QA_MAX_BODY_BYTES`. Standard library only: `client.py` needs no
-more.
+variable of `--max_body_bytes` is `QA_MAX_BODY_BYTES`; one that is empty counts as unset. Standard
+library only: `client.py` needs no more.
 """
 
 from __future__ import annotations
@@ -108,7 +108,23 @@ class Parser(argparse.ArgumentParser):
         for word in self._words:
             if near := self._nearest(word):
                 message = f"unknown flag {word.partition('=')[0]}; did you mean {near}?"
+        if self._logs_json:
+            from qa_service.logs import complain, configure_logging  # noqa: PLC0415 - not client.py's
+
+            configure_logging("info", "json")
+            complain(message)
+            raise SystemExit(2)
         super().error(message)
+
+    @property
+    def _logs_json(self) -> bool:
+        """Whether the program's log is JSON, as far as its faulty flags say."""
+        if "--log_format" not in self._all_flags():
+            return False
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        default = os.environ.get(f"{PREFIX}LOG_FORMAT")
+        parser.add_argument("--log_format", "--log-format", nargs="?", default=default)
+        return bool(parser.parse_known_args(self._words)[0].log_format == "json")
 
     def _from_environment(self) -> Iterator[str]:
         for action in self._actions:
@@ -118,7 +134,7 @@ class Parser(argparse.ArgumentParser):
             variable = PREFIX + action.dest.upper()
             value = os.environ.get(variable)
             is_ours = variable not in _READ_ELSEWHERE
-            if is_ours and value is not None and not value.startswith(_SERVICE_LINK):
+            if is_ours and value and not value.startswith(_SERVICE_LINK):
                 yield from self._flag_of(action, flag, variable, value)
 
     def _flag_of(

@@ -92,6 +92,7 @@ class InvalidRequestError(QaError):
 
     code = "invalid_request"
     status = 400
+    default_message = "the server refuses this request"
 
 
 class UnauthorizedError(QaError):

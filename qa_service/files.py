@@ -35,6 +35,18 @@ def read_text(path: Path) -> str:
     return data.decode(encoding_of(data) or "utf-8")
 
 
+Stamp = tuple[int, int, int] | None
+
+
+def stamp_of(path: Path) -> Stamp:
+    """What changes when a file is written or replaced: inode, size, time; None without a file."""
+    try:
+        its = path.stat()
+    except OSError:
+        return None
+    return its.st_ino, its.st_size, its.st_mtime_ns
+
+
 def read_file(path: Path) -> bytes:
     """Reads a file, and nothing that could make it wait for a writer.
 

@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import sys
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -77,6 +78,8 @@ def configure_logging(level: str, log_format: str) -> None:
     if log_format == "json":
         logging.captureWarnings(True)
         sys.excepthook = _log_traceback
+        threading.excepthook = _log_threads_traceback
+        sys.unraisablehook = _log_unraisable
 
 
 def complain(words: object) -> None:
@@ -92,3 +95,19 @@ def _log_traceback(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
     logging.getLogger("qa_service").critical("the program ends", exc_info=(kind, error, traceback))
+
+
+def _log_threads_traceback(given: threading.ExceptHookArgs) -> None:
+    if given.exc_value is None or isinstance(given.exc_value, SystemExit):
+        return
+    name = given.thread.name if given.thread else "unknown"
+    raised = (given.exc_type, given.exc_value, given.exc_traceback)
+    logging.getLogger("qa_service").error("the thread %s ends", name, exc_info=raised)
+
+
+def _log_unraisable(given: sys.UnraisableHookArgs) -> None:
+    """Logs what is raised where nothing can catch it, as in `__del__`."""
+    words = f"{given.err_msg or 'exception ignored in'}: {given.object!r}"
+    error = given.exc_value or given.exc_type()
+    raised = (given.exc_type, error, given.exc_traceback)
+    logging.getLogger("qa_service").error("%s", words, exc_info=raised)

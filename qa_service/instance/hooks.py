@@ -1,34 +1,46 @@
 """Pre- and postprocessing by a class of the user's: `--hooks module:Class`; see docs/HOOKS.md.
 
 An instance loads the class before its model. A fault in a hook fails the request alone, and offsets
-are always those of the text as it was sent.
+are always those of the text as it was sent. Hooks may raise anything: a Rust library's panic and an
+asyncio task's cancellation are no `Exception`, and may not end the instance.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib
+import importlib.util
+import itertools
 import logging
 import math
 import operator
+import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Generic, TypeVar
 
 import msgspec
 
 from qa_service.errors import InternalError, InvalidRequestError, QaError, SetupError
 from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.hooks_file import digest
 from qa_service.instance.messages import Answers, ModelFacts
 from qa_service.instance.reader.reader import Outcome
 from qa_service.instance.runs import TaskReader
 from qa_service.instance.stages import Stopwatch
 from qa_service.wire.messages import Task
-from qa_service.wire.spans import ScoredSpan, SegmentResult, merge, to_answers
+from qa_service.wire.spans import MAX_PLACES, ScoredSpan, SegmentResult, merge, to_answers
 
 logger = logging.getLogger(__name__)
+
+MAX_QUESTION_CHARS = 1 << 16
+"""Of a question that hooks make longer: far above any model's window, and tokenized at once."""
+MAX_MESSAGE_CHARS = 500
+"""Of what hooks say, in a reply or a log's line: a few sentences, whatever the exception holds."""
 
 E = TypeVar("E")
 S = TypeVar("S")
@@ -84,29 +96,77 @@ class LoadedHooks:
     fingerprint: str
 
 
-def load_hooks(name: str) -> LoadedHooks:
+class _SourceLoader(SourceFileLoader):
+    """Runs a file as it is now, whose bytes are then `source`.
+
+    Compiled code that Python keeps is taken for current by the file's second and size.
+    """
+
+    source = b""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compiles the file."""
+        self.source = self.get_data(self.path)
+        return self.source_to_code(self.source, self.path)
+
+
+def load_hooks(name: str, expected: str = "") -> LoadedHooks:
     """Makes the hooks of `module:Class`.
 
+    Args:
+        expected: The fingerprint; empty for any.
+
     Raises:
-        SetupError: The module cannot be imported, or its class is not one of hooks.
+        SetupError: The module cannot be imported or is not the expected one, or its class is not
+            one of hooks.
     """
     module_name, _, class_name = name.partition(":")
     try:
-        module = importlib.import_module(module_name)
+        module, source = _import(module_name)
         hooks_class = getattr(module, class_name)
         hooks = hooks_class()
-        path = getattr(module, "__file__", None)
-        source = Path(path).read_bytes() if path else b""
-    except (Exception, SystemExit) as error:
-        reason = " ".join(str(error).split()) or "no message"
-        raise SetupError(
-            f"hooks {name} cannot be loaded: {type(error).__name__}: {reason}"
-        ) from error
-    if not isinstance(hooks, Hooks):
+        is_hooks = isinstance(hooks, Hooks)
+    except BaseException as error:
+        raise SetupError(f"hooks {name} cannot be loaded: {_in_words(error)}") from error
+    if not is_hooks:
         raise SetupError(
             f"hooks {name}: the class must derive from qa_service.instance.hooks.Hooks"
         )
-    return LoadedHooks(hooks, name, hashlib.sha256(source).hexdigest())
+    fingerprint = digest(source)
+    if expected not in {"", fingerprint}:
+        raise SetupError(
+            f"hooks {name}: {getattr(module, '__file__', None)} has changed since the version was "
+            "loaded; a reload (SIGHUP) takes what is there now"
+        )
+    return LoadedHooks(hooks, name, fingerprint)
+
+
+def _import(name: str) -> tuple[ModuleType, bytes]:
+    """Imports a module; returns it, and the source that it was made of."""
+    spec = importlib.util.find_spec(name)
+    if name in sys.modules or spec is None or type(spec.loader) is not SourceFileLoader:
+        module = importlib.import_module(name)
+        path = getattr(module, "__file__", None)
+        return module, Path(path).read_bytes() if path else b""
+    loader = spec.loader = _SourceLoader(spec.loader.name, spec.loader.path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module, loader.source
+
+
+def _in_words(error: BaseException) -> str:
+    """An exception's class and message, in one line."""
+    try:
+        message = " ".join(str(error).split())
+    except BaseException:  # its __str__ is the user's code too
+        message = ""
+    return f"{type(error).__name__}: {_bounded(message) or 'no message'}"
+
+
+def _bounded(words: str) -> str:
+    """Words that can be sent: not too many, and without surrogates."""
+    cut = words if len(words) <= MAX_MESSAGE_CHARS else f"{words[:MAX_MESSAGE_CHARS]}…"
+    return cut.encode(errors="replace").decode()
 
 
 class _BadResultError(Exception):
@@ -181,13 +241,15 @@ class HookedReader(Generic[E, S]):
         return Answers(to_answers(task.text, kept, self.model.reading.null_log_score, task.top_k))
 
     def _before(self, task: Task) -> Task:
-        question = self._hooks.question(task.question)
-        if not isinstance(question, str) or not question.strip():
+        question = _as_text(self._hooks.question(task.question), "question()")
+        if not question.strip():
             raise _BadResultError("question() returned no question")
-        text = self._hooks.passage(task.text)
-        if not isinstance(text, str) or len(text) != len(task.text):
-            length = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
-            raise _BadResultError(f"passage() returned {length} for {len(task.text)} characters")
+        if len(question) > max(MAX_QUESTION_CHARS, len(task.question)):
+            raise _BadResultError(f"question() returned {len(question)} characters")
+        text = _as_text(self._hooks.passage(task.text), "passage()")
+        if len(text) != len(task.text):
+            lengths = f"{len(text)} characters for {len(task.text)} characters"
+            raise _BadResultError(f"passage() returned {lengths}")
         return Task(question, text, task.top_k, task.core or (0, len(text)))
 
     def _after(self, task: Task, found: SegmentResult) -> SegmentResult:
@@ -200,7 +262,7 @@ class HookedReader(Generic[E, S]):
         }
         kept = [
             given.get(answer) or _as_span(answer, task, found.log_total)
-            for answer in self._hooks.answers(list(given))
+            for answer in itertools.islice(self._hooks.answers(list(given)), MAX_PLACES)
         ]
         return merge([(0, SegmentResult(kept, found.log_total, found.tokens))])
 
@@ -208,14 +270,44 @@ class HookedReader(Generic[E, S]):
         """Calls hooks; returns the error of the request if they fail."""
         try:
             return step()
-        except InvalidRequestError as error:
-            return InvalidRequestError(error.message)
         except _BadResultError as error:
-            logger.error("hooks %s: %s", self._name, error)
-            return InternalError(f"the server's hooks failed: {error}")
-        except (Exception, SystemExit):
-            logger.exception("hooks %s failed on a request", self._name)
-            return InternalError("the server's hooks failed on this request")
+            message = _bounded(str(error))
+            logger.error("hooks %s: %s", self._name, message)
+            return InternalError(f"the server's hooks failed: {message}")
+        except BaseException as error:
+            refusal = _refusal(error)
+            return self._fault(error) if refusal is None else InvalidRequestError(refusal)
+
+    def _fault(self, error: BaseException) -> InternalError:
+        """Logs where hooks failed; what the exception says may hold the question."""
+        [place] = traceback.extract_tb(error.__traceback__, limit=-1)
+        kind, where = type(error).__name__, f"{place.filename}:{place.lineno}"
+        logger.error("hooks %s failed on a request: %s in %s", self._name, kind, where)
+        logger.debug("hooks %s failed on a request", self._name, exc_info=error)
+        return InternalError("the server's hooks failed on this request")
+
+
+def _refusal(error: BaseException) -> str | None:
+    """What the client is sent if hooks refused its request; None if they failed."""
+    if not isinstance(error, InvalidRequestError):
+        return None
+    try:
+        message: object = error.message
+        return _bounded(str.__str__(message)) if isinstance(message, str) else None
+    except BaseException:  # a subclass's attribute is the user's code too
+        return None
+
+
+def _as_text(value: object, method: str) -> str:
+    """What a method returned, as a plain string: a subclass of `str` may have any length."""
+    if not isinstance(value, str):
+        raise _BadResultError(f"{method} returned {type(value).__name__}, no text")
+    text = str.__str__(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _BadResultError(f"{method} returned a text with a lone surrogate") from None
+    return text
 
 
 def _share(span: ScoredSpan, found: SegmentResult) -> float:

@@ -28,6 +28,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True, array_like=True):
     Attributes:
         fingerprint: The manifest's; empty for any.
         former_dir: The folder of the version that this one replaces; empty for none.
+        hooks_fingerprint: Of the hooks' module; empty for any.
     """
 
     model_dir: str
@@ -35,6 +36,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True, array_like=True):
     device: DeviceAssignment = DeviceAssignment()
     fingerprint: str = ""
     former_dir: str = ""
+    hooks_fingerprint: str = ""
 
 
 class Batch(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -69,7 +69,7 @@ def serve(channel: WorkerChannel) -> None:
         return
     hooks_name = setup.options.hooks
     try:
-        hooks = load_hooks(hooks_name) if hooks_name else None
+        hooks = load_hooks(hooks_name, setup.hooks_fingerprint) if hooks_name else None
         loaded = load_reader(setup)
     except (SetupError, EngineFaultError) as error:
         channel.send(_failed(error))

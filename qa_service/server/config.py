@@ -21,7 +21,7 @@ from msgspec import NODEFAULT, Meta, Struct, structs
 
 from qa_service.command_line import Parser
 from qa_service.errors import SetupError
-from qa_service.files import read_text
+from qa_service.files import Stamp, read_text, stamp_of
 from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions, hide_password
 from qa_service.net.options import ListenOptions, TlsOptions
@@ -147,6 +147,14 @@ class ConfigSource:
             SetupError: The file cannot be read, or something in it is wrong.
         """
         return with_values(_read_file(self.file, self.given), self.given)
+
+    def stamp(self) -> Stamp:
+        """What changes when the file does."""
+        return stamp_of(self.file) if self.file else None
+
+    def has_table(self, name: str) -> bool:
+        """Whether the file, which could be read, has a table, be it an empty one."""
+        return self.file is not None and name in tomllib.loads(read_text(self.file))
 
 
 def find_config(arguments: Sequence[str] | None = None) -> ConfigSource:

@@ -5,17 +5,23 @@ file, flags, folders ──read──▶ a plan ──apply──▶ models and 
 └─an unmeasured engine─▶ measured in a separate process, then applied
 
 While the server serves, a thread reads, since a mount may hang. A look that hangs is waited for,
-but a SIGHUP begins another.
+but a SIGHUP begins another. A poll reads a file that has been still since the poll before: an
+editor may be writing it.
+
+At the start, what `--model` names may have to be prepared first, by a child (`Preparing`).
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from msgspec import structs
 
 from qa_service.errors import SetupError, error_context
+from qa_service.files import Stamp, stamp_of
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.options import InstanceOptions
 from qa_service.net.event_loop import EventLoop
@@ -25,13 +31,27 @@ from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.engine_choices import EngineChoices
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.options import ModelOptions
-from qa_service.server.models.plan import Plan, make_plan
-from qa_service.server.models.preparing import served_folder
+from qa_service.server.models.plan import ModelPlan, Plan, make_plan
+from qa_service.server.models.preparing import Preparing, served_folder, source_to_prepare
 from qa_service.server.services.options import check_name
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.router import Router
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a look has found.
+
+    Attributes:
+        credentials: The stamps of the files of certificates and tokens.
+    """
+
+    config: ServerConfig
+    plan: Plan
+    generation: int
+    credentials: Sequence[Stamp]
 
 
 class Deployment:
@@ -43,6 +63,7 @@ class Deployment:
 
     Attributes:
         fault: Why the configuration or a folder could not be read again; empty if it could.
+        failure: Why the server cannot start; empty if that is not known.
     """
 
     def __init__(
@@ -66,9 +87,16 @@ class Deployment:
         self._is_serving = False
         self._generation = 0
         self._only_name = ""
-        self.fault = ""
+        self.fault = self.failure = ""
         self._waiting: list[str] = []
-        self._looks: Readings[tuple[ServerConfig, Plan]] = Readings(
+        self._preparing: Preparing | None = None
+        self._names_models = bool(config.models)
+        tls, tokens = config.tls, config.auth.auth_token_file
+        files = (tls.tls_cert, tls.tls_key, tls.tls_client_ca, tokens)
+        self._credential_files = [path for path in files if path]
+        self._credentials = self._stamp_credentials()
+        self._stamp = source.stamp()
+        self._looks: Readings[_Look | None] = Readings(
             loop,
             self._note_fault,
             too_many=f"{MAX_READINGS} looks at the configuration and the models hang",
@@ -82,16 +110,51 @@ class Deployment:
         Raises:
             SetupError: The configuration cannot be served.
         """
+        its = self._config.repository
+        if self._config.models or not (
+            source := source_to_prepare(its.model, may_prepare=its.prepare)
+        ):
+            self._begin()
+            return
+        name = its.model.name  # until its manifest says it
+        self._catalog.apply(Plan({name: ModelPlan(name)}, {}))
+        self._preparing = Preparing(self._loop, source, self._on_prepared)
+
+    def _on_prepared(self, failure: str) -> None:
+        self._preparing = None
+        try:
+            if failure:
+                raise SetupError(failure)
+            self._begin()
+        except SetupError as error:
+            self.failure = str(error)
+        self._loop.mark()
+
+    def _begin(self) -> None:
         plan = self._plan(self._config, self._generation)
         self._use_collections(self._config)
         self._apply(plan)
         self._poll_later()
 
+    @property
+    def has_started(self) -> bool:
+        """Whether nothing has to be prepared any more."""
+        return self._preparing is None
+
+    def close(self) -> None:
+        """Ends what is being prepared."""
+        if self._preparing:
+            self._preparing.close()
+
     def follow(self) -> None:
-        """Loads what has been measured; measures what is left when nothing is being loaded."""
+        """Loads what has been measured, and moves routes to what has been loaded.
+
+        Measures what is left when nothing is being loaded.
+        """
         plan = self._catalog.plan.with_engines(self._choose)
         if plan != self._catalog.plan:
             self._apply(plan)
+        self._router.use(self._catalog.routes)
         if not self._catalog.is_loading:
             self._engines.measure_next()
 
@@ -102,37 +165,57 @@ class Deployment:
     def reload(self) -> None:
         """Reads the configuration again and applies what has changed.
 
-        A model that no file names is loaded again. What could not be loaded is tried again at once.
+        A model that no file names is loaded again, unless certificates or tokens have changed: the
+        reload is for those. What could not be loaded is tried again at once.
         """
-        self._generation += 1
-        self._start_look(tries_again=True)
+        self._start_look(is_asked=True)
 
     # Looks.
 
-    def _start_look(self, *, tries_again: bool = False) -> None:
-        """Looks again; what could not be loaded is tried again afterwards, if it `tries_again`."""
-        read = partial(self._read, self._generation)
-        self._looks.start(read, partial(self._on_read, tries_again=tries_again))
+    def _start_look(self, *, is_asked: bool = False) -> None:
+        """Looks again; if somebody has asked for it, at once, and more is tried again."""
+        self._looks.start(
+            partial(self._read, is_asked=is_asked), partial(self._on_read, is_asked=is_asked)
+        )
 
-    def _read(self, generation: int) -> tuple[ServerConfig, Plan]:
-        """In a thread. Nothing else chooses engines while the server serves."""
+    def _read(self, *, is_asked: bool) -> _Look | None:
+        """In a thread. Nothing else chooses engines while the server serves.
+
+        Returns:
+            None if the file is not still.
+        """
+        before, self._stamp = self._stamp, self._source.stamp()
+        if self._stamp != before and not is_asked:
+            return None
         config = self._source.read()
-        return config, self._plan(config, generation)
+        if self._names_models and not (config.models or self._source.has_table("models")):
+            what = "names no model any more; an empty table [models] ends all"
+            raise SetupError(f"{self._source.file} {what}")
+        credentials = self._stamp_credentials()
+        is_again = is_asked and credentials == self._credentials
+        generation = self._generation + is_again
+        return _Look(config, self._plan(config, generation), generation, credentials)
 
-    def _on_read(self, found: tuple[ServerConfig, Plan] | Exception, *, tries_again: bool) -> None:
+    def _stamp_credentials(self) -> Sequence[Stamp]:
+        return [stamp_of(path) for path in self._credential_files]
+
+    def _on_read(self, found: _Look | Exception | None, *, is_asked: bool) -> None:
+        if found is None:
+            return
         try:
             if isinstance(found, Exception):
                 raise found
-            config, plan = found
-            self._use_collections(config)
-            if plan != self._catalog.plan:
-                self._apply(plan)
+            self._use_collections(found.config)
+            if found.plan != self._catalog.plan:
+                self._apply(found.plan)
         except (SetupError, OSError) as error:
             self._note_fault(str(error))
             return
         self.fault = ""
-        self._log_restart_needed(config)
-        if tries_again:
+        self._generation, self._credentials = found.generation, found.credentials
+        self._names_models = self._names_models or bool(found.config.models)
+        self._log_restart_needed(found.config)
+        if is_asked:
             for model in self._catalog.by_name.values():
                 model.try_again()
 
@@ -146,10 +229,10 @@ class Deployment:
 
     def _apply(self, plan: Plan) -> None:
         self._catalog.apply(plan)
-        self._router.use(plan.routes)
+        self._router.use(self._catalog.routes)
 
     def _plan(self, config: ServerConfig, generation: int) -> Plan:
-        if not config.models:
+        if not config.models and not self._names_models:
             return self._plan_only_model(config, generation)
         with error_context(str(self._source.file)):
             for name in config.models:

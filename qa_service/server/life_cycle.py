@@ -167,7 +167,7 @@ class QaServer:
             self._counts,
             collections=self._retrieval.collections,
             gpus=lambda: self._gpu_meter.readings,
-            reload_fault=lambda: self._deployment.fault,
+            reload_fault=lambda: self._deployment.fault or self._credentials.fault,
             ready_timeout_ms=self.config.health.ready_timeout_ms,
             max_queue_delay_us=self.config.queue.max_queue_delay_us,
         )
@@ -201,6 +201,8 @@ class QaServer:
         for signum in (signal.SIGTERM, signal.SIGINT):
             self._loop.on_signal(signum, self.stop)
         self._loop.on_signal(signal.SIGHUP, self.reload)
+        for unused in (signal.SIGUSR1, signal.SIGUSR2):
+            self._loop.on_signal(unused, partial(logger.info, "%s does nothing", unused.name))
         try:
             self._listeners.open()
             self._gateway.start()
@@ -210,6 +212,7 @@ class QaServer:
             self._on_listening(self)
             self._loop.run()
         finally:
+            self._deployment.close()
             self.engines.close()
             self.catalog.close()
             self.catalog.kill()
@@ -282,12 +285,13 @@ class QaServer:
 
         It ends if a model has failed, or a collection because of how the server is set up.
         """
-        failures = (self._gateway.failure, self.catalog.startup_failure())
+        failures = (self._deployment.failure, self._gateway.failure, self.catalog.startup_failure())
+        parts = (self._deployment, self.catalog, self._gateway, self._retrieval)
         if message := next(filter(None, (*failures, self._retrieval.collections.failure)), None):
             self._failure = SetupError(message)
             self._fail_all(UnavailableError())
             self._end_gently() if self._connections else self._end_now()
-        elif all(part.has_started for part in (self.catalog, self._gateway, self._retrieval)):
+        elif all(part.has_started for part in parts):
             self._phase = _Phase.SERVING
             self._deployment.end_start()
             self._on_ready(self)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from qa_service.command_line import INTERRUPTED
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 def main() -> int:
     """Runs the server; returns its exit code."""
+    if sys.stderr:
+        faulthandler.register(signal.SIGQUIT)  # even while the loop hangs
     try:
         source = find_config()
         # By the flags alone at first, so that what is wrong in the file has the log's form.
@@ -38,10 +41,10 @@ def main() -> int:
         configure_logging(config.logs.log_level, config.logs.log_format)
         if config.server.check:
             return check(config)
-        if not config.models:
-            may_prepare, say = config.repository.prepare, partial(_say, config)
-            prepare_first(config.repository.model, may_prepare=may_prepare, say=say)
         if config.server.print_engines:
+            if not config.models:
+                its = config.repository
+                prepare_first(its.model, may_prepare=its.prepare)
             for text in measured_engines(config):
                 _say(config, text)
             return 0

@@ -103,7 +103,7 @@ class Status:
     def models(self, phase: str) -> list[ModelReport]:
         """The routes, then every version of every model."""
         versions = self.versions(phase)
-        routes = self._catalog.plan.routes.items()
+        routes = self._catalog.routes.items()
         return [*(self._route(name, route, versions) for name, route in routes), *versions]
 
     def _route(

@@ -118,10 +118,14 @@ class TestReload:
             secured(server, first.client_context()) as old,
         ):
             assert is_let_in(old)
+            pids = server.worker_pids()
 
             tokens.write_text("two words more")
             server.signal(signal.SIGHUP)
             server.wait_for_log("certificates and tokens are unchanged")
+            old.sendall(frame({"type": "health"}))
+            fault = receive(old)["health"]["reload_fault"]
+            assert fault.startswith("certificates and tokens are unchanged: ")
             with secured(server, first.client_context()) as sock:
                 assert is_let_in(sock)
 
@@ -136,6 +140,7 @@ class TestReload:
             with secured(server, second.client_context()) as sock:
                 assert is_let_in(sock, EXPIRED)
             assert is_served(old), "who is in stays in"
+            assert server.worker_pids() == pids
             assert TOKEN not in server.log
             assert EXPIRED not in server.log
 

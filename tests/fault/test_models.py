@@ -254,6 +254,111 @@ def test_twenty_swaps_under_fifty_clients_fail_no_request(file, transition):
     assert_all_right(Report.of(samples))
 
 
+class TestAnotherFile:
+    """The file replaces a model or a route by one that is not loaded yet."""
+
+    @pytest.fixture
+    def loading(self, tmp_path):
+        """A server of the model `m`, and a function that applies a file whose model must load."""
+        file = ModelFile(tmp_path)
+        file.write("versions = [1]")
+        permits = Permits(tmp_path, 1)
+        with closing(RunningServer(file.model, *file.flags(), env=permits.env)) as server:
+
+            def apply(text):
+                file.path.write_text(text.replace("PATH", f'path = "{file.model}"'))
+                server.signal(signal.SIGHUP)
+                wait_until(lambda: "LOADING" in states(server).values())
+
+            yield server, apply, permits
+
+    def ask_until(self, server, named, model):
+        """Asks until the model answers; returns who answered."""
+        seen = []
+        while not seen or seen[-1] != model:
+            reply = server.ask(**ASK, **named)
+            seen.append(reply.get("model", reply.get("error")))
+        return seen
+
+    def test_a_model_that_is_renamed_serves_until_the_new_one_does(self, loading):
+        server, apply, permits = loading
+        apply("[models.n]\nPATH\nversions = [2]")
+        for named in ({}, {"model": "m"}, {"model": "m", "version": 1}):
+            assert server.ask(**ASK, **named)["model"] == "m"
+        assert server.ask(**ASK, model="n")["error"]["code"] == "unavailable"
+        assert server.health()["ready"]
+        permits.give()
+        assert set(self.ask_until(server, {}, "n")) <= {"m", "n"}
+        wait_until(lambda: states(server) == {"n/2": "READY"})
+        assert server.ask(**ASK, model="m")["error"]["message"] == "there is no model m; there is n"
+
+    def test_a_new_default_route_applies_when_its_model_is_ready(self, loading):
+        server, apply, permits = loading
+        models = "[models.m]\nPATH\nversions = [1]\n[models.n]\nPATH\nversions = [2]\n"
+        apply(f"{models}[routes.default]\ncascade = ['n']\n[routes.other]\ncascade = ['n']")
+        assert server.ask(**ASK)["model"] == "m"
+        assert server.ask(**ASK, model="other")["error"]["code"] == "unavailable"
+        assert server.health()["ready"]
+        permits.give()
+        assert set(self.ask_until(server, {}, "n")) <= {"m", "n"}
+        assert server.ask(**ASK, model="other")["model"] == "n"
+
+    def test_a_changed_route_applies_when_its_model_is_ready_and_an_old_one_until_then(
+        self, loading
+    ):
+        server, apply, permits = loading
+        permits.give()
+        models = "[models.m]\nPATH\nversions = [1]\n[models.n]\nPATH\nversions = [2]\n"
+        apply(f"{models}[routes.r]\ncascade = ['m']\n[routes.old]\ncascade = ['m']")
+        wait_until(lambda: set(states(server).values()) == {"READY"})
+        models = "[models.n]\nPATH\nversions = [2]\n[models.o]\nPATH\nversions = [2]\n"
+        apply(f"{models}[routes.r]\ncascade = ['o']")
+        for route in ("r", "old"):
+            assert server.ask(**ASK, model=route)["model"] == "m"
+        permits.give()
+        assert set(self.ask_until(server, {"model": "r"}, "o")) <= {"m", "o"}
+        wait_until(lambda: set(states(server)) == {"n/2", "o/2"})
+        assert server.ask(**ASK, model="old")["error"]["code"] == "unknown_model"
+
+    def test_a_model_whose_successor_cannot_be_loaded_serves_on(self, tmp_path):
+        file = ModelFile(tmp_path)
+        file.write("versions = [1]")
+        with serving(file) as server:
+            (file.model / "2" / "tokenizer.json").write_text("{")
+            text = file.path.read_text().replace("models.m", "models.n").replace("[1]", "[2]")
+            file.path.write_text(text)
+            server.signal(signal.SIGHUP)
+            server.wait_for_log("tokenizer.json is not what its manifest says")
+            assert server.ask(**ASK)["model"] == "m"
+            assert server.health()["ready"]
+            assert list(server.health()["failures"]) == ["n/2"]
+            file.path.write_text(text.replace("[2]", "[1]"))
+            server.signal(signal.SIGHUP)
+            wait_until(lambda: states(server) == {"n/1": "READY"})
+
+
+class TestUnfinishedFile:
+    """The file is emptied or half written, as by an editor or a full disk."""
+
+    def test_a_file_without_its_models_is_a_fault_unless_it_says_so(self, file):
+        text = file.write("versions = [1]").read_text()
+        with serving(file, "--poll_interval_s", "1") as server:
+            pids = server.worker_pids()
+            for content in ("", "[queue]\n"):
+                file.path.write_text(content)
+                wait_until(lambda: server.health()["reload_fault"])
+                assert "names no model any more" in server.health()["reload_fault"]
+                assert server.ask(**ASK)["version"] == 1
+                file.path.write_text(text)
+                wait_until(lambda: server.health()["reload_fault"] is None)
+            assert server.worker_pids() == pids
+            file.path.write_text("[models]\n")
+            wait_until(lambda: states(server) == {})
+            assert server.ask(**ASK)["error"]["code"] == "unknown_model"
+            file.path.write_text(text)
+            wait_until(lambda: states(server) == {"m/1": "READY"})
+
+
 # Shares.
 
 

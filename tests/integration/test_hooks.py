@@ -1,5 +1,7 @@
 """A server with hooks: the example, and a class of the test's that fails on a question."""
 
+import os
+import signal
 from contextlib import contextmanager
 
 import pytest
@@ -21,6 +23,8 @@ class FaultyHooks(OfficeHooks):
     def question(self, question):
         if "crash" in question:
             raise ValueError("a secret of the server")
+        if "stop" in question:
+            raise KeyboardInterrupt("a secret of the server")
         return super().question(question)
 """
 
@@ -64,15 +68,19 @@ def ask_all(server, *questions, model="hooked"):
 
 def test_a_question_on_which_the_hooks_fail_fails_alone(server):
     asked = "How many days of PTO do employees have?"
-    first, error, refused, last = ask_all(server, asked, "Will it crash?", "What salary?", asked)
+    pids = server.worker_pids()
+    questions = (asked, "Will it crash?", "Will it stop?", "What salary?", asked)
+    first, *errors, refused, last = ask_all(server, *questions)
     assert "25" in first
     assert first == last
-    assert error["code"] == "internal_error"
-    assert "secret" not in error["message"]
+    assert [error["code"] for error in errors] == ["internal_error"] * 2
+    assert "secret" not in str(errors)
     assert "salaries" in refused["message"]
     assert refused["code"] == "invalid_request"
-    assert "ValueError: a secret of the server" in server.log
-    assert server.health()["ready"]
+    assert "secret" not in server.log
+    assert "failed on a request: ValueError in" in server.log
+    assert "failed on a request: KeyboardInterrupt in" in server.log
+    assert server.worker_pids() == pids
 
 
 def test_the_other_model_answers_the_same_question_without_hooks(server):
@@ -110,3 +118,56 @@ def test_the_example_is_loaded_from_the_folder_where_the_server_starts(builtin_m
     with hooked_server(builtin_model, "--hooks", "examples.office_hooks:OfficeHooks") as server:
         reply = server.ask(question="How many days of PTO do employees have?", text=TEXT)
         assert "25" in reply["answer"]
+
+
+class TestChangedFile:
+    """A hook's file changes, and an instance dies."""
+
+    CODE = """
+from dataclasses import replace
+from qa_service.instance.hooks import Hooks
+
+class Cut(Hooks):
+    def answers(self, answers):
+        return [replace(answer, end=answer.start + {length}) for answer in answers]
+"""
+    QUESTIONS = tuple(f"What is number {number}?" for number in range(40))
+
+    @pytest.fixture
+    def write(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+
+        def write(length):
+            (tmp_path / "cut_hooks.py").write_text(self.CODE.format(length=length))
+
+        write(1)
+        return write
+
+    def answers(self, server):
+        return {server.ask(question=question, text=TEXT)["answer"] for question in self.QUESTIONS}
+
+    @pytest.mark.parametrize("is_in_file", [False, True])
+    def test_old_and_new_code_never_answer_together_nor_does_the_cache(
+        self, builtin_model, tmp_path, write, is_in_file
+    ):
+        flags = ["--inference_engine_type", "instant", "--num_inference_sessions", "2"]
+        flags += ["--cache_bytes", "1000000", "--hooks", "cut_hooks:Cut"]
+        if is_in_file:
+            file = tmp_path / "server.toml"
+            file.write_text(f'[models.m]\npath = "{builtin_model}"\n')
+            flags += ["--config", str(file)]
+        with hooked_server(builtin_model, *flags) as server:
+            write(2)  # as long as the old one, and perhaps in the same second
+            os.kill(server.worker_pids()[0], signal.SIGKILL)
+            server.wait_for_log("cut_hooks.py has changed since")
+            assert self.answers(server) == {TEXT[:1]}
+            server.signal(signal.SIGHUP)
+            server.wait_for_log("the reloaded model serves")
+            assert self.answers(server) == {TEXT[:2]}
+
+    def test_a_poll_notices_it(self, builtin_model, write):
+        flags = ("--inference_engine_type", "instant", "--hooks", "cut_hooks:Cut")
+        with hooked_server(builtin_model, *flags, "--poll_interval_s", "1") as server:
+            write(2)
+            server.wait_for_log("the reloaded model serves")
+            assert server.ask(question="who?", text=TEXT)["answer"] == TEXT[:2]

@@ -33,6 +33,8 @@ def messages(output: str) -> list[str]:
         (["--model", "nowhere", "--no-prepare"], "nowhere is not prepared, and --no-prepare is"),
         (["--model", "a/b"], "the model could not be prepared: there is no directory a/b"),
         (["--config", "nowhere.toml"], "cannot read --config nowhere.toml"),
+        (["--no_such_flag"], "unrecognized arguments: --no_such_flag"),
+        (["--port", "none"], "argument --port: "),
     ],
 )
 def test_a_server_that_cannot_start_says_so_in_json(tmp_path, flags, reason):
@@ -41,6 +43,7 @@ def test_a_server_that_cannot_start_says_so_in_json(tmp_path, flags, reason):
     ended = run_python(*words, cwd=tmp_path, env=env)
     assert ended.returncode == 2
     assert messages(ended.stderr)[-1].startswith(reason)
+    assert ended.stderr.count(reason) == 1
     messages(ended.stdout)
 
 
@@ -80,3 +83,28 @@ def test_a_crash_and_a_warning_are_json():
     assert "UserWarning: odd" in said[0]
     assert said[1:] == ["the program ends"]
     assert "ZeroDivisionError" in json.loads(ended.stderr.splitlines()[1])["traceback"]
+
+
+def test_what_threads_raise_and_what_nothing_can_catch_is_json():
+    code = (
+        "import threading; from qa_service.logs import configure_logging as set\n"
+        "set('info', 'json')\n"
+        "thread = threading.Thread(target=lambda: 1 / 0, name='its thread')\n"
+        "thread.start(); thread.join()\n"
+        "quiet = threading.Thread(target=exit); quiet.start(); quiet.join()\n"
+        "class Odd:\n  def __del__(self): 1 / 0\n"
+        "Odd()"
+    )
+    ended = run_python("-c", code)
+    thread, ignored = messages(ended.stderr)
+    assert thread == "the thread its thread ends"
+    assert ignored.startswith("exception ignored in: <function Odd.__del__")
+    for line in ended.stderr.splitlines():
+        assert "ZeroDivisionError" in json.loads(line)["traceback"]
+
+
+@pytest.mark.parametrize("flag", [("--log-format=json",), ("--log_format", "json")])
+def test_a_usage_error_of_a_program_is_json_where_its_log_is(flag):
+    ended = run_python("jobs.py", "gateway", *flag, "--no_such_flag")
+    assert ended.returncode == 2
+    messages(ended.stderr)

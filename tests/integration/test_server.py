@@ -12,7 +12,7 @@ from harness.frames import frame, receive
 from harness.golden import GOLDEN, body_of
 from harness.models import copy_model
 from harness.process import held_still
-from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
+from harness.questions import ANSWER, ASK, FIRST_WORD, QUESTIONS, TEXT
 from harness.server import FIXED_ENGINE, INSTANT, ONE_BY_ONE, running_server
 from qa_service.client import Answer, QaClient
 from qa_service.instance.batch_cost import load_costs
@@ -321,6 +321,16 @@ class TestStartAndStop:
                 running.signal(signal.SIGTERM)
                 assert running.wait() == 0
             assert receive(sock) is None
+
+    def test_signals_for_diagnosis_end_nothing(self, builtin_model):
+        with running_server(builtin_model, *INSTANT) as running:
+            for unused in (signal.SIGUSR1, signal.SIGUSR2):
+                running.signal(unused)
+                running.wait_for_log(f"{unused.name} does nothing")
+            running.signal(signal.SIGQUIT)
+            running.wait_for_log("most recent call first")
+            assert "event_loop.py" in running.log
+            assert running.ask(**ASK)["answer"] == FIRST_WORD
 
     def test_no_worker_outlives_a_killed_server(self, builtin_model):
         with running_server(builtin_model, *INSTANT, "--num_inference_sessions", "2") as running:

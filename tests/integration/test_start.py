@@ -126,6 +126,46 @@ class TestAnotherModelIsMeasured:
         assert starting.wait() == 0, starting.log
 
 
+class TestAModelIsPrepared:
+    """The model is on a hub that accepts connections and says nothing."""
+
+    @pytest.fixture
+    def preparing(self, builtin_model):
+        pytest.importorskip("transformers", reason="the extra `train` is not installed")
+        with socket.create_server(("127.0.0.1", 0)) as hub:
+            endpoint = f"http://127.0.0.1:{hub.getsockname()[1]}"
+            env = {"HF_ENDPOINT": endpoint, "HF_HUB_ETAG_TIMEOUT": f"{10 * GIVE_UP_S:.0f}"}
+            flags = (*INSTANT, "--model", "nobody/nothing")
+            server = RunningServer(builtin_model, *flags, env=env, is_ready=False)
+            try:
+                with hub.accept()[0]:
+                    yield server
+            finally:
+                server.close()
+
+    def test_the_server_is_live_and_not_ready_meanwhile(self, preparing):
+        assert get(preparing.port, "/v2/health/live").status == 200
+        assert get(preparing.port, "/v2/health/ready").status == 503
+        for named in ({}, {"model": "nothing"}):
+            error = preparing.ask(**ASK, **named)["error"]
+            assert (error["code"], error["retry_after_ms"]) == ("unavailable", 1000)
+        assert preparing.health()["phase"] == "starting"
+        assert "nobody/nothing is not prepared yet: preparing it in" in preparing.log
+        for pid in preparing.worker_pids():
+            os.kill(pid, signal.SIGKILL)
+        assert preparing.wait() == 2
+        assert "could not be prepared: its program was killed by SIGKILL" in preparing.log
+
+    @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 0), (signal.SIGKILL, -9)])
+    def test_a_signal_leaves_nothing_running(self, preparing, signum, code):
+        pids = preparing.worker_pids()
+        assert pids
+        preparing.signal(signum)
+        assert preparing.wait() == code
+        for pid in pids:
+            subprocess.run(["tail", f"--pid={pid}", "-f", "/dev/null"], check=True)
+
+
 def trials(server) -> list[int]:
     """The processes that measure engines."""
     pids = server.worker_pids()

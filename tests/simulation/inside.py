@@ -19,6 +19,7 @@ from unittest.mock import patch
 from msgspec import structs
 
 from qa_service.errors import SetupError
+from qa_service.files import Stamp
 from qa_service.net.event_loop import MAX_WAIT_S, EventLoop
 from qa_service.server.config import ServerConfig
 from qa_service.server.front.connection import Connection
@@ -77,6 +78,9 @@ class Source:
     def read(self) -> ServerConfig:
         return self.config
 
+    def stamp(self) -> Stamp:
+        return None
+
 
 class _Engines:
     """What chooses engines: the options leave nothing to choose."""
@@ -122,6 +126,7 @@ def simulated(
         "qa_service.net.listener._bound": lambda _: (network.make_local_socket(), _FILE),
         "qa_service.net.listener._file_at": lambda _: _FILE,
         "qa_service.server.models.plan.find_versions": partial(_find_versions, disk),
+        "qa_service.server.deployment.source_to_prepare": lambda *_, **__: None,
         "qa_service.server.deployment.load_manifest": lambda path: SimpleNamespace(name=path.name),
         **gateway.parts(),
     }

@@ -87,6 +87,12 @@ def test_a_kubernetes_service_variable_is_no_option(parser, monkeypatch):
     assert parser.parse_args([]).max_body_bytes == 1
 
 
+def test_an_empty_variable_is_unset(parser, monkeypatch):
+    monkeypatch.setenv("QA_MAX_BODY_BYTES", "")
+    monkeypatch.setenv("QA_JSON", "")
+    assert vars(parser.parse_args([])) == vars(parser.parse_args(["--max_body_bytes", "1"]))
+
+
 def test_a_program_has_a_version(parser, capsys):
     with pytest.raises(SystemExit) as ended:
         parser.parse_args(["--version"])

@@ -26,6 +26,9 @@ class Credentials:
 
     Args:
         on_taken: Called when new ones are in use.
+
+    Attributes:
+        fault: Why they could not be read again; empty if they could.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class Credentials:
         authenticator: Authenticator,
         on_taken: Callable[[], None],
     ) -> None:
+        self.fault = ""
         self._transport = transport
         self._authenticator = authenticator
         self._on_taken = on_taken
@@ -58,10 +62,12 @@ class Credentials:
             return
         if isinstance(found, Exception):
             raise found
+        self.fault = ""
         terms, tokens = found
         self._transport.use(terms)
         self._authenticator.use(tokens)
         self._on_taken()
 
     def _stay(self, reason: str) -> None:
-        logger.error("certificates and tokens are unchanged: %s", reason)
+        self.fault = f"certificates and tokens are unchanged: {reason}"
+        logger.error("%s", self.fault)

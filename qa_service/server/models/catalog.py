@@ -1,9 +1,17 @@
-"""All models that are served: the catalog brings them to a plan and bounds their memory."""
+"""All models that are served: the catalog brings them to a plan and bounds their memory.
+
+A plan replaces another without a gap, as a version does (`Model`):
+
+    a route is new or another    ─▶ it applies when its models are ready, or at once if nothing else
+                                    answers its name
+    a model is not planned       ─▶ it serves until all planned versions do, and then drains
+    another is the only model    ─▶ requests without a name go there when it is ready
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from qa_service.errors import SetupError, UnknownModelError, list_choices
 from qa_service.instance.messages import Setup
@@ -20,7 +28,7 @@ from qa_service.server.scheduling.options import QueueOptions
 from qa_service.server.scheduling.scheduler import Scheduler
 from qa_service.server.services.chain import Services
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.server.services.options import DEFAULT_ROUTE
+from qa_service.server.services.options import DEFAULT_ROUTE, RouteOptions
 from qa_service.server.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -34,6 +42,7 @@ class Catalog:
 
     Attributes:
         by_name: The models, those that are ending included.
+        routes: Those that apply now.
     """
 
     def __init__(
@@ -48,6 +57,9 @@ class Catalog:
     ) -> None:
         self.plan = Plan({}, {})
         self.by_name: dict[str, Model] = {}
+        self.routes: Mapping[str, RouteOptions] = {}
+        self._only = ""
+        """The model of requests that name none; empty if several are served."""
         self._loop = loop
         self._queue = queue
         self._metrics = metrics
@@ -63,7 +75,9 @@ class Catalog:
         Raises:
             SetupError: A named device is missing; nothing has changed.
         """
-        specs = [spec for its in plan.models.values() for spec in its.versions.values()]
+        leaving = {n: m.plan for n, m in self.by_name.items() if m.ready_specs}
+        plans = {**leaving, **plan.models}
+        specs = [spec for its in plans.values() for spec in its.versions.values()]
         factories = {s: self._factories.get(s) or self._make_factory(s) for s in specs}
         self.plan = plan
         self._factories = factories
@@ -71,21 +85,55 @@ class Catalog:
         for name in plan.models:
             if name not in self.by_name:
                 self.by_name[name] = Model(name, self._loop, self._make_version)
-        for name, model in list(self.by_name.items()):
-            model.apply(plan.models.get(name) or ModelPlan(name))
+        for name, model in self.by_name.items():
+            model.apply(plans.get(name) or ModelPlan(name))
+        self._move()
 
     def reconcile(self, *, at_once: bool) -> None:
         """Takes each model's next steps to its plan (`Model.reconcile`); drops those that ended."""
         before = {version.spec.key for version in self.versions}
         for model in self.by_name.values():
             model.reconcile(at_once=at_once)
+        self._move()
         for key in before - {version.spec.key for version in self.versions}:
             self._metrics.end_version(*key)
         self.by_name = {
             name: model
             for name, model in self.by_name.items()
-            if name in self.plan.models or model.versions
+            if name in self.plan.models or model.plan.versions or model.versions
         }
+
+    def _move(self) -> None:
+        """Moves routes, and requests without a model's name, to what is ready; ends the rest."""
+        is_done = self._is_done
+        working = {n: r for n, r in self.routes.items() if all(map(self._serves, r.cascade))}
+        moved = {
+            name: route
+            for name, route in self.plan.routes.items()
+            if is_done
+            or all(map(self._serves, route.cascade))
+            or not (name in working or self._serves(self._only if name == DEFAULT_ROUTE else name))
+        }
+        self.routes = moved if is_done else {**working, **moved}
+        if is_done or not self._serves(self._only):
+            self._only = next(iter(self.plan.models)) if len(self.plan.models) == 1 else ""
+        for name, model in self.by_name.items():
+            if is_done and name not in self.plan.models and model.plan.versions:
+                model.apply(ModelPlan(name))
+
+    @property
+    def _is_done(self) -> bool:
+        """Whether every planned version takes requests, except those unloaded by request."""
+        return all(
+            spec in self.by_name[name].ready_specs
+            for name, its in self.plan.models.items()
+            if name not in self._unloaded
+            for spec in its.versions.values()
+        )
+
+    def _serves(self, name: str) -> bool:
+        """Whether a version of the model takes requests."""
+        return name in self.by_name and bool(self.by_name[name].ready_specs)
 
     def load(self, name: str) -> dict[str, str]:
         """Loads an unloaded model again, and tries failed versions at once; returns the reply.
@@ -116,17 +164,16 @@ class Catalog:
         Raises:
             UnknownModelError: No model has the name, or the only model is not unique.
         """
-        if name is None and len(self.plan.models) == 1:
-            (name,) = self.plan.models
-        if name in self._unloaded:
+        name = name or self._only or None
+        if name is None or name not in self._names:
             raise self._unknown(name)
-        return self._planned(name)
+        return self.by_name[name]
 
     @property
     def default(self) -> Model | None:
         """The first model that answers a request without a model's name."""
-        route = self.plan.routes.get(DEFAULT_ROUTE)
-        names = route.cascade if route else list(self.plan.models)
+        route = self.routes.get(DEFAULT_ROUTE)
+        names = route.cascade if route else [self._only] if self._only else list(self.plan.models)
         return self.by_name[names[0]] if names else None
 
     @property
@@ -202,6 +249,7 @@ class Catalog:
             spec.instances,
             fingerprint=found.fingerprint,
             former_dir=self._former_dir(spec),
+            hooks_fingerprint=spec.hooks_fingerprint,
         )
         return make_factory(self._loop, self._logs, setup)
 
@@ -242,9 +290,18 @@ class Catalog:
 
     def _unknown(self, name: str | None) -> UnknownModelError:
         what = "the request names no model" if name is None else f"there is no model {name[:64]}"
-        names = [name for name in self.plan.models if name not in self._unloaded]
-        there = list_choices([*names, *self.plan.routes]) if names else "no model is loaded"
+        names = self._names
+        there = list_choices([*names, *self.routes]) if names else "no model is loaded"
         return UnknownModelError(f"{what}; {there}")
+
+    @property
+    def _names(self) -> list[str]:
+        """The models that can be asked: those planned and those about to be replaced."""
+        return [
+            name
+            for name, model in self.by_name.items()
+            if (name in self.plan.models or model.plan.versions) and name not in self._unloaded
+        ]
 
     def _memory_of(self, version: Version) -> int:
         pool = version.pool

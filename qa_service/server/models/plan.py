@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from qa_service.errors import SetupError, error_context, list_choices
 from qa_service.instance.engines import check_precision
+from qa_service.instance.hooks_file import fingerprint_of_hooks
 from qa_service.instance.options import InstanceOptions
 from qa_service.server.models.on_disk import (
     FoundVersion,
@@ -27,12 +28,14 @@ class VersionSpec:
 
     Attributes:
         generation: Counts reloads of the unchanged version.
+        hooks_fingerprint: Of the hooks' module; empty if there is none, or it cannot be found.
     """
 
     model: str
     found: FoundVersion
     instances: InstanceOptions
     generation: int = 0
+    hooks_fingerprint: str = ""
 
     @property
     def number(self) -> int:
@@ -160,7 +163,8 @@ def _spec(
         instances = choose(name, found, options)
         if not instances.is_engine_open:
             check_precision(instances.inference_engine_type, instances.precision)
-    return VersionSpec(name, found, instances, generation)
+    hooks_fingerprint = fingerprint_of_hooks(instances.hooks) if instances.hooks else ""
+    return VersionSpec(name, found, instances, generation, hooks_fingerprint)
 
 
 def _by_number(

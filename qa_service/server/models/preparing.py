@@ -3,17 +3,19 @@
 saved_models/NAME, or any prepared folder ──▶ served
 NAME or OWNER/NAME, prepared before       ──▶ saved_models/NAME, saved_models/OWNER--NAME
 a built-in model, a model on the hub,
-a folder of `save_pretrained`             ──▶ prepared into saved_models, by a separate program
+a folder of `save_pretrained`             ──▶ prepared into saved_models, by a child of the server
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import contextlib
+import logging
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from qa_service.child_program import environment_of_programs
+from qa_service.child_program import start_program
 from qa_service.errors import SetupError
 from qa_service.instance.model_folder.manifest import (
     BUILTINS,
@@ -23,8 +25,19 @@ from qa_service.instance.model_folder.manifest import (
     folder_of,
     is_on_hub,
 )
+from qa_service.net.event_loop import EventLoop
+from qa_service.net.stream import Stream
 
-_PROGRAM = "qa_service.preparation.main"
+logger = logging.getLogger(__name__)
+
+TIMEOUT_S = 3600.0
+"""A model of 1.3 GB takes half of it at 5 Mbit/s; a hub that sends nothing takes for ever."""
+MAX_LINE_BYTES = 1 << 16
+"""Of what the program says; a longer line is logged in parts."""
+
+_PROGRAM = "qa_service.preparation.child_main"
+_COMPLAINT = "qa-prepare-model: "
+"""Begins the line in which the program says why it fails."""
 _ADAPTER_CONFIG = "adapter_config.json"
 
 
@@ -35,22 +48,96 @@ def served_folder(model: Path) -> Path:
     return target if (target / MANIFEST_FILE).is_file() else model
 
 
-def prepare_first(model: Path, *, may_prepare: bool, say: Callable[[str], None]) -> None:
-    """Prepares what `--model` names, unless it is prepared or is no source of a model.
+def source_to_prepare(model: Path, *, may_prepare: bool) -> str | None:
+    """What must be prepared before `--model` can be served.
 
-    Args:
-        say: Takes each line of the program that prepares.
+    None if that is prepared, or is no source of a model.
+
+    Raises:
+        SetupError: It may not be prepared.
+    """
+    source = _source_of(model)
+    if source is None or (_target_of(source) / MANIFEST_FILE).is_file():
+        return None
+    if not may_prepare:
+        raise SetupError(f"{model} is not prepared, and --no-prepare is set")
+    logger.info("%s is not prepared yet: preparing it in %s", model, _target_of(source))
+    return source
+
+
+def prepare_first(model: Path, *, may_prepare: bool) -> None:
+    """Prepares what `--model` names, unless it is prepared, before anything else is done.
 
     Raises:
         SetupError: It cannot be prepared, or may not be.
     """
-    source = _source_of(model)
-    if source is None or (_target_of(source) / MANIFEST_FILE).is_file():
+    source = source_to_prepare(model, may_prepare=may_prepare)
+    if source is None:
         return
-    if not may_prepare:
-        raise SetupError(f"{model} is not prepared, and --no-prepare is set")
-    say(f"{model} is not prepared yet: preparing it in {_target_of(source)}")
-    _run([sys.executable, "-m", _PROGRAM, "--model", source], say)
+    loop, failures = EventLoop(), [""]
+
+    def on_end(failure: str) -> None:
+        failures.append(failure)
+        loop.stop()
+
+    with contextlib.closing(loop), contextlib.closing(Preparing(loop, source, on_end)):
+        loop.run()
+    if failures[-1]:
+        raise SetupError(failures[-1])
+
+
+class Preparing:
+    """The program that prepares a model, seen from the loop; its lines are logged.
+
+    Args:
+        source: What `prepare_model.py --model` takes.
+        on_end: Called once, with why it failed or with an empty string; not after `close`.
+
+    Raises:
+        SetupError: It cannot be started.
+    """
+
+    def __init__(self, loop: EventLoop, source: str, on_end: Callable[[str], None]) -> None:
+        self._on_end = on_end
+        self._rest, self._reason = b"", ""
+        try:
+            self._process, sock = start_program(_PROGRAM, "--model", source)
+        except OSError as error:
+            raise SetupError(f"the model could not be prepared: {error}") from error
+        self._stream = Stream(loop, sock)
+        self._stream.start(self._on_data, self._on_stream_end)
+        self._timer = loop.call_at(loop.now_s() + TIMEOUT_S, self._on_timeout)
+
+    def close(self) -> None:
+        """Ends the program, and what it has started."""
+        self._timer.cancel()
+        self._stream.close()
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def _on_data(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).splitlines(keepends=True)
+        if self._rest.endswith(b"\n") or len(self._rest) > MAX_LINE_BYTES:
+            lines, self._rest = [*lines, self._rest], b""
+        for line in filter(None, (line.decode(errors="replace").strip() for line in lines)):
+            if line.startswith(_COMPLAINT):  # which the server says itself
+                self._reason = line.removeprefix(_COMPLAINT)
+            else:
+                logger.info("%s", line)
+
+    def _on_stream_end(self) -> None:
+        self._on_data(b"\n")  # ends a line that it could not finish
+        code = self._process.wait()  # its end has closed the channel
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        self._end(self._reason or f"its program {how}" if code else "")
+
+    def _on_timeout(self) -> None:
+        self._end(f"it took longer than {TIMEOUT_S:g} s")
+
+    def _end(self, reason: str) -> None:
+        self.close()
+        self._on_end(f"the model could not be prepared: {reason}" if reason else "")
 
 
 def _source_of(model: Path) -> str | None:
@@ -71,23 +158,3 @@ def _target_of(source: str) -> Path:
     """Its folder in `saved_models`, as `prepare_model.py` names it."""
     is_folder = Path(source).is_dir()
     return SAVED_MODELS / Path(source).resolve().name if is_folder else folder_of(source)
-
-
-def _run(command: list[str], say: Callable[[str], None]) -> None:
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment_of_programs(),
-    ) as program:
-        line = ""
-        try:
-            for line in program.stdout or ():
-                say(line.rstrip("\n"))
-        except BaseException:
-            program.terminate()
-            raise
-    if program.returncode:
-        reason = line.strip().partition(": ")[2]  # after the program's name
-        raise SetupError(f"the model could not be prepared: {reason}")

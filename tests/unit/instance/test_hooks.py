@@ -1,5 +1,9 @@
 """Hooks: how they are loaded, and what they may change."""
 
+import asyncio
+import itertools
+import logging
+import math
 import sys
 from dataclasses import replace
 
@@ -8,7 +12,14 @@ import pytest
 from qa_service.autotune.engine_table import Finding, Measurement
 from qa_service.errors import InternalError, InvalidRequestError, SetupError
 from qa_service.instance.batch_cost import BatchRule
-from qa_service.instance.hooks import HookedReader, Hooks, LoadedHooks, load_hooks
+from qa_service.instance.hooks import (
+    MAX_MESSAGE_CHARS,
+    MAX_QUESTION_CHARS,
+    HookedReader,
+    Hooks,
+    LoadedHooks,
+    load_hooks,
+)
 from qa_service.instance.messages import Answers, Setup
 from qa_service.instance.options import InstanceOptions
 from qa_service.instance.reader.instant import InstantReader
@@ -66,6 +77,13 @@ IMPORT = "from qa_service.instance.hooks import Hooks\n"
         ("raise ValueError('two\\nlines')", "ValueError: two lines"),
         ("raise SystemExit(0)", "SystemExit: 0"),
         ("C = 3", "TypeError: 'int' object is not callable"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt: no message"),
+        (f"{IMPORT}class C(Hooks):\n def __init__(self): raise GeneratorExit", "GeneratorExit: "),
+        ("raise ValueError('\\udc80' + 'x' * 10**6)", "ValueError: ?xxx"),
+        (
+            "class Mute(BaseException):\n def __str__(self): raise Mute\nraise Mute",
+            "Mute: no message",
+        ),
     ],
 )
 def test_hooks_that_cannot_be_loaded_are_a_setup_error_of_one_line(write_module, source, reason):
@@ -75,6 +93,7 @@ def test_hooks_that_cannot_be_loaded_are_a_setup_error_of_one_line(write_module,
     assert reason in str(raised.value)
     assert name in str(raised.value)
     assert "\n" not in str(raised.value)
+    assert len(str(raised.value).encode()) < 2 * MAX_MESSAGE_CHARS
 
 
 def test_hooks_are_loaded_and_known_by_their_source(write_module):
@@ -124,22 +143,65 @@ def test_with_all_answers_dropped_there_is_no_answer():
     assert part.spans == []
 
 
+class Panic(BaseException):
+    """As a Rust library's is."""
+
+
+class EvasiveError(InvalidRequestError):
+    """One without a message that can be read."""
+
+    def __init__(self, message):
+        Exception.__init__(self, message)
+
+    message = property(lambda _: 1 / 0)
+
+
+def refusal(message):
+    error = InvalidRequestError()
+    error.message = message
+    return error
+
+
+class Lying(str):
+    """A text of another length than it says."""
+
+    def __len__(self):
+        return len("lies")
+
+
+SECRET = "of nobody's business"
+ERRORS = {
+    "crash": ValueError(SECRET),
+    "exit": SystemExit(SECRET),
+    "interrupt": KeyboardInterrupt(SECRET),
+    "cancel": asyncio.CancelledError(SECRET),
+    "close": GeneratorExit(SECRET),
+    "panic": Panic(SECRET),
+    "number": refusal(7),
+    "evasive": EvasiveError(SECRET),
+}
+
+
 class Faulty(Hooks):
     def question(self, question):
-        if question == "crash":
-            raise ValueError("of nobody's business")
-        if question == "exit":
-            raise SystemExit
         if question == "refuse":
             raise InvalidRequestError("not here")
-        return {"blank": " ", "none": None}.get(question, question)
+        if error := ERRORS.get(question):
+            raise error
+        return {
+            "blank": " ",
+            "none": None,
+            "surrogate": "who \udc80?",
+            "endless": "who? " * MAX_QUESTION_CHARS,
+        }.get(question, question)
 
     def passage(self, text):
-        return text[1:] if text.startswith("cut") else text
+        return {"cut it": "ut it", "lies": Lying("short")}.get(text, text)
 
     def answers(self, answers):
         (answer,) = answers
         return {
+            "again": itertools.repeat(answer),
             "high": [replace(answer, score=1.5)],
             "zero": [replace(answer, score=0.0)],
             "nan": [replace(answer, score=float("nan"))],
@@ -156,10 +218,15 @@ class Faulty(Hooks):
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        (Task("crash", "x"), "the server's hooks failed on this request"),
-        (Task("exit", "x"), "the server's hooks failed on this request"),
+        *(
+            (Task(question, "x"), "the server's hooks failed on this request")
+            for question in ERRORS
+        ),
         (Task("blank", "x"), "question() returned no question"),
-        (Task("none", "x"), "question() returned no question"),
+        (Task("none", "x"), "question() returned NoneType"),
+        (Task("surrogate", "x"), "question() returned a text with a lone surrogate"),
+        (Task("endless", "x"), f"question() returned {5 * MAX_QUESTION_CHARS} characters"),
+        (Task("q", "lies"), "passage() returned 5 characters for 4 characters"),
         (Task("q", "cut it"), "passage() returned 5 characters for 6 characters"),
         (Task("q", "high"), "a score of 1.5"),
         (Task("q", "zero"), "a score of 0.0"),
@@ -174,14 +241,52 @@ class Faulty(Hooks):
     ],
 )
 @pytest.mark.parametrize("is_part", [False, True])
-def test_a_fault_fails_its_request_alone(task, message, is_part):
+def test_a_fault_fails_its_request_alone(task, message, is_part, caplog):
+    caplog.set_level(logging.INFO)
     good = Task("q", "good words")
     bad = Task(task.question, task.text, 1, (0, len(task.text)) if is_part else None)
     before, error, after = answered(hooked(Faulty()), good, bad, good)
     assert before == after == Answers([Answer("good", 1.0, 0, 4)])
     assert isinstance(error, InternalError)
     assert message in error.message
-    assert "business" not in error.message
+    assert SECRET not in error.message
+    assert SECRET not in caplog.text
+    (line,) = caplog.messages
+    assert line.startswith("hooks m:C")
+
+
+def test_the_log_has_the_kind_of_a_fault_and_its_place_and_at_debug_all_of_it(caplog):
+    caplog.set_level(logging.DEBUG)
+    answered(hooked(Faulty()), Task("panic", "x"))
+    assert "hooks m:C failed on a request: Panic in " in caplog.messages[0]
+    assert f"{__file__}:" in caplog.messages[0]
+    assert caplog.records[0].levelno == logging.ERROR
+    assert SECRET in caplog.text
+    assert caplog.records[1].levelno == logging.DEBUG
+
+
+def test_answers_without_an_end_are_cut():
+    assert answered(hooked(Faulty()), Task("q", "again")) == [Answers([Answer("again", 1.0, 0, 5)])]
+
+
+class Doubtful(Hooks):
+    """Squares the scores."""
+
+    def answers(self, answers):
+        return [replace(answer, score=answer.score**2) for answer in answers]
+
+
+def test_a_changed_score_is_a_share_of_all_spans_of_the_part(tmp_path):
+    """The total of a real model's spans is not 0, as a made-up one's may be."""
+    (part,) = answered(tiny_reader(tmp_path), Task("river", TEXT, 1, (0, len(TEXT))))
+    (changed,) = answered(
+        hooked(Doubtful(), tiny_reader(tmp_path)), Task("river", TEXT, 1, (0, len(TEXT)))
+    )
+    assert abs(part.log_total) > 1.0
+    shares = [math.exp(span.log_score - part.log_total) for span in part.spans]
+    assert [math.exp(span.log_score - changed.log_total) for span in changed.spans] == (
+        pytest.approx([share**2 for share in shares])
+    )
 
 
 def test_an_answer_outside_of_the_part_that_was_asked_for_is_a_fault():
@@ -198,6 +303,26 @@ def test_hooks_may_refuse_a_request_with_a_message():
     (error,) = answered(hooked(Faulty()), Task("refuse", "x"))
     assert isinstance(error, InvalidRequestError)
     assert error.message == "not here"
+
+
+@pytest.mark.parametrize(
+    ("said", "sent"),
+    [
+        ("", "the server refuses this request"),
+        ("no \udc80", "no ?"),
+        ("no " * 10**7, f"{('no ' * MAX_MESSAGE_CHARS)[:MAX_MESSAGE_CHARS]}…"),
+        (Lying("not here"), "not here"),
+    ],
+)
+def test_a_refusal_can_be_sent_whatever_it_says(said, sent):
+    class Refusing(Hooks):
+        def question(self, question):
+            raise refusal(said) if said else InvalidRequestError(said)
+
+    (error,) = answered(hooked(Refusing()), Task("q", "x"))
+    assert isinstance(error, InvalidRequestError)
+    assert error.message == sent
+    assert type(error.message) is str
 
 
 def test_engines_are_compared_without_hooks_and_chosen_with_them():

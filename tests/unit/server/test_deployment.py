@@ -14,6 +14,7 @@ from qa_service.net.readings import HANGS_AFTER_S, MAX_READINGS
 from qa_service.server import deployment as module
 from qa_service.server.config import ServerConfig
 from qa_service.server.deployment import Deployment
+from qa_service.server.models.options import ModelOptions
 from tests.unit.server.fake_services import ManualClock
 
 POLL_S = 5
@@ -49,6 +50,13 @@ class Source:
 
     def __init__(self, config):
         self.config, self.fault, self.reads = config, None, 0
+        self.written, self.tables = 0, set()
+
+    def stamp(self):
+        return self.written
+
+    def has_table(self, name):
+        return name in self.tables
 
     def read(self):
         self.reads += 1
@@ -61,7 +69,7 @@ class Catalog:
     """Remembers the plans that were applied, and how often a model was to be tried again."""
 
     def __init__(self):
-        self.plan, self.applied, self.retries = None, [], 0
+        self.plan, self.applied, self.retries, self.routes = None, [], 0, {}
         self.by_name = {"a": SimpleNamespace(try_again=self._count)}
 
     def _count(self):
@@ -75,13 +83,13 @@ class Catalog:
 class Setting:
     """A deployment that serves, with what is around it."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self, monkeypatch, **options):
         self.loop, self.catalog, self.used = Loop(), Catalog(), []
-        self.source = Source(ServerConfig.of(poll_interval_s=POLL_S))
+        self.source = Source(ServerConfig.of(poll_interval_s=POLL_S, **options))
         self.plan = SimpleNamespace(routes={})
         monkeypatch.setattr(module, "load_manifest", lambda _: SimpleNamespace(name="a"))
         monkeypatch.setattr(module, "make_plan", self._make_plan)
-        self.generations = []
+        self.generations, self.planned = [], []
         others: dict[str, Any] = {
             "source": self.source,
             "loop": self.loop,
@@ -95,6 +103,7 @@ class Setting:
         self.deployment.end_start()
 
     def _make_plan(self, *given):
+        self.planned.append(given[0])
         self.generations.append(given[-1])
         return self.plan
 
@@ -207,3 +216,64 @@ def test_while_the_server_starts_nothing_is_read_again(monkeypatch):
     setting = Setting(monkeypatch)
     setting.loop.advance(3 * POLL_S)
     assert not setting.loop.threads
+
+
+def test_a_poll_reads_a_file_once_it_has_been_still_since_the_poll_before(setting):
+    for number in (1, 2):
+        setting.source.written = number
+        setting.loop.advance(POLL_S)
+        setting.loop.run_thread()
+        assert setting.source.reads == 0
+    setting.loop.advance(POLL_S)
+    setting.loop.run_thread()
+    assert setting.source.reads == 1
+
+
+def test_a_reload_reads_a_file_at_once(setting):
+    setting.source.written = 1
+    setting.deployment.reload()
+    setting.loop.run_thread()
+    assert setting.source.reads == 1
+    setting.loop.advance(POLL_S)
+    setting.loop.run_thread()
+    assert setting.source.reads == 2
+
+
+class TestModelsOfTheFile:
+    """The file has named a model, and names none now."""
+
+    @pytest.fixture
+    def setting(self, setting):
+        setting.source.config = ServerConfig(models={"a": ModelOptions(path=Path("a"))})
+        setting.deployment.reload()
+        setting.loop.run_thread()
+        setting.plans = len(setting.generations)
+        setting.source.config = ServerConfig()
+        return setting
+
+    def test_that_is_a_fault(self, setting):
+        setting.deployment.reload()
+        setting.loop.run_thread()
+        assert setting.deployment.fault.startswith("server.toml names no model any more")
+        assert len(setting.generations) == setting.plans
+
+    def test_with_an_empty_table_of_models_none_is_planned(self, setting):
+        setting.source.tables = {"models"}
+        setting.deployment.reload()
+        setting.loop.run_thread()
+        assert not setting.deployment.fault
+        assert len(setting.generations) == setting.plans + 1
+        assert setting.planned[-1] == {}
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_reload_after_a_change_of_the_tokens_loads_no_model_again(monkeypatch, tmp_path, changed):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("one")
+    setting = Setting(monkeypatch, auth_token_file=tokens)
+    if changed:
+        tokens.write_text("another")
+    for _ in range(2):
+        setting.deployment.reload()
+        setting.loop.run_thread()
+    assert setting.generations == ([0, 0, 1] if changed else [0, 1, 2])

@@ -75,6 +75,11 @@ def test_a_faulty_file_leaves_all_credentials_unchanged(world, caplog, fault):
     loop.end_thread(0)
     assert (transport.used, authenticator.used, taken) == ([], [], [])
     assert f"certificates and tokens are unchanged: {fault}" in caplog.text
+    assert credentials.fault == f"certificates and tokens are unchanged: {fault}"
+    authenticator.fault = None
+    credentials.reload()
+    loop.end_thread(1)
+    assert credentials.fault == ""
 
 
 def test_a_reading_that_began_before_another_does_not_count(world):

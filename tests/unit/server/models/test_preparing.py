@@ -1,26 +1,32 @@
 """What `--model` names, and what is served for it."""
 
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import socket
 from pathlib import Path
 
 import pytest
 
+from harness.process import GIVE_UP_S
 from qa_service.errors import SetupError
-from qa_service.server.models import preparing
-from qa_service.server.models.preparing import prepare_first, served_folder
+from qa_service.net.event_loop import EventLoop
+from qa_service.server.models.preparing import (
+    TIMEOUT_S,
+    Preparing,
+    prepare_first,
+    served_folder,
+    source_to_prepare,
+)
+from tests.support import FakeTimeLoop, run_until
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def prepared(monkeypatch):
-    """What the program that prepares was asked for."""
-    asked = []
-    monkeypatch.setattr(preparing, "_run", lambda command, _: asked.append(command[-1]))
-    return asked
 
 
 def make(path, name):
@@ -38,35 +44,65 @@ def make(path, name):
         ("trained", "trained"),
     ],
 )
-def test_a_source_is_prepared_and_served_from_saved_models(prepared, model, source):
+def test_a_source_is_prepared_and_served_from_saved_models(model, source, caplog):
+    caplog.set_level(logging.INFO)
     make("trained", "config.json")
-    said = []
-    prepare_first(Path(model), may_prepare=True, say=said.append)
-    assert prepared == [source]
-    assert said[0].startswith(f"{model} is not prepared yet")
+    assert source_to_prepare(Path(model), may_prepare=True) == source
+    assert caplog.messages[0].startswith(f"{model} is not prepared yet")
     target = f"saved_models/{source.replace('/', '--')}"
     make(target, "manifest.json")
     assert served_folder(Path(model)) == Path(target)
-    prepare_first(Path(model), may_prepare=True, say=said.append)
-    assert len(prepared) == 1
+    assert source_to_prepare(Path(model), may_prepare=True) is None
 
 
 @pytest.mark.parametrize("model", ["elsewhere/m", "notes", "saved_models/other", "/nowhere/at/all"])
-def test_a_folder_that_is_no_source_is_served_unprepared(prepared, model):
+def test_a_folder_that_is_no_source_is_served_unprepared(model):
     make("elsewhere", "x")
     make("notes", "x")
-    prepare_first(Path(model), may_prepare=True, say=print)
-    assert prepared == []
+    assert source_to_prepare(Path(model), may_prepare=True) is None
     assert served_folder(Path(model)) == Path(model)
 
 
-def test_the_program_that_prepares_runs_and_its_reason_is_the_starts(monkeypatch):
+def test_the_program_that_prepares_runs_and_its_reason_is_the_starts(monkeypatch, caplog):
     pytest.importorskip("transformers", reason="the extra `train` is not installed")
+    caplog.set_level(logging.INFO)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    said = []
     with pytest.raises(SetupError, match=r"^the model could not be prepared: there is no dir.*a/b"):
-        prepare_first(Path("a/b"), may_prepare=True, say=said.append)
-    assert "there is no directory a/b" in said[-1]
+        prepare_first(Path("a/b"), may_prepare=True)
+    assert "there is no directory a/b" not in caplog.text, "the server says it"
+
+
+@pytest.fixture
+def silent_hub(monkeypatch):
+    """One that accepts connections and says nothing."""
+    pytest.importorskip("transformers", reason="the extra `train` is not installed")
+    with socket.create_server(("127.0.0.1", 0)) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
+        monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", f"{10 * GIVE_UP_S:.0f}")
+        yield hub
+
+
+class TestSilentHub:
+    """The program hangs until its time is over."""
+
+    def test_it_ends_at_its_time_limit_with_a_reason(self, silent_hub):
+        loop, failures = FakeTimeLoop(), []
+        with contextlib.closing(loop):
+            preparing = Preparing(loop, "a/b", failures.append)
+            with silent_hub.accept()[0]:
+                loop.clock.pass_s(TIMEOUT_S)
+                run_until(loop, lambda: bool(failures))
+            assert failures == ["the model could not be prepared: it took longer than 3600 s"]
+            assert preparing._process.returncode == -signal.SIGKILL
+
+    def test_one_that_is_killed_says_so(self, silent_hub):
+        loop, failures = EventLoop(), []
+        with contextlib.closing(loop):
+            preparing = Preparing(loop, "a/b", failures.append)
+            with silent_hub.accept()[0]:
+                preparing._process.kill()
+                run_until(loop, lambda: bool(failures))
+        assert failures == ["the model could not be prepared: its program was killed by SIGKILL"]
 
 
 def test_the_name_of_a_prepared_model_is_enough():
@@ -74,7 +110,6 @@ def test_the_name_of_a_prepared_model_is_enough():
     assert served_folder(Path("bertqa")) == Path("saved_models/bertqa")
 
 
-def test_no_prepare_refuses_a_model_that_is_not_prepared(prepared):
+def test_no_prepare_refuses_a_model_that_is_not_prepared():
     with pytest.raises(SetupError, match=r"builtin is not prepared.*--no-prepare"):
-        prepare_first(Path("builtin"), may_prepare=False, say=print)
-    assert prepared == []
+        source_to_prepare(Path("builtin"), may_prepare=False)
