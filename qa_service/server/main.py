@@ -12,6 +12,7 @@ from pathlib import Path
 from qa_service.command_line import INTERRUPTED
 from qa_service.errors import SetupError
 from qa_service.instance.devices import describe
+from qa_service.log_relay import relay_standard_streams
 from qa_service.logs import as_log_line, complain, configure_logging, plural
 from qa_service.server.check.whole import check
 from qa_service.server.config import ConfigSource, ServerConfig, find_config
@@ -46,6 +47,7 @@ def main() -> int:
                 _say(config, text)
             return 0
         _warn_of(raise_descriptor_limit(config))
+        relay_standard_streams()
         QaServer(config, _say_listening, _say_ready, source).run()
     except SetupError as error:
         complain(error)

@@ -71,7 +71,7 @@ def test_a_question_on_which_the_hooks_fail_fails_alone(server):
     assert "secret" not in error["message"]
     assert "salaries" in refused["message"]
     assert refused["code"] == "invalid_request"
-    assert "ValueError: a secret of the server" in server.log
+    server.wait_for_log("ValueError: a secret of the server")
     assert server.health()["ready"]
 
 
