@@ -213,8 +213,10 @@ def test_a_low_limit_of_descriptors_is_said_at_the_start(builtin_model):
 
 def test_a_stderr_that_nobody_reads_stops_neither_the_server_nor_its_workers(builtin_model):
     command = [sys.executable, "server.py", "--port", "0", "--model", str(builtin_model), *INSTANT]
-    its_streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([*command, "--log_level", "debug"], cwd=ROOT, **its_streams) as server:
+    command += ["--log_level", "debug"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    ) as server:
         try:
             port = int(port_of(line_with(server.stdout, READY)))
             ask_many(port, 3000)  # three lines each, 900 kB; it keeps 256 KiB, and a pipe 64 KiB
