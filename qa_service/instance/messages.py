@@ -28,6 +28,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True, array_like=True):
     Attributes:
         fingerprint: The manifest's; empty for any.
         former_dir: The folder of the version that this one replaces; empty for none.
+        keeps: Whether it may write into the model's folder what it measures and compiles.
     """
 
     model_dir: str
@@ -35,6 +36,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True, array_like=True):
     device: DeviceAssignment = DeviceAssignment()
     fingerprint: str = ""
     former_dir: str = ""
+    keeps: bool = True
 
 
 class Batch(msgspec.Struct, frozen=True, tag=True, array_like=True):

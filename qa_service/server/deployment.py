@@ -13,10 +13,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from msgspec import structs
-
 from qa_service.errors import SetupError, error_context
-from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.options import InstanceOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.readings import HANGS_AFTER_S, MAX_READINGS, Readings
@@ -24,8 +21,7 @@ from qa_service.server.config import ConfigSource, ServerConfig, changed_options
 from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.engine_choices import EngineChoices
 from qa_service.server.models.on_disk import FoundVersion
-from qa_service.server.models.options import ModelOptions
-from qa_service.server.models.plan import Plan, make_plan
+from qa_service.server.models.plan import Plan, make_plan, plan_only_model
 from qa_service.server.models.preparing import served_folder
 from qa_service.server.services.options import check_name
 from qa_service.server.services.retrieval import Retrieval
@@ -161,17 +157,10 @@ class Deployment:
         """The plan where the one model is given by flags."""
         if config.routes:
             raise SetupError(f"{self._source.file}: [routes] needs [models.NAME]")
-        path, instances = served_folder(config.repository.model), config.instances
-        manifest = load_manifest(path)
-        if not instances.num_instances:
-            raise SetupError("num_inference_sessions and ray_instances are both 0")
-        self._only_name = self._only_name or manifest.name
-        model = ModelOptions(path=path, **structs.asdict(instances))
-        try:
-            return make_plan({self._only_name: model}, {}, self._choose, generation)
-        except SetupError as error:
-            prefix = f"[models.{self._only_name}]: "  # there is no such table
-            raise SetupError(str(error).removeprefix(prefix)) from None
+        folder = served_folder(config.repository.model)
+        plan = plan_only_model(folder, config.instances, self._choose, generation, self._only_name)
+        (self._only_name,) = plan.models
+        return plan
 
     def _choose(self, model: str, found: FoundVersion, options: InstanceOptions) -> InstanceOptions:
         return self._engines.choose(

@@ -23,6 +23,7 @@ from qa_service.installation import install_hint
 from tests.fault.faults import FAULTY_WORKER, Permits
 from tests.http_calls import get, post
 from tests.programs import fail_to_start, run_python
+from tests.support import present
 
 pytestmark = pytest.mark.slow
 
@@ -218,7 +219,7 @@ def test_a_stderr_that_nobody_reads_stops_neither_the_server_nor_its_workers(bui
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
     ) as server:
         try:
-            port = int(port_of(line_with(server.stdout, READY)))
+            port = int(port_of(line_with(present(server.stdout), READY)))
             ask_many(port, 3000)  # three lines each, 900 kB; it keeps 256 KiB, and a pipe 64 KiB
             assert get(port, "/v2/health/ready").status == 200
             (worker,) = tree(server.pid)[1:]
@@ -226,7 +227,7 @@ def test_a_stderr_that_nobody_reads_stops_neither_the_server_nor_its_workers(bui
             wait_until(lambda: tree(server.pid)[1:], lambda pids: pids and worker not in pids)
             wait_until(lambda: get(port, "/v2/health/ready").status, lambda status: status == 200)
             assert post(port, "/qa", ASK).json["answer"] == FIRST_WORD
-            lost = next(line for line in server.stderr if "did not fit" in line)
+            lost = next(line for line in present(server.stderr) if "did not fit" in line)
             assert re.search(r" WARNING qa_service.log_relay\[\d+\]: \d+ lines did not fit", lost)
             server.send_signal(signal.SIGTERM)
             server.communicate(timeout=GIVE_UP_S)

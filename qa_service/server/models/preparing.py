@@ -73,6 +73,12 @@ def _target_of(source: str) -> Path:
     return SAVED_MODELS / Path(source).resolve().name if is_folder else folder_of(source)
 
 
+def is_prepared_first(model: Path) -> bool:
+    """Whether a start prepares what `--model` names."""
+    source = _source_of(model)
+    return source is not None and not (_target_of(source) / MANIFEST_FILE).is_file()
+
+
 def _run(command: list[str], say: Callable[[str], None]) -> None:
     with subprocess.Popen(
         command,

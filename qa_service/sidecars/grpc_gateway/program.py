@@ -24,12 +24,11 @@ from qa_service.installation import say_missing
 from qa_service.log_relay import relay_standard_streams
 from qa_service.logs import complain, configure_logging
 from qa_service.options import Option, add_flag
-from qa_service.sidecars.gateway_messages import GatewaySettings
+from qa_service.sidecars.gateway_messages import PACKAGES, GatewaySettings
 
 if TYPE_CHECKING:
     from qa_service.sidecars.grpc_gateway.gateway import GrpcServer
 
-_PACKAGES = ("grpcio", "grpcio-health-checking", "grpcio-reflection", "protobuf")
 _Serve = Callable[["GrpcServer"], Awaitable[None]]
 
 
@@ -60,7 +59,7 @@ def run(settings: GatewaySettings, serve: _Serve) -> SetupError:
     try:
         asyncio.run(_run(settings, serve))
     except ModuleNotFoundError as error:
-        return SetupError(say_missing(error, "grpc", _PACKAGES))
+        return SetupError(say_missing(error, "grpc", PACKAGES))
     except SetupError as error:
         return error
 
