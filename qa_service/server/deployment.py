@@ -14,6 +14,7 @@ import logging
 from functools import partial
 
 from qa_service.errors import SetupError, error_context
+from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.options import InstanceOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.readings import HANGS_AFTER_S, MAX_READINGS, Readings
@@ -158,9 +159,9 @@ class Deployment:
         if config.routes:
             raise SetupError(f"{self._source.file}: [routes] needs [models.NAME]")
         folder = served_folder(config.repository.model)
-        plan = plan_only_model(folder, config.instances, self._choose, generation, self._only_name)
-        (self._only_name,) = plan.models
-        return plan
+        self._only_name = self._only_name or load_manifest(folder).name
+        name, instances = self._only_name, config.instances
+        return plan_only_model(folder, instances, self._choose, generation, name)
 
     def _choose(self, model: str, found: FoundVersion, options: InstanceOptions) -> InstanceOptions:
         return self._engines.choose(

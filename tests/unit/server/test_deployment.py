@@ -14,6 +14,7 @@ from qa_service.net.readings import HANGS_AFTER_S, MAX_READINGS
 from qa_service.server import deployment as module
 from qa_service.server.config import ServerConfig
 from qa_service.server.deployment import Deployment
+from qa_service.server.models import plan
 from tests.unit.server.fake_services import ManualClock
 
 POLL_S = 5
@@ -80,7 +81,7 @@ class Setting:
         self.source = Source(ServerConfig.of(poll_interval_s=POLL_S))
         self.plan = SimpleNamespace(routes={})
         monkeypatch.setattr(module, "load_manifest", lambda _: SimpleNamespace(name="a"))
-        monkeypatch.setattr(module, "make_plan", self._make_plan)
+        monkeypatch.setattr(plan, "make_plan", self._make_plan)
         self.generations = []
         others: dict[str, Any] = {
             "source": self.source,
