@@ -1,5 +1,7 @@
 # The server on the CPU, for amd64 and arm64: ONNX Runtime, no torch. From the repository's root:
 #     docker build -f docker/server_cpu.Dockerfile -t qa-server:cpu .
+# With --build-arg SERVE=serve,openvino it has OpenVINO too, whose int8 is the engine that `auto` takes
+# on most processors.
 ARG BASE_IMAGE=python:3.11.13-slim-bookworm
 
 # Installs everything and prepares the model; the last stage copies what serving needs.
@@ -28,9 +30,10 @@ RUN for python in /opt/prepare/bin/python /opt/serve/bin/python; do \
     done
 WORKDIR /app
 ARG MODEL=builtin
-# Removes what only preparing needs: adapters, locks, what other engines than ONNX Runtime run.
+# Removes what only preparing needs: adapters, locks, what no engine of the image runs.
 RUN /opt/prepare/bin/qa-prepare-model --model "${MODEL}" \
-    && rm -f saved_models/*/model.safetensors saved_models/*/model.openvino_int8.onnx \
+    && rm -f saved_models/*/model.safetensors \
+    && case "${SERVE}" in *openvino*) ;; *) rm -f saved_models/*/model.openvino_int8.onnx ;; esac \
     && rm -rf saved_models/*/costs saved_models/.*.lock \
     && find /opt/serve -name adapter_model.safetensors -delete
 

@@ -54,10 +54,12 @@ class GatewayServer:
 
 
 @contextmanager
-def running_gateway(model: Path, *flags: str) -> Iterator[GatewayServer]:
+def running_gateway(
+    model: Path, *flags: str, wrapper: Sequence[str] = ()
+) -> Iterator[GatewayServer]:
     """Runs a server with a gateway; on a clean exit of the block, checks that both stop cleanly."""
     port = reserve_port()
-    with running_server(model, "--grpc_port", str(port), *flags) as server:
+    with running_server(model, "--grpc_port", str(port), *flags, wrapper=wrapper) as server:
         gateway = GatewayServer(server, port)
         pid = gateway.pid
         yield gateway

@@ -25,6 +25,7 @@ from typing import Any, NoReturn, TypeVar
 from qa_service import __version__
 from qa_service.client import split_hosts
 from qa_service.installation import install_hint
+from qa_service.logs import hide_password
 
 PREFIX = "QA_"
 """Begins the name of a flag's environment variable."""
@@ -108,6 +109,9 @@ class Parser(argparse.ArgumentParser):
         for word in self._words:
             if near := self._nearest(word):
                 message = f"unknown flag {word.partition('=')[0]}; did you mean {near}?"
+        for word in self._words:
+            for secret in (word, word.partition("=")[2]):
+                message = message.replace(secret, hide_password(secret))
         if self._logs_json:
             from qa_service.logs import complain, configure_logging  # noqa: PLC0415 - not client.py's
 

@@ -31,7 +31,15 @@ def read_text(path: Path) -> str:
         OSError: It cannot be read.
         UnicodeDecodeError: It is not a text in that encoding.
     """
-    data = path.read_bytes()
+    return decode(path.read_bytes())
+
+
+def decode(data: bytes) -> str:
+    """A text in the encoding of its byte order mark, else in UTF-8.
+
+    Raises:
+        UnicodeDecodeError: It is not a text in that encoding.
+    """
     return data.decode(encoding_of(data) or "utf-8")
 
 

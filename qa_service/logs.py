@@ -7,12 +7,19 @@ import logging
 import re
 import sys
 import threading
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
+
+PEER_INTERVAL_S = 60.0
+"""Between two lines that the same peer causes."""
+MAX_PEERS = 100
+"""Lines that all peers together cause in that time; a client may have any number of addresses."""
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
@@ -58,6 +65,38 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+class OneLineAPeer(logging.Filter):
+    """Of the lines that a client causes at will, passes one a peer and minute.
+
+    Such a record names its `peer`, as `host:port`. The next line that passes says how many did not.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now_s = now_s
+        self._quiet_until_s: dict[str, float] = {}  # the first ends first
+        self._num_left_out = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is to be logged."""
+        if (name := getattr(record, "peer", None)) is None:
+            return True
+        now_s, peer = self._now_s(), name.rpartition(":")[0]
+        for known, until_s in list(self._quiet_until_s.items()):
+            if now_s < until_s:
+                break
+            del self._quiet_until_s[known]
+        if peer in self._quiet_until_s or len(self._quiet_until_s) >= MAX_PEERS:
+            self._num_left_out += 1
+            return False
+        self._quiet_until_s[peer] = now_s + PEER_INTERVAL_S
+        if self._num_left_out:
+            others = f"{plural(self._num_left_out, 'such line')} left out before it"
+            record.msg, record.args = f"{record.getMessage()} ({others})", ()
+            self._num_left_out = 0
+        return True
+
+
 def as_log_line(message: str, log_format: str) -> str:
     """What a program says on standard output, in the form of its log."""
     if log_format != "json":
@@ -69,6 +108,7 @@ def as_log_line(message: str, log_format: str) -> str:
 def configure_logging(level: str, log_format: str) -> None:
     """Sends the log to standard error; as JSON, what Python would print there as well."""
     handler = logging.StreamHandler()
+    handler.addFilter(OneLineAPeer())
     handler.setFormatter(
         JsonFormatter()
         if log_format == "json"

@@ -27,6 +27,8 @@ from typing import Annotated, Any, TypeVar, cast
 import msgspec
 from msgspec import NODEFAULT, Meta, Struct, inspect, structs
 
+from qa_service.logs import hide_password
+
 MAX_MS = 2**31 - 1
 """The longest time of an option, in milliseconds: the bound of epoll_wait."""
 
@@ -148,8 +150,9 @@ def _is_unicode(words: str) -> bool:
 
 
 def _shown(value: object) -> str:
+    shown = hide_password(value) if isinstance(value, str) else value
     try:
-        return _cut(json.dumps(value, ensure_ascii=False, default=str))
+        return _cut(json.dumps(shown, ensure_ascii=False, default=str))
     except (ValueError, RecursionError):  # an integer of thousands of digits, or nested deeply
         return f"a very long {type(value).__name__}"
 

@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from qa_service.errors import SetupError
+from qa_service.files import read_file
 
 MIN_SAVING = 0.1
 """The minimum share of its later cost that a joining row must save: measurements are noisy."""
@@ -105,7 +106,7 @@ def load_costs(path: Path) -> CostTable:
         SetupError: The file is missing, or is no table.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=CostTable)
+        return msgspec.json.decode(read_file(path), type=CostTable)
     except (OSError, msgspec.DecodeError) as error:
         raise SetupError(f"the cost table {path} cannot be read: {error}") from None
 

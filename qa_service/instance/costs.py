@@ -32,10 +32,7 @@ def find_costs(
     """
     if wanted == OFF:
         return None
-    if wanted not in (AUTO, MEASURE):
-        named = load_costs(Path(wanted))
-        if len(named.lengths) < MIN_LENGTHS:
-            raise SetupError(f"--cost_table {wanted} holds fewer than {MIN_LENGTHS} lengths")
+    if named := named_costs(wanted):
         return named
     path = kept_path(model_dir, key.encode())
     if wanted == AUTO and path.exists():
@@ -46,3 +43,17 @@ def find_costs(
     costs = measure()
     keep(path, costs)
     return costs
+
+
+def named_costs(wanted: str) -> CostTable | None:
+    """The table in the file that an option names; None if it names none.
+
+    Raises:
+        SetupError: The file is no table, or has too few lengths.
+    """
+    if wanted in (AUTO, MEASURE, OFF):
+        return None
+    named = load_costs(Path(wanted))
+    if len(named.lengths) < MIN_LENGTHS:
+        raise SetupError(f"--cost_table {wanted} holds fewer than {MIN_LENGTHS} lengths")
+    return named

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from qa_service.errors import DeviceError
+from qa_service.engine_catalogue import is_installed
+from qa_service.errors import DeviceError, SetupError
+from qa_service.installation import install_hint
 from qa_service.instance.gpus import Gpu, Gpus, find_gpus
 from qa_service.instance.options import InstanceOptions
 
@@ -118,3 +120,15 @@ def describe(instances: Sequence[InstanceDevice]) -> str:
     """Names the device of all instances, or each instance's if they differ."""
     devices = [instance.device for instance in instances]
     return devices[0] if len(set(devices)) == 1 else ", ".join(devices)
+
+
+def need_ray(options: InstanceOptions) -> None:
+    """Checks that Ray is installed, if there may be instances on it.
+
+    Raises:
+        SetupError: It is not.
+    """
+    if options.ray_range[1] and not is_installed("ray"):
+        raise SetupError(
+            f"--ray_instances {options.ray_instances}: Ray is not installed: {install_hint('ray')}"
+        )

@@ -102,7 +102,7 @@ class Ladder:
                     raise
                 self._log(step, steps[0], error)
             else:
-                if self.config.device != CPU and step != ON_THE_CPU:
+                if self.config.keeps and self.config.device != CPU and step != ON_THE_CPU:
                     keep(self.path, Passed(step))
                 return found
 

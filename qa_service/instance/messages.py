@@ -29,6 +29,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True, array_like=True):
         fingerprint: The manifest's; empty for any.
         former_dir: The folder of the version that this one replaces; empty for none.
         hooks_fingerprint: Of the hooks' module; empty for any.
+        keeps: Whether it may write into the model's folder what it measures and compiles.
     """
 
     model_dir: str
@@ -37,6 +38,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True, array_like=True):
     fingerprint: str = ""
     former_dir: str = ""
     hooks_fingerprint: str = ""
+    keeps: bool = True
 
 
 class Batch(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -138,7 +138,7 @@ def load_reader(setup: Setup) -> Loaded:
         instant.find([WARMUP], Stopwatch())
         return Loaded(instant)
     files = " ".join(sorted(manifest.computing_files.values()))
-    config = EngineConfig.of(options, setup.device)
+    config = EngineConfig.of(options, setup.device, keeps=setup.keeps)
     ladder = Ladder.of(options.inference_engine_type, config, setup.device, model_dir, files)
     engine, reader, self_test = ladder.climb(lambda config: _proven(setup, manifest, config))
     reader.model = msgspec.structs.replace(reader.model, fingerprint=fingerprint)

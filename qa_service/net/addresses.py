@@ -37,6 +37,17 @@ def listening_addresses(host: str) -> list[str]:
     return found
 
 
+def try_port(address: str, port: int) -> None:
+    """Binds for a moment.
+
+    Raises:
+        OSError: The port cannot be had.
+    """
+    with make_socket(address) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, port))
+
+
 def make_socket(address: str) -> socket.socket:
     """A TCP socket of the address' family; one of `::` takes IPv4 clients too."""
     sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)

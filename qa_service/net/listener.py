@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +31,8 @@ KEEPALIVE_S = 60
 within two minutes."""
 MAX_PORT_TRIES = 10
 """A port that is free at one address of a name may be taken at another."""
+MAX_PATH_BYTES = 107
+"""Of a Unix socket (unix(7)), without the byte that ends it."""
 _File = tuple[int, int]
 REST_S = 0.1
 """After an accept that failed for lack of descriptors: the socket stays readable, so that the loop
@@ -255,15 +259,44 @@ class UnixListener(Listener):
         return f"unix:{next(self._numbers)}"
 
 
+def check_unix_path(path: Path) -> None:
+    """Checks whether a Unix socket could be made at a path, and changes nothing.
+
+    Raises:
+        SetupError: It could not.
+    """
+    try:
+        _try_path(path)
+    except OSError as error:
+        raise SetupError(f"cannot listen on {path}: {error.strerror}") from None
+
+
+def _try_path(path: Path) -> None:
+    """Raises the `OSError` that binding to the path would."""
+    fault = 0
+    if len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise OSError(errno.ENAMETOOLONG, f"a path of more than {MAX_PATH_BYTES} bytes")
+    if not path.parent.is_dir():
+        fault = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
+    elif not os.access(path.parent, os.W_OK | os.X_OK):
+        fault = errno.EACCES
+    elif _file_at(path) and not _is_stale(path):
+        fault = errno.EADDRINUSE
+    if fault:
+        raise OSError(fault, os.strerror(fault))
+
+
 def _bound(path: Path) -> tuple[socket.socket, _File | None]:
     """A socket bound to a path, and its file.
 
     Raises:
         OSError: The path cannot be had.
     """
+    _try_path(path)
     sock = socket.socket(socket.AF_UNIX)
     try:
-        _remove_stale(path)
+        if _file_at(path):
+            path.unlink()
         sock.bind(str(path))
         path.chmod(0o600)  # nobody can connect before it listens
     except OSError:
@@ -281,18 +314,19 @@ def _file_at(path: Path) -> _File | None:
     return found.st_dev, found.st_ino
 
 
-def _remove_stale(path: Path) -> None:
-    """Removes a socket that nobody listens on any more."""
+def _is_stale(path: Path) -> bool:
+    """Whether it is a socket that nobody listens on any more."""
     if not path.is_socket():
-        return
+        return False
     with socket.socket(socket.AF_UNIX) as sock:
         sock.setblocking(False)
         try:
             sock.connect(str(path))
         except ConnectionRefusedError:
-            path.unlink()
-        except BlockingIOError:
-            return  # its backlog is full
+            return True
+        except BlockingIOError:  # its backlog is full
+            return False
+    return False
 
 
 def bracketed(host: str) -> str:

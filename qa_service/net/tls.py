@@ -16,6 +16,7 @@ import ssl
 from pathlib import Path
 
 from qa_service.errors import SetupError
+from qa_service.files import open_regular
 
 RECORD_BYTES = 16384
 """The maximum of plain bytes in one record (RFC 8446, 5.1)."""
@@ -58,8 +59,7 @@ def server_context(cert: Path, key: Path, client_ca: Path | None) -> ssl.SSLCont
 def _check_readable(flag: str, path: Path) -> None:
     """Names the file that cannot be read, which OpenSSL's errors do not."""
     try:
-        with path.open("rb") as file:
-            file.read(1)
+        open_regular(path).close()
     except OSError as error:
         raise SetupError(f"cannot read --tls_{flag} {path}: {error.strerror}") from None
 

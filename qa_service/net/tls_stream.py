@@ -187,7 +187,7 @@ class TlsStream:
     # Steps.
 
     def _refuse_plain(self, data: bytes) -> None:
-        logger.info("%s is refused: it does not speak TLS", self._name)
+        self._say_refused("it does not speak TLS")
         self._stream.write(self._terms.plain_reply(data))
         self._close_stream_gently()
 
@@ -208,7 +208,7 @@ class TlsStream:
             self._take_data()
 
     def _on_timeout(self) -> None:
-        logger.info("%s is refused: its TLS handshake timed out", self._name)
+        self._say_refused("its TLS handshake timed out")
         self._end()
 
     def _take_data(self) -> None:
@@ -236,9 +236,12 @@ class TlsStream:
 
     def _fail(self, what: str, error: ssl.SSLError) -> None:
         """Closes, after TLS's alert if there is one."""
-        logger.info("%s is refused: bad TLS %s: %s", self._name, what, error.reason or "cut off")
+        self._say_refused(f"bad TLS {what}: {error.reason or 'cut off'}")
         self._stream.write(self._session.output())
         self._close_stream_gently()
+
+    def _say_refused(self, why: str) -> None:
+        logger.info("%s is refused: %s", self._name, why, extra={"peer": self._name})
 
     def _end(self) -> None:
         if self._state is not _State.CLOSED:

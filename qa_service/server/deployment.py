@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from msgspec import structs
-
 from qa_service.errors import SetupError, error_context
 from qa_service.files import Stamp, stamp_of
 from qa_service.instance.model_folder.manifest import load_manifest
@@ -30,8 +28,7 @@ from qa_service.server.config import ConfigSource, ServerConfig, changed_options
 from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.engine_choices import EngineChoices
 from qa_service.server.models.on_disk import FoundVersion
-from qa_service.server.models.options import ModelOptions
-from qa_service.server.models.plan import ModelPlan, Plan, make_plan
+from qa_service.server.models.plan import ModelPlan, Plan, make_plan, plan_only_model
 from qa_service.server.models.preparing import Preparing, served_folder, source_to_prepare
 from qa_service.server.services.options import check_name
 from qa_service.server.services.retrieval import Retrieval
@@ -244,17 +241,10 @@ class Deployment:
         """The plan where the one model is given by flags."""
         if config.routes:
             raise SetupError(f"{self._source.file}: [routes] needs [models.NAME]")
-        path, instances = served_folder(config.repository.model), config.instances
-        manifest = load_manifest(path)
-        if not instances.num_instances:
-            raise SetupError("num_inference_sessions and ray_instances are both 0")
-        self._only_name = self._only_name or manifest.name
-        model = ModelOptions(path=path, **structs.asdict(instances))
-        try:
-            return make_plan({self._only_name: model}, {}, self._choose, generation)
-        except SetupError as error:
-            prefix = f"[models.{self._only_name}]: "  # there is no such table
-            raise SetupError(str(error).removeprefix(prefix)) from None
+        folder = served_folder(config.repository.model)
+        self._only_name = self._only_name or load_manifest(folder).name
+        name, instances = self._only_name, config.instances
+        return plan_only_model(folder, instances, self._choose, generation, name)
 
     def _choose(self, model: str, found: FoundVersion, options: InstanceOptions) -> InstanceOptions:
         return self._engines.choose(

@@ -15,7 +15,7 @@ from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.options import InstanceOptions
 from qa_service.server.config import ServerConfig
 from qa_service.server.models.on_disk import FoundVersion
-from qa_service.server.models.plan import make_plan
+from qa_service.server.models.plan import VersionSpec, make_plan, plan_only_model
 from qa_service.server.models.preparing import served_folder
 
 
@@ -25,27 +25,28 @@ def measured_engines(config: ServerConfig) -> Iterator[str]:
     Raises:
         SetupError: The configuration cannot be served, or a version's reference cannot run.
     """
-    for name, (folder, options) in versions_of(config).items():
-        yield f"{name}:\n{_measured(config, folder, options)}"
+    for name, spec in versions_of(config).items():
+        yield f"{name}:\n{_measured(config, spec.found.path, spec.instances)}"
 
 
-def versions_of(config: ServerConfig) -> dict[str, tuple[Path, InstanceOptions]]:
-    """Each version's folder and options, by its name.
+def versions_of(config: ServerConfig) -> dict[str, VersionSpec]:
+    """Each version as a start plans it, by its name; with the engine as the options have it.
 
     Raises:
         SetupError: The configuration cannot be served.
     """
     if not config.models:
-        folder = served_folder(config.repository.model)
-        return {load_manifest(folder).name: (folder, config.instances)}
-    found: dict[str, tuple[Path, InstanceOptions]] = {}
+        if config.routes:
+            raise SetupError("[routes] needs [models.NAME]")
+        plan = plan_only_model(served_folder(config.repository.model), config.instances, _as_it_is)
+        (model,) = plan.models.values()
+        return dict(zip(plan.models, model.versions.values(), strict=True))
+    plan = make_plan(config.models, config.routes, _as_it_is)
+    return {str(spec): spec for its in plan.models.values() for spec in its.versions.values()}
 
-    def note(model: str, version: FoundVersion, options: InstanceOptions) -> InstanceOptions:
-        found[f"{model}, version {version.number}"] = version.path, options
-        return options
 
-    make_plan(config.models, config.routes, note)
-    return found
+def _as_it_is(model: str, found: FoundVersion, options: InstanceOptions) -> InstanceOptions:
+    return options
 
 
 def _measured(config: ServerConfig, folder: Path, options: InstanceOptions) -> str:

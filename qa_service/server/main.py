@@ -13,17 +13,15 @@ from pathlib import Path
 from qa_service.command_line import INTERRUPTED
 from qa_service.errors import SetupError
 from qa_service.instance.devices import describe
+from qa_service.log_relay import relay_standard_streams
 from qa_service.logs import as_log_line, complain, configure_logging, plural
+from qa_service.server.check.steps import require
 from qa_service.server.check.whole import check
 from qa_service.server.config import ConfigSource, ServerConfig, find_config
 from qa_service.server.engine_report import measured_engines
 from qa_service.server.life_cycle import QaServer
 from qa_service.server.models.preparing import prepare_first
-from qa_service.server.shortages import (
-    Shortage,
-    find_cpu_shortage,
-    raise_descriptor_limit,
-)
+from qa_service.server.shortages import find_cpu_shortage
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +46,8 @@ def main() -> int:
             for text in measured_engines(config):
                 _say(config, text)
             return 0
-        _warn_of(raise_descriptor_limit(config))
+        require(config)
+        relay_standard_streams()
         QaServer(config, _say_listening, _say_ready, source).run()
     except SetupError as error:
         complain(error)
@@ -57,11 +56,6 @@ def main() -> int:
         return INTERRUPTED
     _say(config, "QA server stopped.")
     return 0
-
-
-def _warn_of(shortage: Shortage | None) -> None:
-    if shortage:
-        logger.warning("%s: %s", *shortage)
 
 
 def _say(config: ServerConfig, *lines: object) -> None:
@@ -84,7 +78,9 @@ def _say_ready(server: QaServer) -> None:
     config = server.config
     if config.server.print_cost_table:
         _say(config, *server.cost_tables)
-    _warn_of(find_cpu_shortage(version.spec.instances for version in server.catalog.ready))
+    ready = [version.spec.instances for version in server.catalog.ready]
+    if shortage := find_cpu_shortage(ready):
+        logger.warning("%s: %s", *shortage)
     _say(config, f"QA server ready on {server.address}: {'; '.join(_what_serves(server))}")
 
 

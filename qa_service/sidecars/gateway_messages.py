@@ -13,6 +13,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from qa_service.engine_catalogue import is_installed
+from qa_service.errors import SetupError
+from qa_service.installation import say_missing
 from qa_service.logs import LogFormat, LogLevel
 from qa_service.options import MAX_COUNT, OptionalMs
 from qa_service.wire.messages import MAX_FRAME_BYTES, MIN_FRAME_BYTES
@@ -22,6 +25,21 @@ RELOAD = b"reload\n"
 
 _SERVERS = Meta(description="the server's flag of this name")
 _Count = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
+
+
+PACKAGES = ("grpcio", "grpcio-health-checking", "grpcio-reflection", "protobuf")
+_MODULES = ("grpc", "grpc_health", "grpc_reflection", "google.protobuf")
+
+
+def need_grpc() -> None:
+    """Checks that the packages of the gateway are installed.
+
+    Raises:
+        SetupError: They are not.
+    """
+    for module in _MODULES:
+        if not is_installed(module):
+            raise SetupError(say_missing(ModuleNotFoundError(name=module), "grpc", PACKAGES))
 
 
 class GatewaySettings(Struct, frozen=True, kw_only=True):

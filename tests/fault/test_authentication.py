@@ -179,7 +179,7 @@ class TestStart:
     ):
         flags = ("--auth_token_file", str(token_file)) if with_token else ()
         with running_server(builtin_model, *FEW, "--host", host, *flags) as server:
-            assert words in server.log
+            server.wait_for_log(words)
             assert ("WARNING" in server.log) == bool(words)
 
 
@@ -213,7 +213,7 @@ class TestLogs:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             server.signal(signal.SIGTERM)
             assert server.wait() == 0
-            assert "is refused" in server.log
+            server.wait_for_log("is refused")
             assert secret not in server.log
             assert TOKEN not in server.log
 

@@ -99,6 +99,7 @@ def test_a_full_server_closes_silent_connections_for_new_ones(builtin_model, sen
             for _ in range(3):
                 assert client.ask(ASK["question"], ASK["text"]).answer == FIRST_WORD
         assert get(server.port, "/health").status == 200
+        server.wait_for_log("is closed to make room")
         assert server.log.count("is closed to make room") == 1
         for sock in silent:
             sock.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -81,7 +82,7 @@ class TestDeath:
                 assert gateway.pid != first
             with triton.InferenceServerClient(gateway.address) as client:
                 assert is_answered(client)
-            assert "the gRPC gateway was killed by SIGKILL; it starts again" in gateway.server.log
+            gateway.server.wait_for_log("the gRPC gateway was killed by SIGKILL; it starts again")
 
     def test_a_call_in_flight_of_a_killed_gateway_gets_unavailable(self, builtin_model):
         flags = (*INSTANT, "--max_batch_size", "1")
@@ -324,7 +325,64 @@ class TestHostile:
             for _ in range(12):
                 with grpc.insecure_channel(gateway.address, OTHER_CHANNEL) as channel:
                     assert Stub(channel).ModelInfer(typed_request()).model_name == "builtin"
-            assert "makes room" in gateway.server.log
+            gateway.server.wait_for_log("makes room")
+
+
+class TestSilentPeers:
+    """Connections that have said hello and then nothing."""
+
+    def test_the_longest_silent_is_closed_for_a_new_one_and_none_that_asks(self, builtin_model):
+        with (
+            running_gateway(builtin_model, *INSTANT, "--max_connections", "20") as gateway,
+            contextlib.ExitStack() as stack,
+            grpc.insecure_channel(gateway.address, OTHER_CHANNEL) as busy,
+        ):
+            with held_still(gateway.instance_pids):
+                asked = ask_with(busy, "")
+                gateway.wait_for_flight(1)
+                silent = [stack.enter_context(greeted(gateway.address)) for _ in range(40)]
+                wait_until(lambda: sum(map(is_closed, silent)) == 21)
+                assert is_closed(silent[0])
+                assert not is_closed(silent[-1])
+                with grpc.insecure_channel(gateway.address) as channel:
+                    health = Health(channel).Check(HealthRequest(), timeout=GIVE_UP_S)
+                    assert health.status == SERVING
+            assert asked.result(GIVE_UP_S).model_name == "builtin"
+            gateway.server.wait_for_log("is closed to make room")
+
+    def test_with_few_descriptors_it_says_so_and_answers(self, builtin_model):
+        limit = ("prlimit", "--nofile=300:300")
+        with (
+            running_gateway(builtin_model, *INSTANT, wrapper=limit) as gateway,
+            contextlib.ExitStack() as stack,
+        ):
+            gateway.server.wait_for_log("at most 54 of --max_connections 1000 peers fit")
+            silent = [stack.enter_context(greeted(gateway.address)) for _ in range(100)]
+            wait_until(lambda: sum(map(is_closed, silent)) >= 46)
+            with grpc.insecure_channel(gateway.address) as channel:
+                answer = Stub(channel).ModelInfer(typed_request(), timeout=GIVE_UP_S)
+                assert answer.model_name == "builtin"
+
+
+def greeted(address):
+    """A connection on which the gateway waits for a call."""
+    host, _, port = address.rpartition(":")
+    sock = socket.create_connection((host, int(port)), GIVE_UP_S)
+    sock.sendall(TestPings.PREFACE)
+    assert sock.recv(1)
+    sock.setblocking(False)
+    return sock
+
+
+def is_closed(sock):
+    try:
+        while sock.recv(4096):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        pass
+    return True
 
 
 def ask_with(channel, token):

@@ -69,7 +69,7 @@ def test_a_fault_in_the_file_is_logged_with_its_line_and_changes_nothing(file):
         pids = server.worker_pids()
         file.apply(server, "versions = [2]\nlabels = { stable = 9 }")
         server.wait_for_log("reload failed, configuration unchanged: ")
-        assert f"{file.path}: [models.m] labels: stable names version 9" in server.log
+        server.wait_for_log(f"{file.path}: [models.m] labels: stable names version 9")
         assert server.ask(**ASK, version="stable")["version"] == 1
         assert server.worker_pids() == pids
 
@@ -98,6 +98,7 @@ def test_a_hanging_file_blocks_neither_requests_nor_a_reload(file):
         server.signal(signal.SIGHUP)
         wait_until(lambda: states(server) == {"m/2": "READY"})
         assert server.health()["reload_fault"] is None
+        server.wait_for_log("reload failed, configuration unchanged: ")
         assert server.log.count("reload failed, configuration unchanged: ") == 1
         fifo.write_text("versions = [1]")  # now it is read: an old look, which does not count
         assert server.ask(**ASK)["version"] == 2
@@ -187,7 +188,7 @@ def test_a_load_for_which_there_is_no_memory_is_refused_before_it_starts(file):
         server.wait_for_log("more than --max_memory_bytes")
         assert server.ask(**ASK)["version"] == 1
         assert server.worker_pids() == pids
-        assert "1 instance of m, version 2 would take about" in server.log
+        server.wait_for_log("1 instance of m, version 2 would take about")
 
 
 def test_a_canary_that_cannot_be_loaded_does_not_stop_the_start(file):

@@ -47,7 +47,9 @@ def test_a_request_that_kills_three_workers_fails_alone(faulty_server, marker):
     with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
         guilty = error_among_neighbours(server, sock, marker)
         assert (guilty["code"], guilty["retryable"]) == ("worker_crashed", False)
+        server.wait_for_log("it held 7 requests")
         assert server.log.count("it held 7 requests") == 1
+        server.wait_for_log("it held 1 request", times=2)
         assert server.log.count("it held 1 request") == 2
         assert server.ask(**ASK)["answer"] == FIRST_WORD
 
@@ -56,6 +58,7 @@ def test_a_workers_death_is_noticed_while_a_fork_of_it_lives(faulty_server):
     with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
         guilty = error_among_neighbours(server, sock, "!!fork!!")
         assert guilty["code"] == "worker_crashed"
+        server.wait_for_log("forked", times=3)
         forks = [int(pid) for pid in re.findall(r"forked (\d+)", server.log)]
         assert len(forks) == 3
         for pid in forks:
@@ -73,7 +76,9 @@ def test_a_batch_queued_behind_a_request_that_kills_keeps_its_attempts(faulty_se
         replies = replies_by_id(sock, 4)
         assert replies.pop("guilty")["error"]["code"] == "worker_crashed"
         assert [reply["answer"] for reply in replies.values()] == [FIRST_WORD] * 3
+        server.wait_for_log("it held 4 requests")
         assert server.log.count("it held 4 requests") == 1
+        server.wait_for_log("it held 1 request", times=2)
         assert server.log.count("it held 1 request") == 2
         assert query(sock, "stats")["counters"]["request_retries_total"] == 2
 
@@ -99,6 +104,7 @@ def test_a_request_of_a_disconnected_client_is_not_retried(faulty_server):
             )
         server.wait_for_log("it held 1 request")
         assert server.ask(**ASK)["answer"] == FIRST_WORD
+        server.wait_for_log(" ended (")
         assert server.log.count(" ended (") == 1
 
 

@@ -24,6 +24,7 @@ def test_a_hung_worker_is_killed_and_its_neighbours_are_answered(faulty_server):
         guilty = error_among_neighbours(server, sock, "!!hang!!")
         assert (guilty["code"], guilty["retryable"]) == ("worker_crashed", False)
         assert pid not in server.worker_pids()
+        server.wait_for_log("still busy after its time", times=3)
         assert server.log.count("still busy after its time") == 3
 
 

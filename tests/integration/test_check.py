@@ -6,14 +6,16 @@ import json
 import os
 import re
 import socket
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from harness.models import make_manifest
-from harness.server import ROOT
+from harness.server import EXACT_ENGINE, INSTANT, ROOT, running_server
 from qa_service.engine_catalogue import ONNX_INT8_FILE
 from qa_service.instance.model_folder.manifest import save_manifest
-from tests.programs import run_python, token_flags
+from tests.programs import fail_to_start, run_python, token_flags
 from tests.support import present
 
 ONLY_INSTANT = ("--inference_engine_type", "instant", "--precision", "fp32")
@@ -131,3 +133,141 @@ def test_a_folder_without_a_collection_is_a_warning(folder, tmp_path):
     empty.mkdir()
     text = check(folder, *ONLY_INSTANT, "--collections_dir", empty, code=1)
     assert f"there is no collection in {empty}" in found(text, "warning")
+
+
+REFUSED = {
+    "hooks' module": ("--hooks", "nosuch:Class"),
+    "hooks' class": ("--hooks", "json:NoClass"),
+    "hooks that raise": ("--hooks", "enum:Enum"),
+    "hooks of another kind": ("--hooks", "json:JSONDecoder"),
+    "socket's folder": ("--unix_socket", "/nonexistent/socket"),
+    "socket's length": ("--unix_socket", f"/tmp/{'x' * 108}"),
+    "socket is a file": ("--unix_socket", __file__),
+    "cost table": (*EXACT_ENGINE, "--cost_table", "/nonexistent"),
+    "no cost table": (*EXACT_ENGINE, "--cost_table", __file__),
+    "memory": ("--max_memory_bytes", "1000"),
+    "instances": ("--num_inference_sessions", "0"),
+    "no model": ("--model", "/nonexistent/model"),
+    "no certificate's key": ("--tls_cert", __file__),
+    "no certificate": ("--tls_cert", __file__, "--tls_key", __file__),
+    "tokens": ("--auth_token_file", "/nonexistent"),
+    "both ports": ("--port", "{port}", "--grpc_port", "{port}"),
+}
+
+
+@pytest.mark.parametrize("flags", REFUSED.values(), ids=REFUSED)
+def test_what_a_start_refuses_check_refuses_in_the_same_words(own_model, flags):
+    with free_port() as port:
+        flags = [*INSTANT, *(flag.format(port=port) for flag in flags)]
+    ended = fail_to_start("--model", own_model, *flags)
+    words = ended.stderr.splitlines()[-1].removeprefix("server.py: ")
+    assert words in found(check(own_model, *flags, code=2), "error")
+
+
+@contextmanager
+def free_port():
+    """A port that nobody listens at, until the end of the block."""
+    with socket.socket() as sock:
+        sock.bind(("localhost", 0))
+        yield sock.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("package", "flags"),
+    [
+        ("grpc_health", ("--grpc_port", "1")),
+        ("opentelemetry", ("--otlp_endpoint", "http://localhost:4318")),
+        ("ray", ("--ray_instances", "1", "--num_inference_sessions", "1")),
+    ],
+)
+def test_a_package_that_is_missing_is_missed_by_both(own_model, tmp_path, package, flags):
+    (tmp_path / "sitecustomize.py").write_text(HIDES.format(package=package))
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    ended = fail_to_start("--model", own_model, *ONLY_INSTANT, *flags, env=env)
+    words = ended.stderr.splitlines()[-1].removeprefix("server.py: ")
+    assert "pip install" in words
+    assert words in found(check(own_model, *ONLY_INSTANT, *flags, code=2, env=env), "error")
+
+
+HIDES = """
+import importlib.machinery
+import sys
+
+class Hidden(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.split(".")[0] == "{package}":
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Hidden)
+"""
+
+
+@pytest.mark.slow
+def test_check_changes_nothing(own_model, tmp_path):
+    hooks, temporary = tmp_path / "hooks", tmp_path / "tmp"
+    for folder in (hooks, temporary):
+        folder.mkdir()
+    (hooks / "my_hooks.py").write_text(
+        "from qa_service.instance.hooks import Hooks\nclass MyHooks(Hooks): pass\n"
+    )
+    for number in range(6):  # more than are kept, were any used
+        (own_model / "costs" / "openvino" / f"key{number}").mkdir(parents=True)
+    env = {**NO_GPU, "TMPDIR": str(temporary), "PYTHONPATH": f"{hooks}:{ROOT}"}
+    before = files_below(own_model, tmp_path)
+    flags = ("--hooks", "my_hooks:MyHooks", "--grpc_port", "1", "--unix_socket", tmp_path / "s")
+    text = check(own_model, *flags, code=2 if os.geteuid() else 0, env=env)
+    assert "openvino int8" in text
+    assert files_below(own_model, tmp_path) == before
+
+
+def files_below(*folders):
+    """Each file with its time, and each folder."""
+    paths = [path for folder in folders for path in Path(folder).rglob("*")]
+    return {path: path.is_dir() or path.stat().st_mtime_ns for path in paths}
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json"])
+def test_a_fifo_in_a_models_place_is_an_error(own_model, name):
+    (own_model / name).unlink()
+    os.mkfifo(own_model / name)
+    assert "it is not a file" in found(check(own_model, *ONLY_INSTANT, code=2), "error")[0]
+
+
+@pytest.mark.parametrize(
+    "flag", ["--auth_token_file", "--tls_cert", "--tls_key", "--tls_client_ca"]
+)
+def test_a_fifo_in_place_of_a_token_or_a_certificate_is_an_error(
+    folder, certificates, tmp_path, flag
+):
+    os.mkfifo(tmp_path / "fifo")
+    flags = (*certificates.server_flags, flag, tmp_path / "fifo")
+    text = check(folder, *ONLY_INSTANT, *flags, code=2)
+    assert f"cannot read {flag} {tmp_path / 'fifo'}: it is not a file" in found(text, "error")
+
+
+def test_beside_its_own_server_the_port_is_a_warning_that_names_it(builtin_model, tmp_path):
+    flags = (*INSTANT, "--unix_socket", str(tmp_path / "socket"))
+    with running_server(builtin_model, *flags) as running:
+        text = check(builtin_model, *flags, "--port", running.port, code=1)
+        pid = running.process.pid
+    warnings = found(text, "warning")
+    (program,) = {line.partition(f": process {pid} ")[2] for line in warnings}
+    assert re.fullmatch(r"\(\S*python\S* \S*server.py\) listens there", program)
+    starts = [f"cannot listen on localhost:{running.port}: ", f"cannot listen on {flags[-1]}: "]
+    assert [line.startswith(start) for line, start in zip(warnings, starts, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--otlp_endpoint", "nohttp://user:hunter2@host"),
+        ("--otlp_endpoint=nohttp://user:hunter2@host",),
+        ("http://user:hunter2@host",),
+        ("--otlp_endpont", "http://user:hunter2@host"),
+    ],
+)
+def test_a_usage_error_keeps_a_urls_password(folder, flags):
+    ended = fail_to_start("--model", folder, *flags)
+    assert "error: " in ended.stderr
+    assert "hunter2" not in ended.stderr

@@ -41,8 +41,8 @@ def test_auto_falls_back_to_the_cpu_if_the_engine_cannot_use_the_gpu(builtin_mod
     server = RunningServer(builtin_model, *flags, env=with_driver)
     try:
         assert "instances on cpu, model" in server.ready_line
-        assert "this instance runs on the CPU and not on cuda:0: the onnxruntime" in server.log
-        assert "this instance runs on the CPU and not on cuda:1: the onnxruntime" in server.log
+        server.wait_for_log("this instance runs on the CPU and not on cuda:0: the onnxruntime")
+        server.wait_for_log("this instance runs on the CPU and not on cuda:1: the onnxruntime")
         seen = {environment(pid)["CUDA_VISIBLE_DEVICES"] for pid in server.worker_pids()}
         assert seen == {"0", "1"}
         assert server.ask(id=1, question="Who wrote it?", text="Ada wrote it.")["answer"] == "Ada"

@@ -303,6 +303,7 @@ class TestLog:
         with running_server(builtin_model, *INSTANT, "--log_level", "debug") as running:
             running.ask(id="mine", **ASK)
             assert outcome_of(running.ask(id="bad", question=5)) == "invalid_request"
+            running.wait_for_log("rejected")
             log = running.log
         told = ("received, its id is b'\"mine\"'", "given to instance", "answered")
         lines = [re.search(rf"request \S+#1: {re.escape(words)}", log) for words in told]

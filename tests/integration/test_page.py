@@ -90,8 +90,10 @@ def test_markup_in_a_text_is_text(page):
     assert page.evaluate("document.querySelectorAll('#marked *').length") == 1
 
 
-def test_a_key_press_sends_the_question(page):
-    page.evaluate("document.querySelector('#text').focus()")
+@pytest.mark.parametrize("place", ["#text", "#copy", "body"])
+def test_a_key_press_sends_the_question(page, place):
+    page.evaluate("document.querySelector('#copy').hidden = false; document.activeElement.blur()")
+    page.evaluate(f"document.querySelector('{place}').focus()")
     page.type_key("Enter", control=True)
     page.wait_for("!document.querySelector('#result').hidden")
 
@@ -239,6 +241,7 @@ def test_a_collection_can_be_chosen(builtin_model, tmp_path, browser):
         browser.open(f"http://localhost:{server.port}/#q={quote(question)}&c=machines&k=3")
         browser.wait_for("!document.querySelector('#sources').hidden")
         browser.wait_for("document.querySelector('#text-field').hidden")
+        assert browser.evaluate("document.querySelector('#examples').hidden")
         browser.wait_for("!document.querySelector('#result').hidden")
         assert browser.evaluate(MARKED) == answer
         assert document in browser.evaluate("document.querySelector('#passages li').textContent")
@@ -251,6 +254,7 @@ def test_a_collection_can_be_chosen(builtin_model, tmp_path, browser):
             "document.querySelector('#source').value = '';"
             "document.querySelector('#source').dispatchEvent(new Event('change'))"
         )
+        assert not browser.evaluate("document.querySelector('#examples').hidden")
         ask(browser)
         assert browser.evaluate(MARKED) == ANSWER
         assert browser.evaluate("document.querySelector('#place').textContent") == ""

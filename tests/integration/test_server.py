@@ -57,6 +57,7 @@ def test_the_cost_table_is_measured_once_and_kept(builtin_model, tmp_path):
         # No race of engines: one is measured that is known.
         with running_server(model, *ONE, *FIXED_ENGINE, "--cost_table", "auto") as running:
             assert running.ask(**ASK)["answer"]
+            running.wait_for_log("version 1 serves")
             assert ("measuring what batches cost" in running.log) == is_measured
     [table] = (model / "costs").glob("*.json")
     assert load_costs(table).cost_ms(1, 100) > 0
@@ -233,6 +234,7 @@ class TestBounds:
             first, second = receive(reader), receive(reader)
             assert {first["id"], second["id"]} == {"long 0", "long 1"}
             assert first["answer"] == second["answer"] == "Ada Lovelace"
+            running.wait_for_log(": answered", times=7)
             ports = re.findall(r"request \S+:(\d+)#\d+: answered", running.log)
             own, other = (str(client.getsockname()[1]) for client in (sock, reader))
             assert ports == [own] * 5 + [other] * 2

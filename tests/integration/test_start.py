@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import socket
@@ -15,13 +16,14 @@ import pytest
 
 from harness.frames import frame, receive
 from harness.models import ModelFile, copy_model, states
-from harness.process import GIVE_UP_S, LoggingProcess, wait_until
+from harness.process import GIVE_UP_S, LoggingProcess, tree, wait_until
 from harness.questions import ANSWER, ASK, FIRST_WORD
-from harness.server import INSTANT, ROOT, RunningServer
+from harness.server import INSTANT, READY, ROOT, RunningServer, line_with, port_of
 from qa_service.installation import install_hint
 from tests.fault.faults import FAULTY_WORKER, Permits
 from tests.http_calls import get, post
 from tests.programs import fail_to_start, run_python
+from tests.support import present
 
 pytestmark = pytest.mark.slow
 
@@ -103,7 +105,7 @@ class TestAnotherModelIsMeasured:
         for pid in trials(starting):
             os.kill(pid, signal.SIGKILL)
         starting.wait_until_ready()
-        assert "the engines could not be measured: the program" in starting.log
+        starting.wait_for_log("the engines could not be measured: the program")
         assert starting.ask(**ASK, model="slow")["answer"] == ANSWER
 
     @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
@@ -184,6 +186,7 @@ def test_a_start_writes_its_measurements_and_no_other_file(builtin_model, tmp_pa
                 assert server.ask(**ASK)["error"]["code"] == "unavailable"
             server.wait_until_ready()
             assert server.ask(**ASK)["answer"] == ANSWER
+            server.wait_for_log("version 1 serves")
             assert ("finding the fastest" in server.log) == is_first
             [kept] = (model / "costs").iterdir()
             assert kept.match("engines.*.json")
@@ -231,6 +234,7 @@ def test_a_closed_or_full_stdout_does_not_stop_the_server(builtin_model, fault):
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(GIVE_UP_S) == 0
         assert "Traceback" not in server.log
+        server.wait_for_log(f"standard output cannot be written: {fault}")
         assert server.log.count(f"standard output cannot be written: {fault}") == 1
     finally:
         server.close()
@@ -246,3 +250,35 @@ def test_a_low_limit_of_descriptors_is_said_at_the_start(builtin_model):
         ended = run_python("server.py", "--port", port, *flags, preexec_fn=lower_limit)
     assert ended.returncode == 2
     assert "at most 172 of --max_connections 1000 fit into the limit of 300" in ended.stderr
+
+
+def test_a_stderr_that_nobody_reads_stops_neither_the_server_nor_its_workers(builtin_model):
+    command = [sys.executable, "server.py", "--port", "0", "--model", str(builtin_model), *INSTANT]
+    command += ["--log_level", "debug"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    ) as server:
+        try:
+            port = int(port_of(line_with(present(server.stdout), READY)))
+            ask_many(port, 3000)  # three lines each, 900 kB; it keeps 256 KiB, and a pipe 64 KiB
+            assert get(port, "/v2/health/ready").status == 200
+            (worker,) = tree(server.pid)[1:]
+            os.kill(worker, signal.SIGKILL)
+            wait_until(lambda: tree(server.pid)[1:], lambda pids: pids and worker not in pids)
+            wait_until(lambda: get(port, "/v2/health/ready").status, lambda status: status == 200)
+            assert post(port, "/qa", ASK).json["answer"] == FIRST_WORD
+            lost = next(line for line in present(server.stderr) if "did not fit" in line)
+            assert re.search(r" WARNING qa_service.log_relay\[\d+\]: \d+ lines did not fit", lost)
+            server.send_signal(signal.SIGTERM)
+            server.communicate(timeout=GIVE_UP_S)
+            assert server.returncode == 0
+        finally:
+            server.kill()
+
+
+def ask_many(port, number):
+    with socket.create_connection(("localhost", port), GIVE_UP_S) as sock:
+        for _ in range(number // 50):
+            sock.sendall(frame(ASK) * 50)
+            for _ in range(50):
+                assert receive(sock)["answer"] == FIRST_WORD

@@ -31,6 +31,7 @@ class EngineConfig(InstanceOptions, frozen=True, kw_only=True):
     Attributes:
         cuda_index: The GPU's number in the engine's process.
         bound_buffers: Whether ONNX Runtime's inputs and outputs stay on the GPU.
+        keeps: Whether it may write into the model's folder what it compiles.
     """
 
     precision: str = "fp32"  # type: ignore[assignment]  # `make_engine` checks it
@@ -40,14 +41,18 @@ class EngineConfig(InstanceOptions, frozen=True, kw_only=True):
     cuda_index: int = 0
     gpu_memory_bytes: int = 0
     bound_buffers: bool = True
+    keeps: bool = True
 
     @classmethod
-    def of(cls, options: InstanceOptions, assigned: DeviceAssignment) -> Self:
+    def of(
+        cls, options: InstanceOptions, assigned: DeviceAssignment, *, keeps: bool = True
+    ) -> Self:
         """How an instance with the options runs its model on its device."""
         return cls(
             **msgspec.structs.asdict(options),
             device=assigned.device.partition(":")[0],
             gpu_memory_bytes=assigned.gpu_memory_bytes,
+            keeps=keeps,
         )
 
 

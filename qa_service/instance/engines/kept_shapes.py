@@ -43,15 +43,19 @@ class KeptShapes:
         root: The folder of all keys.
         key: All that a compiled model depends on.
         max_bytes: Of all files of static shapes in the key's folder; 0 keeps none.
+        keeps: Whether anything may be written or removed at all.
 
     Attributes:
         options: OpenVINO's, by which it keeps the model with dynamic shapes; empty if it cannot.
     """
 
-    def __init__(self, root: Path, key: str, max_bytes: int) -> None:
+    def __init__(self, root: Path, key: str, max_bytes: int, *, keeps: bool = True) -> None:
         self._folder = root / hashlib.sha256(key.encode()).hexdigest()[:16]
         self._max_bytes = max_bytes
         self.options = {"CACHE_DIR": str(self._folder)}
+        if not keeps:
+            self.options, self._max_bytes = {}, 0
+            return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             os.utime(self._folder)

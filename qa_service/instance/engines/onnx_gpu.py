@@ -109,9 +109,9 @@ def tensorrt_options(
         "device_id": str(config.cuda_index),
         "trt_fp16_enable": str(int(config.precision == "fp16")),
         "trt_bf16_enable": str(int(config.precision == "bf16")),
-        "trt_engine_cache_enable": "1",
+        "trt_engine_cache_enable": str(int(config.keeps)),
         "trt_engine_cache_path": str(cache),
-        "trt_timing_cache_enable": "1",
+        "trt_timing_cache_enable": str(int(config.keeps)),
         "trt_timing_cache_path": str(cache),
         **profiles,
         **_memory_limit("trt_max_workspace_size", config),
@@ -128,11 +128,16 @@ def _memory_limit(option: str, config: EngineConfig) -> dict[str, str]:
 def engine_cache(model_dir: Path, config: EngineConfig, grid: BucketGrid) -> Iterator[Path]:
     """A folder for the engines of one model, precision and profile, held by one instance.
 
+    Where nothing may be kept, it is not used and may be missing.
+
     Raises:
         SetupError: It cannot be written.
     """
     name = f"{config.precision}-{grid.most.rows}x{grid.most.tokens}"
     cache = model_dir / "tensorrt" / name
+    if not config.keeps:
+        yield cache
+        return
     lock = FileLock(cache / ".lock", mode=0o666)
     try:
         cache.mkdir(parents=True, exist_ok=True)

@@ -67,6 +67,7 @@ class OpenVinoEngine(Engine):
             model_dir / COSTS_DIR / CACHE_DIR,
             f"{version} {processor()} {manifest.files.get(self._path.name)} {self._options}",
             config.static_shapes_bytes,
+            keeps=config.keeps,
         )
         self._maps: dict[int, mmap.mmap] = {}
         """The files whose contents the compiled lengths use."""

@@ -16,7 +16,7 @@ import msgspec
 
 from qa_service.engine_catalogue import ONNX_FILE, PREPARING_FLAGS, ROWS
 from qa_service.errors import SetupError
-from qa_service.files import read_file
+from qa_service.files import open_regular, read_file
 from qa_service.installation import preparing_program
 
 SAVED_MODELS = Path("saved_models")
@@ -174,7 +174,7 @@ def check_files(model_dir: Path, manifest: Manifest, names: Iterable[str]) -> No
     for name in names:
         if expected := manifest.files.get(name):
             try:
-                with (model_dir / name).open("rb") as file:
+                with open_regular(model_dir / name) as file:
                     found = hashlib.file_digest(file, "sha256").hexdigest()
             except OSError as error:
                 raise SetupError(f"{model_dir / name} cannot be read: {error.strerror}") from None

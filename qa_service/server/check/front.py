@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import ssl
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -10,67 +12,66 @@ from pathlib import Path
 from qa_service.errors import SetupError
 from qa_service.logs import plural
 from qa_service.net.event_loop import EventLoop
-from qa_service.net.tls import server_context
+from qa_service.net.listener import tcp_listeners
+from qa_service.server.check.processes import Process, process_at_path, process_at_port
 from qa_service.server.check.report import Finding, error, ok, warning
 from qa_service.server.config import ServerConfig
 from qa_service.server.front.auth import Authenticator
-from qa_service.server.front.listeners import Listeners, warn_if_exposed
+from qa_service.server.front.listeners import check_socket_place, warn_if_exposed
 from qa_service.server.front.transport import Transport
 
 SOON = timedelta(days=30)
 
 
-def check_front(config: ServerConfig) -> Iterator[Finding]:
-    """Ports, certificates and tokens."""
-    yield from _ports(config)
-    yield from _certificates(config)
-    yield from _tokens(config)
-    loop = EventLoop()
-    try:
-        transport = Transport(loop, config.tls, config.auth.auth_timeout_s)
-        warn_if_exposed(config.listen.host, transport, Authenticator(config.auth))
-    finally:
-        loop.close()
-
-
-def _ports(config: ServerConfig) -> Iterator[Finding]:
+def check_ports(config: ServerConfig) -> Iterator[Finding]:
+    """Listens at each port for a moment, at all together."""
     listen = config.listen
-    for name, port in (("--port", listen.port), ("--grpc_port", listen.grpc_port)):
-        if not port and name == "--grpc_port":
-            continue
-        try:
-            _try_port(config, port)
-        except SetupError as caught:
-            yield error(str(caught), f"end what listens there (ss -ltnp), or give another {name}")
-        else:
-            yield ok(f"{listen.host}:{port} can be listened on" if port else "any free port")
+    wanted = [("--port", listen.port, "")]
+    if listen.grpc_port:
+        wanted.append(("--grpc_port", listen.grpc_port, "the gRPC gateway "))
+    with contextlib.closing(EventLoop()) as loop, contextlib.ExitStack() as listeners:
+        for flag, port, who in wanted:
+            try:
+                for listener in tcp_listeners(loop, listen.host, port, lambda *_: None):
+                    listeners.callback(listener.close)
+                    listener.open()
+            except SetupError as caught:
+                remedy = f"end what listens there, or give another {flag}"
+                yield _taken(f"{who}{caught}", remedy, process_at_port(port))
+            else:
+                yield ok(f"{listen.host}:{port} can be listened on" if port else "any free port")
 
 
-def _try_port(config: ServerConfig, port: int) -> None:
-    """Listens for a moment.
-
-    Raises:
-        SetupError: That is not possible.
-    """
-    loop = EventLoop()
-    options = type(config.listen)(host=config.listen.host, port=port)
+def check_unix_socket(config: ServerConfig) -> Iterator[Finding]:
+    """Whether the Unix socket can be made."""
     try:
-        listeners = Listeners(loop, options, lambda *_: None, lambda *_: None)
-        try:
-            listeners.open()
-        finally:
-            listeners.close()
-    finally:
-        loop.close()
+        check_socket_place(config.listen)
+    except SetupError as caught:
+        path = config.listen.unix_socket
+        remedy = "end what listens there, or give another --unix_socket"
+        yield _taken(str(caught), remedy, process_at_path(path) if path else None)
 
 
-def _certificates(config: ServerConfig) -> Iterator[Finding]:
-    tls = config.tls
-    if tls.tls_cert is None or tls.tls_key is None:
+def _taken(text: str, remedy: str, process: Process | None) -> Finding:
+    """An address that cannot be had; beside another QA server it is free when that has ended."""
+    if process is None:
+        return error(text, f"{remedy} (ss -ltnp names it to its user and to root)")
+    if process.pid == os.getpid():  # two flags name the same address
+        return error(text, remedy)
+    text = f"{text}: {process} listens there"
+    if process.is_qa_server:
+        return warning(text, "a start needs the address: end that server first")
+    return error(text, remedy)
+
+
+def check_certificates(config: ServerConfig) -> Iterator[Finding]:
+    """Certificates, and their dates."""
+    with contextlib.closing(EventLoop()) as loop:
+        is_encrypted = Transport(loop, config.tls, config.auth.auth_timeout_s).is_encrypted
+    if is_encrypted and config.tls.tls_cert:
+        yield _dates(config.tls.tls_cert)
+    else:
         yield ok("clients connect without TLS")
-        return
-    server_context(tls.tls_cert, tls.tls_key, tls.tls_client_ca)
-    yield _dates(tls.tls_cert)
 
 
 def _dates(cert: Path) -> Finding:
@@ -93,7 +94,8 @@ def _validity(cert: Path) -> tuple[str, str]:
     return fields["notBefore"], fields["notAfter"]
 
 
-def _tokens(config: ServerConfig) -> Iterator[Finding]:
+def check_tokens(config: ServerConfig) -> Iterator[Finding]:
+    """How many tokens there are, and how many have expired."""
     tokens = Authenticator(config.auth).load()
     if tokens is None:
         yield ok("clients need no token")
@@ -104,3 +106,11 @@ def _tokens(config: ServerConfig) -> Iterator[Finding]:
         yield warning(f"{words}, of which {num_expired} have expired")
     else:
         yield ok(words)
+
+
+def check_exposure(config: ServerConfig) -> Iterator[Finding]:
+    """What anyone who can reach the address may do, which is logged."""
+    with contextlib.closing(EventLoop()) as loop:
+        transport = Transport(loop, config.tls, config.auth.auth_timeout_s)
+        warn_if_exposed(config.listen.host, transport, Authenticator(config.auth))
+    yield from ()

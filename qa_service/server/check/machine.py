@@ -14,19 +14,20 @@ from pathlib import Path
 import qa_service
 from qa_service.engine_catalogue import ENGINES, PROCESSOR_FLAGS
 from qa_service.installation import installed_version
-from qa_service.logs import plural
+from qa_service.logs import hide_password, plural
 from qa_service.machine import num_cpus, processor
 from qa_service.server.check.report import Finding, ok, warning
-from qa_service.server.config import ServerConfig
-from qa_service.server.shortages import find_cpu_shortage, raise_descriptor_limit
+from qa_service.server.config import ServerConfig, changed_options
+from qa_service.server.shortages import find_cpu_shortage
 
 GIB = 1 << 30
 LITTLE_MEMORY_BYTES = GIB
 """An instance of the built-in model takes 200 to 400 MiB."""
+_OWN = {"[server] check", "[server] json"}
 _PACKAGES = ("msgspec", "numpy", "tokenizers", "tantivy", "transformers", "ray", "grpcio")
 
 
-def check_program() -> Iterator[Finding]:
+def check_program(_: ServerConfig) -> Iterator[Finding]:
     """Versions."""
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
     yield ok(f"qa-server {qa_service.__version__}, Python {platform.python_version()}, {system}")
@@ -41,14 +42,31 @@ def check_program() -> Iterator[Finding]:
         )
 
 
+def check_configuration(config: ServerConfig) -> Iterator[Finding]:
+    """The options that are not the defaults, without passwords, and what is served by name."""
+    changed = set(changed_options(ServerConfig(), config)) - _OWN
+    for name in sorted(changed):
+        section, _, option = name.partition(" ")
+        value = getattr(getattr(config, section.strip("[]")), option)
+        yield ok(f"{name} = {hide_password(str(value))}")
+    if not changed:
+        yield ok("every option has its default")
+    for kind, named in (
+        ("model", config.models),
+        ("route", config.routes),
+        ("collection", config.collections),
+    ):
+        if named:
+            yield ok(f"{plural(len(named), kind)}: {', '.join(named)}")
+
+
 def check_machine(config: ServerConfig) -> Iterator[Finding]:
-    """Processor, CPUs, memory, descriptors, folders and clock."""
+    """Processor, CPUs, memory, folders and clock."""
     its = processor()
     formats = [name for name, flags in PROCESSOR_FLAGS.items() if flags & its.flags]
     yield ok(f"{its.name}; it computes in {', '.join(['float32', *formats])}")
     yield from _cpus(config)
     yield from _memory()
-    yield from _descriptors(config)
     yield from _folders(config)
     yield from _clock()
 
@@ -96,13 +114,6 @@ def _shared_memory() -> Iterator[Finding]:
         yield ok(f"/dev/shm has {free / GIB:.2f} GiB free")
 
 
-def _descriptors(config: ServerConfig) -> Iterator[Finding]:
-    if shortage := raise_descriptor_limit(config):
-        yield warning(*shortage)
-    else:
-        yield ok(f"{config.listen.max_connections} connections fit into the limit of descriptors")
-
-
 def _folders(config: ServerConfig) -> Iterator[Finding]:
     home = os.environ.get("HOME", "")
     if not home or not _is_writable(Path(home)):
@@ -113,8 +124,7 @@ def _folders(config: ServerConfig) -> Iterator[Finding]:
     else:
         yield ok(f"HOME ({home}) can be written")
     try:
-        with tempfile.TemporaryFile():
-            yield ok(f"{tempfile.gettempdir()} can be written")
+        yield ok(f"{tempfile.gettempdir()} can be written")
     except OSError as caught:
         yield warning(f"there is no folder for temporary files: {caught.strerror}", "TMPDIR=FOLDER")
     model = config.repository.model

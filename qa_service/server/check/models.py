@@ -6,47 +6,98 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec import structs
+
 from qa_service.autotune.candidates import every_engine
 from qa_service.autotune.engine_table import Finding as Candidate
 from qa_service.autotune.engine_trial import Instance
 from qa_service.engine_catalogue import AUTO, INSTANT
-from qa_service.errors import SetupError
+from qa_service.errors import SetupError, error_context
 from qa_service.installation import preparing_program
-from qa_service.instance.devices import first_device
+from qa_service.instance.costs import named_costs
+from qa_service.instance.devices import first_device, need_ray
 from qa_service.instance.messages import Setup
+from qa_service.instance.model_folder import manifest as model_manifest
 from qa_service.instance.model_folder.known_answers import load_known_answers
-from qa_service.instance.model_folder.manifest import (
-    MANIFEST_FILE,
-    Manifest,
-    check_files,
-    load_manifest,
-)
+from qa_service.instance.model_folder.manifest import Manifest, load_manifest
 from qa_service.instance.options import InstanceOptions
-from qa_service.logs import LogOptions
+from qa_service.logs import LogOptions, plural
 from qa_service.server.check.report import Finding, error, ok, warning
 from qa_service.server.config import ServerConfig
 from qa_service.server.engine_report import versions_of
-from qa_service.server.models.preparing import served_folder
+from qa_service.server.models.catalog import check_memory, estimated_bytes
+from qa_service.server.models.plan import VersionSpec
+from qa_service.server.models.preparing import is_prepared_first
 
 QUIET = LogOptions(log_level="error")
 
 
-def check_models(config: ServerConfig) -> Iterator[Finding]:
-    """Each version's files and engines."""
-    model = config.repository.model
-    if not config.models and not (served_folder(model) / MANIFEST_FILE).is_file():
-        if config.repository.prepare:
-            yield warning(f"{model} is not prepared; a start prepares it first, in a minute or two")
-        else:
-            yield error(f"{model} is not prepared", f"{preparing_program()} --model {model}")
-        return
-    for name, (folder, options) in versions_of(config).items():
-        yield from _check_version(name, folder, options)
+def check_prepared(config: ServerConfig) -> Iterator[Finding]:
+    """Whether there is anything to serve, or to prepare."""
+    its = config.repository
+    if not _is_prepared_first(config):
+        found = _versions(config)
+        yield ok(f"{plural(len(found), 'version')}: {', '.join(found)}")
+    elif its.prepare:
+        yield warning(f"{its.model} is not prepared; a start prepares it first, in a minute or two")
+    else:
+        yield error(
+            f"{its.model} is not prepared, and --no-prepare is set",
+            f"{preparing_program()} --model {its.model}",
+        )
+
+
+def check_requirements(config: ServerConfig) -> Iterator[Finding]:
+    """What each version needs besides its files: Ray, memory, a cost table."""
+    needed = 0
+    for spec in _versions(config).values():
+        its = spec.instances
+        try:
+            need_ray(its)
+            more = its.num_instances * estimated_bytes(spec)
+            limit = config.repository.max_memory_bytes
+            check_memory(spec, its.num_instances, more, needed, limit)
+            needed += more
+            if its.inference_engine_type != INSTANT:
+                with error_context("instance 0 cannot start"):
+                    named_costs(its.cost_table)
+        except SetupError as caught:
+            yield error(str(caught))
+
+
+def check_hooks(config: ServerConfig) -> Iterator[Finding]:
+    """Has an instance without a model load each version's hooks."""
+    for name, spec in _versions(config).items():
+        if hooks := spec.instances.hooks:
+            options = structs.replace(spec.instances, inference_engine_type=INSTANT)
+            setup = Setup(str(spec.found.path), options, keeps=False)
+            try:
+                with error_context("instance 0 cannot start"), Instance(setup, QUIET) as instance:
+                    instance.prove()
+            except SetupError as caught:
+                yield error(str(caught))
+            else:
+                yield ok(f"{name} has the hooks {hooks}")
+
+
+def check_files(config: ServerConfig) -> Iterator[Finding]:
+    """Each version's files, and its known answers on every engine."""
+    for name, spec in _versions(config).items():
+        yield from _check_version(name, spec.found.path, spec.instances)
+
+
+def _is_prepared_first(config: ServerConfig) -> bool:
+    return not config.models and is_prepared_first(config.repository.model)
+
+
+def _versions(config: ServerConfig) -> dict[str, VersionSpec]:
+    """The versions that are served; none if they must be prepared first."""
+    return {} if _is_prepared_first(config) else versions_of(config)
 
 
 def _check_version(name: str, folder: Path, options: InstanceOptions) -> Iterator[Finding]:
     manifest = load_manifest(folder)
-    check_files(folder, manifest, manifest.files)
+    model_manifest.check_files(folder, manifest, manifest.files)
     size_mib = sum((folder / file).stat().st_size for file in manifest.files) / 2**20
     yield ok(
         f"{name}: {len(manifest.files)} files of {size_mib:.0f} MiB in {folder}, as their hashes "
@@ -93,7 +144,7 @@ def _check_engine(
         return ok(f"{where} is left out: {candidate.failure}"), False
     started_s = time.monotonic()
     try:
-        with Instance(setup, QUIET) as instance:
+        with Instance(structs.replace(setup, keeps=False), QUIET) as instance:
             ready = instance.prove()
     except SetupError as caught:
         is_named = options.inference_engine_type != AUTO and _is_eligible(candidate, options)

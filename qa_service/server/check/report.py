@@ -60,10 +60,13 @@ class CheckReport:
         self._say = say
 
     def add(self, part: str, findings: Iterable[Finding]) -> None:
-        """Takes a part's findings; an exception or a logged warning is one more."""
+        """Takes findings of a part; an exception or a logged warning is one more."""
+        if part not in self.parts:
+            self._say(part)
         found = self.parts.setdefault(part, [])
-        self._say(part)
         for finding in _complete(findings):
+            if finding in found:  # steps that need the same may fail by the same
+                continue
             found.append(finding)
             self._say(f"  {finding.level:9}{finding.text}")
             if finding.remedy:

@@ -261,7 +261,7 @@ class Connection:
         error = event.error if isinstance(event, RejectedError) else event
         if not isinstance(error, UnauthorizedError | HttpError | InternalError):
             error = UnauthorizedError()
-        logger.info("%s is refused: %s", self.name, error.message)
+        logger.info("%s is refused: %s", self.name, error.message, extra={"peer": self.name})
         self._break_off(error)
 
     def _refuse_late(self, _: Timeout) -> None:
@@ -314,7 +314,8 @@ class Connection:
         self._break_off(FrameTimeoutError())
 
     def _drop(self, _: Timeout) -> None:
-        logger.info("%s is idle or does not read its answers: closed", self.name)
+        words = "%s is idle or does not read its answers: closed"
+        logger.info(words, self.name, extra={"peer": self.name})
         self._end()
 
     def _end(self) -> None:

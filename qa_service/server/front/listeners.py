@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import logging
 import socket
+import tempfile
 from collections.abc import Callable
 
 from qa_service.errors import SetupError
 from qa_service.locked_folder import LockedFolder
 from qa_service.net.addresses import is_loopback
 from qa_service.net.event_loop import EventLoop
-from qa_service.net.listener import Listener, UnixListener, bracketed, tcp_listeners
+from qa_service.net.listener import (
+    Listener,
+    UnixListener,
+    bracketed,
+    check_unix_path,
+    tcp_listeners,
+)
 from qa_service.net.options import ListenOptions
 from qa_service.server.front.auth import Authenticator
 from qa_service.server.front.transport import Transport
@@ -79,10 +86,29 @@ def _socket_folder() -> LockedFolder:
     try:
         return LockedFolder("qa-server-")
     except OSError as error:
-        raise SetupError(
-            f"--grpc_port needs a Unix socket, and there is no place for one "
-            f"({error.strerror}): name a path with --unix_socket, or a folder with TMPDIR"
-        ) from None
+        raise SetupError(_say_no_place(error)) from None
+
+
+def check_socket_place(options: ListenOptions) -> None:
+    """Checks whether the Unix sockets that the options want could be made; changes nothing.
+
+    Raises:
+        SetupError: One could not.
+    """
+    if options.unix_socket is not None:
+        check_unix_path(options.unix_socket)
+    elif options.grpc_port:
+        try:
+            tempfile.gettempdir()
+        except OSError as error:
+            raise SetupError(_say_no_place(error)) from None
+
+
+def _say_no_place(error: OSError) -> str:
+    return (
+        f"--grpc_port needs a Unix socket, and there is no place for one ({error.strerror}): "
+        "name a path with --unix_socket, or a folder with TMPDIR"
+    )
 
 
 def warn_if_exposed(host: str, transport: Transport, authenticator: Authenticator) -> None:

@@ -26,7 +26,7 @@ from typing import Annotated
 import msgspec
 
 from qa_service.errors import SetupError, UnauthorizedError
-from qa_service.files import read_text
+from qa_service.files import decode, read_file
 from qa_service.wire.messages import MAX_PRIORITY
 
 logger = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ def load_tokens(path: Path) -> TokenSet:
     """
     try:
         mode = path.stat().st_mode
-        lines = read_text(path).splitlines()
+        lines = decode(read_file(path)).splitlines()
     except OSError as error:
         raise SetupError(f"cannot read --auth_token_file {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:

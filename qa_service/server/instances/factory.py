@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from qa_service.engine_catalogue import is_installed
-from qa_service.errors import SetupError
-from qa_service.installation import install_hint
-from qa_service.instance.devices import CPU, DeviceAssignment, devices_of
+from qa_service.instance.devices import CPU, DeviceAssignment, devices_of, need_ray
 from qa_service.instance.messages import Setup
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
@@ -24,10 +21,7 @@ def make_factory(loop: EventLoop, logs: LogOptions, setup: Setup) -> WorkerFacto
         SetupError: The options ask for instances on Ray, which is not installed.
     """
     options = setup.options
-    if options.ray_range[1] and not is_installed("ray"):
-        raise SetupError(
-            f"--ray_instances {options.ray_instances}: Ray is not installed: {install_hint('ray')}"
-        )
+    need_ray(options)
     devices = devices_of(options.num_inference_sessions, options.devices)
     remote = DeviceAssignment("cuda:0" if options.ray_num_gpus else CPU)
 

@@ -275,13 +275,7 @@ class Catalog:
 
     def _check_memory(self, spec: VersionSpec, num_instances: int) -> None:
         needed = num_instances * self._instance_bytes(spec)
-        taken = self.memory_bytes
-        if self._max_memory_bytes and taken + needed > self._max_memory_bytes:
-            raise SetupError(
-                f"{plural(num_instances, 'instance')} of {spec} would take about {needed} bytes "
-                f"in addition to the {taken} of those that run: more than --max_memory_bytes "
-                f"{self._max_memory_bytes}"
-            )
+        check_memory(spec, num_instances, needed, self.memory_bytes, self._max_memory_bytes)
 
     def _planned(self, name: str | None) -> Model:
         if name is None or name not in self.plan.models:
@@ -317,6 +311,26 @@ class Catalog:
             for version in model.versions
             if version.spec.instances == spec.instances and version.pool.alive
         ]
-        its = spec.instances
-        files_bytes = spec.found.loaded_bytes(its.inference_engine_type, its.precision)
-        return max(measured, default=files_bytes + PROCESS_BYTES)
+        return max(measured, default=estimated_bytes(spec))
+
+
+def estimated_bytes(spec: VersionSpec) -> int:
+    """An instance's memory, by its model's files."""
+    its = spec.instances
+    return spec.found.loaded_bytes(its.inference_engine_type, its.precision) + PROCESS_BYTES
+
+
+def check_memory(
+    spec: VersionSpec, num_instances: int, needed: int, taken: int, max_memory_bytes: int
+) -> None:
+    """Checks that a version's instances fit; all in bytes, a maximum of 0 is none.
+
+    Raises:
+        SetupError: They do not.
+    """
+    if max_memory_bytes and taken + needed > max_memory_bytes:
+        raise SetupError(
+            f"{plural(num_instances, 'instance')} of {spec} would take about {needed} bytes "
+            f"in addition to the {taken} of those that run: more than --max_memory_bytes "
+            f"{max_memory_bytes}"
+        )

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from msgspec import structs
 
 from qa_service.errors import SetupError, error_context, list_choices
 from qa_service.instance.engines import check_precision
 from qa_service.instance.hooks_file import fingerprint_of_hooks
+from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.options import InstanceOptions
 from qa_service.server.models.on_disk import (
     FoundVersion,
@@ -133,6 +137,30 @@ def make_plan(
     return Plan(
         {name: _plan(name, its, choose, generation) for name, its in models.items()}, routes
     )
+
+
+def plan_only_model(
+    folder: Path,
+    instances: InstanceOptions,
+    choose: Choose,
+    generation: int = 0,
+    name: str = "",
+) -> Plan:
+    """Makes a plan of the one model that flags name.
+
+    Args:
+        name: Empty for the name in its manifest.
+
+    Raises:
+        SetupError: It cannot be served.
+    """
+    name = name or load_manifest(folder).name
+    model = ModelOptions(path=folder, **structs.asdict(instances))
+    try:
+        return make_plan({name: model}, {}, choose, generation)
+    except SetupError as error:
+        prefix = f"[models.{name}]: "  # there is no such table
+        raise SetupError(str(error).removeprefix(prefix)) from None
 
 
 def _plan(name: str, options: ModelOptions, choose: Choose, generation: int) -> ModelPlan:

@@ -158,3 +158,9 @@ def _target_of(source: str) -> Path:
     """Its folder in `saved_models`, as `prepare_model.py` names it."""
     is_folder = Path(source).is_dir()
     return SAVED_MODELS / Path(source).resolve().name if is_folder else folder_of(source)
+
+
+def is_prepared_first(model: Path) -> bool:
+    """Whether a start prepares what `--model` names."""
+    source = _source_of(model)
+    return source is not None and not (_target_of(source) / MANIFEST_FILE).is_file()

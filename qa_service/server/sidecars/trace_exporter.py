@@ -28,6 +28,16 @@ MAX_OUTPUT_BYTES = 1 << 20
 """Hundreds of messages: a program that is so far behind does not follow."""
 
 
+def need_exporter() -> None:
+    """Checks that OpenTelemetry's exporter is installed.
+
+    Raises:
+        SetupError: It is not.
+    """
+    if not is_installed(EXPORTER_PACKAGE):
+        raise SetupError(f"--otlp_endpoint needs OpenTelemetry: {install_hint('otlp')}")
+
+
 class TraceExporter:
     """Passes traces to the program that exports them to an OTLP receiver.
 
@@ -36,8 +46,7 @@ class TraceExporter:
     """
 
     def __init__(self, loop: EventLoop, endpoint: str, metrics: Metrics, logs: LogOptions) -> None:
-        if not is_installed(EXPORTER_PACKAGE):
-            raise SetupError(f"--otlp_endpoint needs OpenTelemetry: {install_hint('otlp')}")
+        need_exporter()
         self._loop = loop
         self._counts = metrics.trace_spans_total
         self._pending: list[Trace] = []

@@ -12,9 +12,10 @@ from typing import Any
 
 import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
+from msgspec import structs
 
 from qa_service.errors import InvalidRequestError, SetupError
-from qa_service.net.addresses import listening_addresses
+from qa_service.net.addresses import listening_addresses, try_port
 from qa_service.net.listener import bracketed
 from qa_service.sidecars.gateway_messages import GatewaySettings
 from qa_service.sidecars.grpc_gateway.credentials import Credentials
@@ -27,6 +28,7 @@ from qa_service.sidecars.grpc_gateway.messages import (
     REFLECTION_SERVICES,
     read_message,
 )
+from qa_service.sidecars.grpc_gateway.peers import RESERVE, SilentPeers, fitting_peers
 from qa_service.sidecars.grpc_gateway.reports import Reports
 from qa_service.sidecars.grpc_gateway.service import InferenceService
 from qa_service.wire.messages import MAX_FRAME_BYTES, RequestLimits
@@ -45,11 +47,13 @@ class GrpcServer:
     """
 
     def __init__(self, settings: GatewaySettings) -> None:
-        self._settings = settings
+        most = fitting_peers(settings.max_connections)
+        self._settings = settings = structs.replace(settings, max_connections=most)
         self._credentials = _credentials(settings)
         self._stopping = asyncio.Event()
         self._draining = asyncio.Event()
         self._links = PeerLinks(settings)
+        self._silent = SilentPeers(settings.port, most, self._links.busy_peers)
         reports = Reports(settings.unix_socket)
         self._inference = InferenceService(self._links, reports, _limits(settings))
         self._server = grpc.aio.server(options=list(_options(settings).items()))
@@ -72,6 +76,7 @@ class GrpcServer:
         """
         try:
             for ip_address in listening_addresses(self._settings.host):
+                try_port(ip_address, self._settings.port)  # grpcio does not say why it cannot
                 address = f"{bracketed(ip_address)}:{self._settings.port}"
                 if self._credentials:
                     self._server.add_secure_port(address, self._credentials.make())
@@ -99,7 +104,9 @@ class GrpcServer:
         The program must then end by `os._exit`: the connections that this closes tell later calls
         UNAVAILABLE, so that clients send them again elsewhere; grpcio's `stop` sends CANCELLED.
         """
+        closing_silent = asyncio.create_task(self._silent.run())
         await self._stopping.wait()
+        closing_silent.cancel()
         logger.info("the gRPC gateway drains")
         self._draining.set()
         with contextlib.suppress(TimeoutError):
@@ -134,6 +141,7 @@ def _options(its: GatewaySettings) -> dict[str, int]:
     """
     options = {
         "grpc.so_reuseport": 0,  # 1 would share a port that another program has
+        "grpc.max_allowed_incoming_connections": its.max_connections + RESERVE,
         "grpc.max_receive_message_length": its.max_frame_bytes,
         "grpc.max_send_message_length": -1,
         "grpc.keepalive_permit_without_calls": 1,

@@ -172,6 +172,10 @@ class PeerLinks:
             if not link.users:
                 self._keep_or_drop(key, link)
 
+    def busy_peers(self) -> set[str]:
+        """The peers that have calls."""
+        return {key[0] for key in self._links.keys() - self._idle.keys()}
+
     def close(self) -> None:
         """Closes them all."""
         for link in self._links.values():

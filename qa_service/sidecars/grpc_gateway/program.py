@@ -21,14 +21,14 @@ from msgspec import structs
 from qa_service.command_line import make_parser
 from qa_service.errors import SetupError
 from qa_service.installation import say_missing
+from qa_service.log_relay import relay_standard_streams
 from qa_service.logs import complain, configure_logging
 from qa_service.options import Option, add_flag
-from qa_service.sidecars.gateway_messages import GatewaySettings
+from qa_service.sidecars.gateway_messages import PACKAGES, GatewaySettings
 
 if TYPE_CHECKING:
     from qa_service.sidecars.grpc_gateway.gateway import GrpcServer
 
-_PACKAGES = ("grpcio", "grpcio-health-checking", "grpcio-reflection", "protobuf")
 _Serve = Callable[["GrpcServer"], Awaitable[None]]
 
 
@@ -59,7 +59,7 @@ def run(settings: GatewaySettings, serve: _Serve) -> SetupError:
     try:
         asyncio.run(_run(settings, serve))
     except ModuleNotFoundError as error:
-        return SetupError(say_missing(error, "grpc", _PACKAGES))
+        return SetupError(say_missing(error, "grpc", PACKAGES))
     except SetupError as error:
         return error
 
@@ -73,12 +73,14 @@ async def _run(settings: GatewaySettings, serve: _Serve) -> NoReturn:
 
 
 async def _serve(gateway: GrpcServer) -> None:
+    end_relay = relay_standard_streams()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, gateway.stop)
     loop.add_signal_handler(signal.SIGHUP, gateway.reload)
     await gateway.start()
     await gateway.run()
+    end_relay()
 
 
 if __name__ == "__main__":

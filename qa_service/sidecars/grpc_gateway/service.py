@@ -124,7 +124,8 @@ class InferenceService:
         except QaError as error:
             await abort(context, error)
         except PeerLostError:
-            logger.info("%s disconnected with unread answers in its stream", caller.peer)
+            words = "%s disconnected with unread answers in its stream"
+            logger.info(words, caller.peer, extra={"peer": caller.peer})
 
     # Questions about the server: the answers' keys are the names of the response's fields.
 

@@ -39,6 +39,8 @@ _LINE = re.compile(rb"[A-Z][^\n]{0,%d} HTTP/1\.[01]\r\n" % (MAX_LINE_BYTES - 12)
 """A request line that needs no further look."""
 _PATH = re.compile(rb"[A-Z]+ (?:https?://[^/?# \r\n]*)?(/[^?# \r\n]*)[?# ]", re.IGNORECASE)
 """The path in a request line, whatever else is wrong with it."""
+_ORIGIN = re.compile(rb"\r\norigin:[ \t]*([^ \t\r\n]*)[ \t]*\r\n", re.IGNORECASE)
+"""The first `Origin` of a head, whatever else is wrong with it."""
 _VERSION = re.compile(rb" HTTP/([0-9.]+)\r\n\Z")
 
 
@@ -58,6 +60,7 @@ class HttpReader:
         is_closed: Whether nothing more will be read.
         path: Of a closed reader: the path of the request whose head was being read; empty if there
             was none, or if it is malformed.
+        origin: Likewise, its `Origin`: a page is to read why its request is refused.
         has_more: Whether `next_event` gave nothing only because it had parsed enough for one call.
     """
 
@@ -69,7 +72,7 @@ class HttpReader:
         self._body_bytes = 0
         self._chunks: ChunkedBody | None = None
         self.is_closed = False
-        self.path = ""
+        self.path = self.origin = ""
         self.has_more = False
 
     @property
@@ -87,6 +90,8 @@ class HttpReader:
         self.is_closed = True
         if self._state is _State.HEAD and (found := _PATH.match(self._buffer)):
             self.path = found[1].decode("latin-1")
+            origin = _ORIGIN.search(self._buffer, 0, self._size_until(BLANK_LINE))
+            self.origin = origin[1].decode("latin-1") if origin else ""
         self._buffer.clear()
         self._chunks = None
         self.has_more = False

@@ -83,7 +83,7 @@ def bearer_token(fields: Mapping[str, str]) -> str:
 
 @lru_cache(_REMEMBERED_HOSTS)
 def _is_loopback_name(host: str) -> bool:
-    name = _PORT.sub("", host)
+    name = _PORT.sub("", host).removesuffix(".")  # the root of all names
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:

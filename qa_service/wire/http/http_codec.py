@@ -273,7 +273,8 @@ class HttpCodec:
         self._reader.close()
         if is_idle and not isinstance(rejected.error, HttpError):
             return b""  # there is no request to reply to
-        unread = HttpHead("", self._reader.path, "", "", {}, False, True, 0)
+        fields = {"origin": self._reader.origin}
+        unread = HttpHead("", self._reader.path, "", "", fields, False, True, 0)
         exchange = self._current or self._open_exchange(unread)
         self._current = None
         return self._settle(exchange, exchange.to_error(rejected.error))
@@ -307,7 +308,7 @@ class HttpCodec:
             reply = compressed(reply, head.fields.get("accept-encoding", ""))
         exchange.reply = encode_reply(
             reply,
-            self._site.access.fields(head) if head.method else {},
+            self._site.access.fields(head),
             date=self._site.date(),
             is_last=self._reader.is_closed and exchange is self._exchanges[-1],
             is_http_1_0=head.is_http_1_0,

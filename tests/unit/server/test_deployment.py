@@ -14,6 +14,7 @@ from qa_service.net.readings import HANGS_AFTER_S, MAX_READINGS
 from qa_service.server import deployment as module
 from qa_service.server.config import ServerConfig
 from qa_service.server.deployment import Deployment
+from qa_service.server.models import plan
 from qa_service.server.models.options import ModelOptions
 from tests.unit.server.fake_services import ManualClock
 
@@ -88,7 +89,8 @@ class Setting:
         self.source = Source(ServerConfig.of(poll_interval_s=POLL_S, **options))
         self.plan = SimpleNamespace(routes={})
         monkeypatch.setattr(module, "load_manifest", lambda _: SimpleNamespace(name="a"))
-        monkeypatch.setattr(module, "make_plan", self._make_plan)
+        for where in (module, plan):
+            monkeypatch.setattr(where, "make_plan", self._make_plan)
         self.generations, self.planned = [], []
         others: dict[str, Any] = {
             "source": self.source,

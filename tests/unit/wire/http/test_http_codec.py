@@ -560,6 +560,27 @@ class TestAccess:
         assert fields["Access-Control-Allow-Origin"] == "https://good.example"
         assert self.post_from(Peer(**GOOD_SITE), b"https://evil.example").statuses() == [403]
 
+    @pytest.mark.parametrize(
+        ("fields", "expected"),
+        [
+            (b"Content-Length: 5001\r\n", 413),
+            (b"Transfer-Encoding: chunked\r\n\r\n1770\r\n" + bytes(6000), 413),
+            (b"X: 1\r\n" * 65, 431),
+            (b"X: " + b"x" * 16_384 + b"\r\n", 431),
+            (b"Content-Length: x\r\n", 400),
+        ],
+    )
+    def test_a_configured_origin_may_read_why_its_request_is_refused(self, fields, expected):
+        for line in (b"Origin: https://good.example\r\n", b"origin:https://good.example \r\n"):
+            peer = Peer(**GOOD_SITE).send(head(line + fields))
+            [(status, its, _)] = peer.replies()
+            assert status == expected
+            assert its["Access-Control-Allow-Origin"] == "https://good.example"
+        evil = Peer(**GOOD_SITE)
+        evil.send(head(b"Origin: https://evil.example\r\n" + fields))
+        [(_, its, _)] = evil.replies()
+        assert "Access-Control-Allow-Origin" not in its
+
     def test_a_cors_preflight_is_answered(self):
         peer = Peer(**GOOD_SITE).send(get("/qa", b"Origin: https://good.example\r\n", "OPTIONS"))
         [(status, fields, _)] = peer.replies()
@@ -570,7 +591,8 @@ class TestAccess:
     @pytest.mark.parametrize(
         ("host", "statuses"),
         [(b"evil.example", [421]), (b"192.0.2.1:9999", [421]), (b"localhost.evil.example", [421]),
-         (b"localhost:9999", [200]), (b"127.0.0.1", [200]), (b"[::1]:9999", [200])],
+         (b"localhost:9999", [200]), (b"127.0.0.1", [200]), (b"[::1]:9999", [200]),
+         (b"localhost.", [200]), (b"localhost.:9999", [200]), (b"evil.example.", [421])],
     )  # fmt: skip
     def test_a_loopback_server_serves_only_loopback_names(self, host, statuses):
         peer = Peer(is_loopback=True).send(

@@ -1,0 +1,108 @@
+"""What a start needs: one list of steps, for the start and for `--check`.
+
+    start     takes the first ones before it listens: a warning is logged, an error ends it;
+              the others it takes as it goes, by the classes and functions that the steps use
+    --check   looks at all: each finding is a line of the report, and none ends the others
+
+A step changes nothing on disk. What the start says when one fails, the step says.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from qa_service.errors import SetupError
+from qa_service.server.check.collections import check_collections
+from qa_service.server.check.front import (
+    check_certificates,
+    check_exposure,
+    check_ports,
+    check_tokens,
+    check_unix_socket,
+)
+from qa_service.server.check.gpus import check_gpus
+from qa_service.server.check.machine import check_configuration, check_machine, check_program
+from qa_service.server.check.models import (
+    check_files,
+    check_hooks,
+    check_prepared,
+    check_requirements,
+)
+from qa_service.server.check.report import Finding, Level, ok, warning
+from qa_service.server.config import ServerConfig
+from qa_service.server.shortages import raise_descriptor_limit
+from qa_service.server.sidecars.trace_exporter import need_exporter
+from qa_service.sidecars.gateway_messages import need_grpc
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that a start needs.
+
+    Attributes:
+        part: Of the report.
+        look: Yields findings; a `SetupError` is one more, and an error.
+        is_first: Whether a start takes it before anything else; its class does so otherwise.
+    """
+
+    part: str
+    look: Callable[[ServerConfig], Iterator[Finding]]
+    is_first: bool = False
+
+
+def require(config: ServerConfig) -> None:
+    """Takes the first steps of a start: logs warnings.
+
+    Raises:
+        SetupError: The server cannot start.
+    """
+    for step in STEPS:
+        for finding in step.look(config) if step.is_first else ():
+            if finding.level is Level.ERROR:
+                raise SetupError(finding.text)
+            if finding.level is Level.WARNING:
+                logger.warning("%s: %s", finding.text, finding.remedy)
+
+
+def _check_descriptors(config: ServerConfig) -> Iterator[Finding]:
+    if shortage := raise_descriptor_limit(config):
+        yield warning(*shortage)
+    else:
+        yield ok(f"{config.listen.max_connections} connections fit into the limit of descriptors")
+
+
+def _check_grpc(config: ServerConfig) -> Iterator[Finding]:
+    if config.listen.grpc_port:
+        need_grpc()
+        yield ok("the gRPC gateway's packages are installed")
+
+
+def _check_exporter(config: ServerConfig) -> Iterator[Finding]:
+    if config.traces.otlp_endpoint:
+        need_exporter()
+        yield ok("the trace exporter's packages are installed")
+
+
+STEPS = (
+    Step("program", check_program),
+    Step("configuration", check_configuration),
+    Step("machine", check_machine),
+    Step("machine", _check_descriptors, is_first=True),
+    Step("GPUs", check_gpus),
+    Step("models", check_prepared),
+    Step("models", check_requirements),
+    Step("models", check_hooks),
+    Step("models", check_files),
+    Step("collections", check_collections),
+    Step("clients", check_ports),
+    Step("clients", check_unix_socket),
+    Step("clients", _check_grpc, is_first=True),
+    Step("clients", _check_exporter, is_first=True),
+    Step("clients", check_certificates),
+    Step("clients", check_tokens),
+    Step("clients", check_exposure),
+)
