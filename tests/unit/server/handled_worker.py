@@ -9,6 +9,8 @@ from qa_service.server.instances.base import Worker
 from qa_service.server.instances.pool import WorkerPool
 from qa_service.server.telemetry.metrics import ModelMetrics
 
+DRAIN_TIMEOUT_S = 30.0
+
 
 class HandledWorker(Worker):
     """Its instance is played by the test, at `peer`."""
@@ -18,11 +20,15 @@ class HandledWorker(Worker):
         self.peer = WorkerChannel(theirs)
         return ours
 
+    status: str | None = "ended"
+    was_killed = False
+    is_killed = False
+
     def kill(self):
-        pass
+        self.is_killed = True
 
     def exit_status(self):
-        return "ended"
+        return self.status
 
 
 class HandledPool:
@@ -34,7 +40,7 @@ class HandledPool:
         self.loop, self.options = loop, options
         self.workers, self.lost, self.results = {}, [], []
         self.metrics = ModelMetrics(ERROR_KINDS)
-        self.pool = kind(loop, options, self.make, self.metrics)
+        self.pool = kind(loop, options, self.make, self.metrics, drain_timeout_s=DRAIN_TIMEOUT_S)
         self.pool.batches = self
 
     def make(self, number, listener):
