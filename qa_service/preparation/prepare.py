@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from qa_service.preparation.loading import LoadedModel
     from qa_service.preparation.verify import ModelOutputs
 
-_FORMAT_VERSION = 4
+_FORMAT_VERSION = 5
 """To be incremented when this code writes other files from the same source."""
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "peft", "onnx")

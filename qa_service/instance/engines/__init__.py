@@ -31,6 +31,7 @@ class EngineConfig(InstanceOptions, frozen=True, kw_only=True):
     Attributes:
         cuda_index: The GPU's number in the engine's process.
         bound_buffers: Whether ONNX Runtime's inputs and outputs stay on the GPU.
+        uses_kept: Whether it may load what an earlier start has compiled.
     """
 
     precision: str = "fp32"  # type: ignore[assignment]  # `make_engine` checks it
@@ -40,6 +41,7 @@ class EngineConfig(InstanceOptions, frozen=True, kw_only=True):
     cuda_index: int = 0
     gpu_memory_bytes: int = 0
     bound_buffers: bool = True
+    uses_kept: bool = True
 
     @classmethod
     def of(cls, options: InstanceOptions, assigned: DeviceAssignment) -> Self:

@@ -329,8 +329,10 @@ class WorkerPool:
 
     def _end(self, worker: Worker) -> None:
         worker.close()
+        if self._workers.get(worker.number) is worker:
+            del self._workers[worker.number]
         self._count_alive()
-        if self._workers.pop(worker.number, None):
+        if worker not in self._ending:
             self._ending[worker] = self._loop.now_s() + self._drain_timeout_s
             if len(self._ending) == 1:
                 self._reap_later()
@@ -380,5 +382,7 @@ class WorkerPool:
             self._schedule_restart(number)
 
     def _start_worker(self, number: int) -> None:
-        worker = self._workers[number] = self._make_worker(number, self)
-        self._overdue.arm(self._deadline_s(worker))
+        worker = self._make_worker(number, self)
+        if worker.state is not WorkerState.DEAD:  # as if killed before it was sent its setup
+            self._workers[number] = worker
+            self._overdue.arm(self._deadline_s(worker))

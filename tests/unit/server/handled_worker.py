@@ -5,7 +5,7 @@ import socket
 from qa_service.errors import ERROR_KINDS
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.messages import Setup
-from qa_service.server.instances.base import Worker
+from qa_service.server.instances.base import Worker, WorkerState
 from qa_service.server.instances.pool import WorkerPool
 from qa_service.server.telemetry.metrics import ModelMetrics
 
@@ -45,7 +45,8 @@ class HandledPool:
 
     def make(self, number, listener):
         worker = HandledWorker(number, self.loop, listener, Setup("", self.options))
-        worker.peer.receive()
+        if worker.state is not WorkerState.DEAD:
+            worker.peer.receive()
         self.workers[number] = worker
         return worker
 

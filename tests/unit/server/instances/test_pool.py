@@ -10,7 +10,7 @@ from qa_service.server.instances.base import WorkerState
 from qa_service.server.instances.pool import MAX_BACKOFF_S, MAX_FAILED_STARTS
 from tests.support import FakeTimeLoop, run_until
 from tests.unit.calls import make_ticket
-from tests.unit.server.handled_worker import DRAIN_TIMEOUT_S, HandledPool
+from tests.unit.server.handled_worker import DRAIN_TIMEOUT_S, HandledPool, HandledWorker
 
 WRONG = Failed("it computes wrongly", is_blameless=True, is_wrong=True)
 
@@ -128,6 +128,32 @@ def test_failed_starts_are_given_up_though_some_are_killed_between(start):
         failed = setting.end(0, Failed("no memory"))
         setting.is_started_again(failed)
     assert setting.pool.take_failure() == "instance 0 cannot start: no memory"
+
+
+def test_a_process_that_is_killed_before_it_gets_its_setup_is_replaced(start, monkeypatch):
+    """Its channel fails while its worker is made."""
+    setting = start()
+    setting.become_ready(0)
+    launch, killed = HandledWorker._launch, []
+
+    def launch_killed(worker):
+        ours = launch(worker)
+        worker.was_killed = True
+        worker.peer.close()
+        killed.append(worker)
+        return ours
+
+    monkeypatch.setattr(HandledWorker, "_launch", launch_killed)
+    worker = setting.workers[0]
+    setting.end(0)
+    setting.settle(MAX_BACKOFF_S)
+    setting.settle()
+    monkeypatch.undo()
+    assert killed
+    assert setting.is_started_again(worker)
+    setting.become_ready(0)
+    setting.settle()
+    assert (setting.pool.alive, setting.pool.num_processes) == (1, 1)
 
 
 def test_a_number_that_is_wanted_again_is_not_started_twice(start):
