@@ -170,8 +170,10 @@ def test_a_static_shape_adds_no_thread_where_a_run_has_one(builtin_model):
 
 
 @pytest.fixture
-def kept_model(builtin_model, tmp_path):
+def kept_model(builtin_model, tmp_path, monkeypatch):
     """A model in a folder of its own, of which nothing is compiled yet."""
+    # Beside other tests, a thread of the lowest priority takes minutes.
+    monkeypatch.setattr(static_shapes, "LOWEST_PRIORITY", 0)
     folder = tmp_path / "model"
     return copy_model(builtin_model, folder, "costs", "*.safetensors", "model.int8.onnx")
 
@@ -215,9 +217,10 @@ def test_another_process_has_the_static_shapes_that_the_last_one_compiled(kept_m
     code = f"""
 import sys
 from pathlib import Path
-from qa_service.instance.engines import EngineConfig, make_engine
+from qa_service.instance.engines import EngineConfig, make_engine, static_shapes
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.model_folder.seen_lengths import SeenLengths
+static_shapes.LOWEST_PRIORITY = 0
 model = Path(sys.argv[1])
 engine = make_engine(
     "openvino",
