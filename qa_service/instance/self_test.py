@@ -1,13 +1,15 @@
 """An instance proves itself: it computes rows whose logits are known, by its real path.
 
-before it is ready   each kind of row alone, rows of several lengths together, every shape that
-the engine has prepared, and the spans that the engine chooses
-while it serves      one row at a time, in turn, whenever the loop asks for it
+before it is ready   the tokens of known questions and texts, each kind of row alone, rows of
+several lengths together, every shape that the engine has prepared, and the spans that it chooses
+while it serves      each row in turn, in a batch of drawn size with drawn others, and each shape
+that the engine has prepared by then, one of both whenever the loop asks for it
 """
 
 from __future__ import annotations
 
 import itertools
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -15,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from qa_service.instance.arrays import Logits, LogitsFunction
+from qa_service.instance.arrays import Int64Array, Logits, LogitsFunction
 from qa_service.instance.engines.base import Engine
 from qa_service.instance.engines.outputs import EngineFaultError
 from qa_service.instance.model_folder.known_answers import KnownAnswers, KnownRow
@@ -29,6 +31,10 @@ BATCH_SIZE = 16
 """Bounds a batch in the check before ready, in which all rows but those alone are together."""
 NUM_ALONE = 3
 """Rows that run alone in it: the longest, and others; a start waits for all runs."""
+NUM_WINDOWS = 2
+"""Bounds a drawn batch, in tokens of full windows, padding included: a question may wait for it."""
+SEED = 1
+"""Of what is drawn, so that a failure can be repeated."""
 
 
 class WrongAnswerError(EngineFaultError):
@@ -61,7 +67,10 @@ class SelfTest:
         self.took_ms = 0.0
         self._tolerances = tolerances
         self._rows = sorted(known.rows, key=lambda row: -len(row.ids))
-        self._turns = itertools.cycle([*known.vocabulary, *known.rows])
+        self._all = [*known.vocabulary, *known.rows]
+        self._turns = itertools.cycle(self._all)
+        self._shape_turns = itertools.count()
+        self._draw = random.Random(SEED)
         self._reader = reader
         self._engine = engine
         self._manifest = manifest
@@ -74,6 +83,7 @@ class SelfTest:
             WrongAnswerError: A logit differs by more than the tolerance, or a row cannot be run.
         """
         started_s = time.monotonic()
+        self._check_tokens()
         alone, together = self._rows[:NUM_ALONE], self._rows[NUM_ALONE:]
         if not self._manifest.may_pad:
             alone, together = self._rows, []
@@ -90,23 +100,41 @@ class SelfTest:
         self.took_ms = (time.monotonic() - started_s) * 1e3
 
     def check_next(self) -> None:
-        """Runs the next row, alone.
+        """Runs the next row, in a batch, and the next of the shapes that are prepared by now.
 
         Raises:
-            WrongAnswerError: A logit differs by more than the tolerance, or it cannot be run.
+            WrongAnswerError: A logit differs by more than the tolerance, or it cannot be run; what
+                the engine keeps for the next start is removed.
         """
-        self._run([next(self._turns)])
+        try:
+            self._run(self._batch_of(next(self._turns)))
+            if shapes := self._engine.shapes:
+                self._run_shape(*shapes[next(self._shape_turns) % len(shapes)])
+        except EngineFaultError:
+            self._engine.forget_kept()
+            raise
+
+    def _batch_of(self, row: KnownRow) -> list[KnownRow]:
+        """The row among others: one to as many as fit, a few as often as many."""
+        max_tokens = NUM_WINDOWS * self._manifest.window_tokens
+        most = min(self._reader.rule.max_batch_size, max_tokens // len(row.ids))
+        size = round(max(1, most) ** self._draw.random())
+        fitting = [one for one in self._all if one is not row and len(one.ids) <= max_tokens / size]
+        others = self._draw.choices(fitting, k=size - 1) if fitting else []
+        place = self._draw.randrange(len(others) + 1)
+        return [*others[:place], row, *others[place:]]
 
     def check_shape(self, run: LogitsFunction, rows: int, tokens: int) -> None:
-        """Runs what is prepared for a shape on rows that fit into it.
+        """Runs what is prepared for a shape on its longest row and others that fit into it.
 
         Raises:
             WrongAnswerError: A logit differs by more than the tolerance, or it cannot be run.
         """
         shortest = 0 if self._manifest.may_pad else tokens
-        fitting = [row for row in self._rows if shortest <= len(row.ids) <= tokens]
+        fitting = [row for row in self._all if shortest <= len(row.ids) <= tokens]
         if fitting:
-            members = list(itertools.islice(itertools.cycle(fitting), rows))
+            longest = max(fitting, key=lambda row: len(row.ids))
+            members = [longest, *self._draw.choices(fitting, k=rows - 1)]
             batch = padded([as_window(row) for row in members], self._manifest.pad_token_id, tokens)
             where = f"in the shape of {rows} rows of {tokens} tokens"
             start, end = self._attempt(members, where, lambda: run(*batch))
@@ -121,6 +149,24 @@ class SelfTest:
         where = "alone" if len(members) == 1 else f"in a batch of {len(members)}"
         logits = self._attempt(members, where, lambda: self._reader.run_logits(windows))
         self._compare(members, where, logits)
+
+    def _check_tokens(self) -> None:
+        """Compares the tokens of known questions and texts: other tokens are another question."""
+        for row in self._rows:
+            if row.asked is None:
+                continue
+            found = self._attempt([row], "in words", partial(self._reader.first_window, *row.asked))
+            known = as_window(row)
+            is_same = (
+                np.array_equal(found.input_ids, known.input_ids)
+                and np.array_equal(found.token_type_ids, known.token_type_ids)
+                and (found.text_begin, found.text_end) == row.text
+            )
+            if not is_same:
+                raise WrongAnswerError(
+                    f"the tokenizer works wrongly: of {_asked(row, 'in words')}, it made the "
+                    f"tokens {_few(found.input_ids)}, where {_few(known.input_ids)} are known"
+                )
 
     def _check_spans(self) -> None:
         """Compares the best spans that the engine chooses with those of its logits."""
@@ -171,6 +217,10 @@ class SelfTest:
                     )
         if words:
             raise WrongAnswerError(f"{self._name} computes wrongly: {words}")
+
+
+def _few(ids: Int64Array) -> str:
+    return " ".join(map(str, ids[:16]))
 
 
 def _asked(row: KnownRow, where: str) -> str:

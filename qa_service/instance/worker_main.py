@@ -163,17 +163,27 @@ def load_reader(setup: Setup) -> Loaded:
 def _proven(
     setup: Setup, manifest: Manifest, config: EngineConfig
 ) -> tuple[Engine, Reader, SelfTest | None]:
-    """Loads the model into its engine, and has it give the known answers."""
+    """Loads the model into its engine, and has it give the known answers.
+
+    If it does not with what an earlier start has compiled, that is removed, and compiled again.
+    """
     options, model_dir = setup.options, Path(setup.model_dir)
     name = f"{options.inference_engine_type} {options.precision}"
     with _running_model(name):
         engine = make_engine(options.inference_engine_type, model_dir, manifest, config)
     best_spans = engine.best_spans if engine.chooses_spans else None
     reader = Reader(model_dir, manifest, engine.logits, options.batch_rule, best_spans)
-    _check_answers(reader, name)
     self_test = _make_self_test(setup, manifest, reader, engine)
+    try:
+        _check_answers(reader, name)
+        if self_test:
+            self_test.check()
+    except (SetupError, EngineFaultError) as error:
+        if not engine.forget_kept():
+            raise
+        logger.warning("%s; it is compiled again", error)
+        return _proven(setup, manifest, msgspec.structs.replace(config, uses_kept=False))
     if self_test:
-        self_test.check()
         engine.check_shapes_with(self_test.check_shape)
     return engine, reader, self_test
 

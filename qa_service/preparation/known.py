@@ -31,6 +31,7 @@ from qa_service.instance.model_folder.known_answers import (
     KnownAnswers,
     KnownRow,
     load_known_answers,
+    row_lengths,
 )
 from qa_service.instance.model_folder.manifest import KNOWN_ANSWERS_FILE, TOKENIZER_FILE, Manifest
 from qa_service.instance.reader.padding import padded
@@ -48,12 +49,11 @@ weights of a word is seen best at that word."""
 MAX_WORDS = 16_384
 """Of the vocabulary. With the built-in model they are 96 % of the tokens of a text, and take
 PyTorch 5 s on a core; the other 13,000 would take 4 s more."""
-ROW_TOKENS, ROWS_AT_ONCE = 128, 8
-"""Of a vocabulary row, and of a batch of them: PyTorch takes 0.30 ms a token, and 0.36 for full
-windows one by one."""
-NUM_COMPARED, NUM_COMPARED_EXACT = 16, 2
+ROWS_AT_ONCE = 8
+"""Of the vocabulary, of one length: PyTorch takes less time for each than for one by one."""
+NUM_COMPARED, NUM_COMPARED_EXACT = 24, 4
 """The number of vocabulary rows that are compared with a file, in a precision below float32 and in
-float32: below float32 a row is occasionally far off."""
+float32: below float32 a row is occasionally far off, and 24 are one of each length of a window."""
 _NEVER_IN_A_TEXT = re.compile(r"\[unused\d+\]|<(unused|extra_id_)?\d+>")
 _QUESTION_TOKENS = 8
 """Words of a vocabulary row that stand where the question does."""
@@ -101,17 +101,23 @@ def known_answers(model_dir: Path, manifest: Manifest, source: LogitsFunction) -
                 raise SetupError(f"the model's logits are not finite: asked {name}")
             yield _known_row(name, window, start[row], end[row], draw)
 
-    questions = [[named] for named in _question_windows(tokenizer, manifest)]
-    vocabulary = _batches(_vocabulary_windows(tokenizer, manifest, draw))
+    questions = list(_question_windows(tokenizer, manifest))
+    rows = [row for name, window, _ in questions for row in answered([(name, window)])]
+    vocabulary = list(_vocabulary_windows(tokenizer, manifest, draw))
+    by_name = {row.name: row for batch in _batches(vocabulary) for row in answered(batch)}
     return KnownAnswers(
-        rows=[row for batch in questions for row in answered(batch)],
-        vocabulary=[row for batch in vocabulary for row in answered(batch)],
+        rows=[
+            msgspec.structs.replace(row, asked=asked)
+            for row, (_, _, asked) in zip(rows, questions, strict=True)
+        ],
+        vocabulary=[by_name[name] for name, _ in vocabulary],
     )
 
 
 def _batches(named: Iterable[tuple[str, Window]]) -> Iterator[list[tuple[str, Window]]]:
     """Rows of one length: they have no padding, which not every model may have."""
-    for _, group in itertools.groupby(named, lambda pair: len(pair[1])):
+    ordered = sorted(named, key=lambda pair: len(pair[1]))
+    for _, group in itertools.groupby(ordered, lambda pair: len(pair[1])):
         rows = list(group)
         for first in range(0, len(rows), ROWS_AT_ONCE):
             yield rows[first : first + ROWS_AT_ONCE]
@@ -188,19 +194,25 @@ def _kinds_of(file_name: str) -> Iterator[tuple[str, str]]:
             yield kind
 
 
-def _question_windows(tokenizer: Tokenizer, manifest: Manifest) -> Iterator[tuple[str, Window]]:
-    """A window of each kind of question, as far as the model has room for it."""
+def _question_windows(
+    tokenizer: Tokenizer, manifest: Manifest
+) -> Iterator[tuple[str, Window, tuple[str, str] | None]]:
+    """A window of each kind of question, as far as the model has room for it.
+
+    With the question and the text, unless it is not their first window.
+    """
     overlap_tokens = manifest.reading.window_overlap_tokens
     builder = WindowBuilder(tokenizer, manifest.window_tokens, overlap_tokens)
     for name, question, text in _QUESTIONS:
         if windows := _windows(builder, question, text):
-            yield name, windows[0]
+            yield name, windows[0], (question, text)
     words = _TEXT.split() * (1 + 2 * manifest.window_tokens // len(_TEXT.split()))
     for num_words in range(1, len(words) + 1):
-        windows = _windows(builder, "Who?", " ".join(words[:num_words]))
+        asked = "Who?", " ".join(words[:num_words])
+        windows = _windows(builder, *asked)
         if len(windows) > 1:  # as soon as there are two, the last is as short as it can be
-            yield _FULL_WINDOW, windows[0]
-            yield _LAST_WINDOW, windows[-1]
+            yield _FULL_WINDOW, windows[0], asked
+            yield _LAST_WINDOW, windows[-1], None
             return
 
 
@@ -214,17 +226,25 @@ def _windows(builder: WindowBuilder, question: str, text: str) -> Sequence[Windo
 def _vocabulary_windows(
     tokenizer: Tokenizer, manifest: Manifest, draw: np.random.Generator
 ) -> Iterator[tuple[str, Window]]:
-    """Rows of the words of the vocabulary, of a large one the most frequent, in any order."""
+    """Rows of the words of the vocabulary, of a large one the most frequent, in any order.
+
+    Their lengths are in turn those that engines pad to, until each word is in a row and each length
+    has one.
+    """
     layout = PairLayout.of(tokenizer)
     words: Int64Array = draw.permutation(np.array(frequent_words(tokenizer), np.int64))
-    room = min(manifest.window_tokens, ROW_TOKENS) - layout.special_tokens
-    question_tokens = min(_QUESTION_TOKENS, room // 2)
-    for number, first in enumerate(range(0, len(words), room), 1):
-        its = words[first : first + room]
-        if len(its) > question_tokens:
-            head = layout.head(its[:question_tokens].tolist())
-            window = layout.window(head, its[question_tokens:].tolist())
-            yield f"{VOCABULARY}, row {number}", window
+    lengths = row_lengths(manifest.window_tokens) if len(words) else []
+    first = 0
+    for number, length in enumerate(itertools.cycle(lengths)):
+        if number >= len(lengths) and first >= len(words):
+            return
+        room = length - layout.special_tokens
+        question_tokens = min(_QUESTION_TOKENS, room // 2)
+        its = words.take(range(first, first + room), mode="wrap")
+        first += room
+        head = layout.head(its[:question_tokens])
+        window = layout.window(head, its[question_tokens:])
+        yield f"{VOCABULARY}, row {number + 1}", window
 
 
 def frequent_words(tokenizer: Tokenizer) -> list[int]:

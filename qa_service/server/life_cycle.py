@@ -156,6 +156,7 @@ class QaServer:
             services,
             self.config.logs,
             max_memory_bytes=self.config.repository.max_memory_bytes,
+            drain_timeout_s=self.config.server.drain_timeout_ms / 1e3,
         )
 
     def _make_status(self) -> Status:

@@ -114,10 +114,11 @@ def test_a_worker_killed_while_loading_is_restarted_and_the_old_version_serves(f
         old = server.worker_pids()
         file.apply(server, "versions = [2]")
         os.kill(fresh_worker(server, old), signal.SIGKILL)
-        server.wait_for_log("the old model serves on")
+        server.wait_for_log("m, version 2: instance 0 starts again")
+        assert states(server) == {"m/1": "READY", "m/2": "LOADING"}
         assert server.ask(**ASK)["version"] == 1
         permits.give()
-        wait_until(lambda: states(server) == {"m/2": "READY"})  # a second later
+        wait_until(lambda: states(server) == {"m/2": "READY"})
         assert server.ask(**ASK)["version"] == 2
 
 

@@ -4,7 +4,7 @@ import os
 import re
 import resource
 import signal
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -12,9 +12,18 @@ from harness.frames import frame
 from harness.load import QuietAnswers, assert_all_right, under_load
 from harness.process import GIVE_UP_S, num_descriptors, wait_until
 from harness.questions import ASK, FIRST_WORD
-from harness.server import FIXED_ENGINE, INSTANT, running_server
+from harness.server import FIXED_ENGINE, INSTANT, RunningServer, running_server
 from qa_service.programs.load.report import Report
-from tests.fault.faults import ONE_SESSION, error_among_neighbours, marked, replies_by_id, stopped
+from qa_service.server.instances.pool import MAX_FAILED_STARTS
+from tests.fault.faults import (
+    ONE_SESSION,
+    Permits,
+    error_among_neighbours,
+    fresh_worker,
+    marked,
+    replies_by_id,
+    stopped,
+)
 from tests.integration.test_health import query
 
 NUM_KILLS = 4
@@ -40,6 +49,41 @@ def test_workers_killed_under_fifty_clients_lose_no_request(builtin_model):
     report = Report.of(samples)
     print(f"\n{report}")
     assert_all_right(report)
+
+
+def kill_starts(server, old):
+    """Kills serving workers, and then as many of their starts as would be too many failed ones."""
+    seen = set(old)
+    for pid in old:
+        os.kill(pid, signal.SIGKILL)
+    for _ in range(len(old) * (MAX_FAILED_STARTS + 1)):
+        fresh = fresh_worker(server, sorted(seen))
+        seen.add(fresh)
+        os.kill(fresh, signal.SIGKILL)
+
+
+def test_workers_and_their_starts_killed_under_twenty_clients_lose_no_request(builtin_model):
+    with running_server(builtin_model, *FIXED_ENGINE) as server:
+        with under_load(QuietAnswers(server.port).plan(20, GIVE_UP_S)) as samples:
+            wait_until(lambda: len(samples) >= 40)
+            kill_starts(server, server.worker_pids())
+            before = len(samples)
+            wait_until(lambda: len(samples) >= before + 100)
+        assert_all_right(Report.of(samples))
+        assert server.process.poll() is None
+        assert "cannot start" not in server.log
+
+
+def test_a_server_whose_first_starts_are_killed_is_live_and_serves_later(builtin_model, tmp_path):
+    permits = Permits(tmp_path, 0)
+    server = RunningServer(builtin_model, *INSTANT, *ONE_SESSION, env=permits.env, is_ready=False)
+    with closing(server):
+        kill_starts(server, wait_until(server.worker_pids))
+        health = server.health()
+        assert (health["live"], health["ready"]) == (True, False)
+        permits.give()
+        assert wait_until(lambda: server.health()["ready"])
+        assert server.ask(**ASK)["answer"] == FIRST_WORD
 
 
 @pytest.mark.parametrize("marker", DEADLY)

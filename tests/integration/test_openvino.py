@@ -1,9 +1,13 @@
 """The OpenVINO engine, on the built-in model."""
 
+import errno
+import hashlib
 import os
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 from harness.models import copy_model
 from harness.process import MIB
@@ -11,11 +15,14 @@ from qa_service.autotune.engine_trial import bundled_rounds
 from qa_service.errors import DeviceError, SetupError
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.engines import EngineConfig, make_engine
-from qa_service.instance.messages import Answers
+from qa_service.instance.messages import Answers, Setup
+from qa_service.instance.model_folder.known_answers import row_lengths
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.model_folder.seen_lengths import SeenLengths
+from qa_service.instance.options import InstanceOptions
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.stages import Stopwatch
+from qa_service.instance.worker_main import load_reader
 from qa_service.preparation import openvino_int8
 from tests.programs import run_python
 from tests.support import all_of
@@ -166,8 +173,10 @@ def test_a_static_shape_adds_no_thread_where_a_run_has_one(builtin_model):
 
 
 @pytest.fixture
-def kept_model(builtin_model, tmp_path):
+def kept_model(builtin_model, tmp_path, monkeypatch):
     """A model in a folder of its own, of which nothing is compiled yet."""
+    # Beside other tests, a thread of the lowest priority takes minutes.
+    monkeypatch.setattr(static_shapes, "LOWEST_PRIORITY", 0)
     folder = tmp_path / "model"
     return copy_model(builtin_model, folder, "costs", "*.safetensors", "model.int8.onnx")
 
@@ -176,9 +185,11 @@ def blobs(model):
     return sorted((model / "costs" / engine_module.CACHE_DIR).glob("*/tokens-*.blob"))
 
 
-def start(model, *usual, room=2**30):
+def start(model, *usual, room=2**30, check=None):
     """An engine that has made what it can before it serves, and all else."""
     engine = make(model, precision="int8", static_shapes_bytes=room)
+    if check:
+        engine.check_shapes_with(check)
     engine.prepare_lengths(SeenLengths(model), usual)
     engine.static_shapes.wait()
     return engine
@@ -209,9 +220,10 @@ def test_another_process_has_the_static_shapes_that_the_last_one_compiled(kept_m
     code = f"""
 import sys
 from pathlib import Path
-from qa_service.instance.engines import EngineConfig, make_engine
+from qa_service.instance.engines import EngineConfig, make_engine, static_shapes
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.model_folder.seen_lengths import SeenLengths
+static_shapes.LOWEST_PRIORITY = 0
 model = Path(sys.argv[1])
 engine = make_engine(
     "openvino",
@@ -234,10 +246,11 @@ def test_a_length_being_compiled_is_visible_to_other_instances(tmp_path):
     ours, theirs = (kept_shapes.KeptShapes(tmp_path, "key", MIB) for _ in range(2))
 
     def compile_into(options):
-        assert [theirs.is_in_the_making(tokens) for tokens in (64, 96)] == [True, False]
+        found = [theirs.is_in_the_making(f"tokens-{tokens}") for tokens in (64, 6, 96)]
+        assert found == [True, False, False]
 
-    ours.keeping(64, compile_into)
-    assert not theirs.is_in_the_making(64)
+    ours.keeping("tokens-64", compile_into)
+    assert not theirs.is_in_the_making("tokens-64")
 
 
 def test_static_shapes_are_kept_within_the_same_bound(kept_model):
@@ -281,13 +294,115 @@ def test_static_shapes_that_compute_wrongly_are_not_kept(kept_model, caplog):
         raise ValueError("wrong")
 
     start(kept_model, 60)
-    engine = make(kept_model, precision="int8", static_shapes_bytes=2**30)
-    engine.check_shapes_with(refuse)
-    engine.prepare_lengths(SeenLengths(kept_model), (60,))
-    engine.static_shapes.wait()
+    engine = start(kept_model, 60, check=refuse)
     assert engine.static_shapes.find(64) is None
     assert not blobs(kept_model)
     assert "is damaged" in caplog.text
+
+
+ZEROS = bytes(64 << 10)
+
+
+def zeros(path):
+    """64 KiB of zeros in the middle, as a disk leaves them."""
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(ZEROS)
+
+
+def a_bit(path):
+    """One bit, of the weights of the last layers."""
+    with path.open("r+b") as file:
+        file.seek(-3_000_001, os.SEEK_END)
+        (byte,) = file.read(1)
+        file.seek(-3_000_001, os.SEEK_END)
+        file.write(bytes([byte ^ 1 << 6]))
+
+
+def cut(path):
+    os.truncate(path, path.stat().st_size - 1)
+
+
+@pytest.mark.parametrize("damage", [zeros, a_bit, cut])
+def test_a_damaged_file_is_compiled_again_whatever_it_is_for(kept_model, damage, caplog):
+    before = logits(start(kept_model, 60), 60), logits(make(kept_model, precision="int8"), 60)
+    damaged = [*blobs(kept_model), *kept_model.rglob("any-length.blob")]
+    assert len(damaged) == 2
+    contents = [path.read_bytes() for path in damaged]
+    for path in damaged:
+        damage(path)
+    engine = start(kept_model, 60)
+    assert (logits(engine, 60) == before[0]).all()
+    assert (logits(make(kept_model, precision="int8"), 60) == before[1]).all()
+    assert caplog.text.count("is damaged") == 2
+    caplog.clear()
+    start(kept_model, 60)
+    assert "is damaged" not in caplog.text
+    assert all(path.stat().st_size == len(was) for path, was in zip(damaged, contents, strict=True))
+
+
+def test_a_file_that_changes_under_a_running_instance_changes_no_answer(kept_model):
+    start(kept_model, 60, 90)
+    engine = start(kept_model, 60, 90)
+    before = [logits(engine, *lengths) for lengths in ((60,), (90,), (60, 90))]
+    for path in kept_model.rglob("*.blob"):
+        path.write_bytes(bytes(path.stat().st_size))
+    after = [logits(engine, *lengths) for lengths in ((60,), (90,), (60, 90))]
+    assert all((one == other).all() for one, other in zip(before, after, strict=True))
+
+
+def test_what_is_kept_is_loaded_where_nothing_can_be_written(kept_model, monkeypatch):
+    before = logits(start(kept_model, 60), 60)
+
+    def refuse(*_, **__):
+        raise PermissionError(errno.EROFS, "read-only")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    monkeypatch.setattr(engine_module.OpenVinoEngine, "_compiled", refuse)
+    assert (logits(start(kept_model, 60), 60) == before).all()
+
+
+def int8_setup(model):
+    options = InstanceOptions(
+        inference_engine_type="openvino",
+        precision="int8",
+        intra_op_num_threads=1,
+        devices="cpu",
+        cost_table="off",
+        static_shapes_bytes=0,
+    )
+    return Setup(str(model), options)
+
+
+def replace_by_another_models(path, model):
+    """A file as this program writes them, with a right hash, that computes wrongly."""
+    onnx_model = onnx.load(model / "model.openvino_int8.onnx")
+    weights = [one for one in onnx_model.graph.initializer if len(one.dims) == 2]
+    scaled = max(weights, key=lambda one: one.dims[0] * one.dims[1])
+    array = numpy_helper.to_array(scaled)
+    scaled.CopyFrom(numpy_helper.from_array((array * 3).astype(array.dtype), scaled.name))
+    other = model / "other.onnx"
+    onnx.save(onnx_model, other)
+    options = engine_module.options(EngineConfig(precision="int8"))
+    compiled = engine_module.shared_core().compile_model(str(other), "CPU", options)
+    exported = compiled.export_model()
+    path.write_bytes(exported + hashlib.sha256(exported).digest())
+
+
+def test_a_kept_model_that_computes_wrongly_is_removed_and_compiled_again(kept_model, caplog):
+    setup = int8_setup(kept_model)
+    load_reader(setup)
+    (path,) = kept_model.rglob("any-length.blob")
+    replace_by_another_models(path, kept_model)
+    loaded = load_reader(setup)
+    assert "computes wrongly" in caplog.text
+    assert "it is compiled again" in caplog.text
+    assert not path.exists()
+    assert loaded.self_test
+    for _ in range(3):
+        loaded.self_test.check_next()
+    load_reader(setup)
+    assert path.exists()
 
 
 def test_a_folder_that_cannot_be_written_costs_only_what_is_kept(kept_model, monkeypatch):
@@ -310,8 +425,8 @@ def test_the_least_recently_used_compiled_caches_of_other_versions_are_removed(
 
 
 def test_rows_are_padded_to_a_few_lengths_up_to_the_longest():
-    lengths = list(engine_module.lengths(100))
-    assert lengths == [16, 32, 48, 64, 80, 96, 100]
+    assert row_lengths(100) == [16, 32, 48, 64, 80, 96, 100]
+    assert {engine_module.padded_tokens(n, 100) for n in range(1, 101)} == set(row_lengths(100))
     assert [engine_module.padded_tokens(n, 100) for n in (1, 16, 17, 97, 100, 120)] == [
         16, 16, 32, 100, 100, 120,
     ]  # fmt: skip

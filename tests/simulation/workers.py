@@ -125,10 +125,14 @@ class SimulatedWorker(Worker):
         return self._process.sock
 
     def kill(self):
-        self._process.die("ended by SIGKILL")
+        self._process.die("ended by its pool")
 
     def exit_status(self):
         return self._process.exit_status()
+
+    @property
+    def was_killed(self):
+        return self._process.exit_status() == "ended by SIGKILL"
 
 
 class Process(Peer):

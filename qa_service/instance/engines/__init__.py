@@ -32,6 +32,7 @@ class EngineConfig(InstanceOptions, frozen=True, kw_only=True):
         cuda_index: The GPU's number in the engine's process.
         bound_buffers: Whether ONNX Runtime's inputs and outputs stay on the GPU.
         keeps: Whether it may write into the model's folder what it compiles.
+        uses_kept: Whether it may load what an earlier start has compiled.
     """
 
     precision: str = "fp32"  # type: ignore[assignment]  # `make_engine` checks it
@@ -42,6 +43,7 @@ class EngineConfig(InstanceOptions, frozen=True, kw_only=True):
     gpu_memory_bytes: int = 0
     bound_buffers: bool = True
     keeps: bool = True
+    uses_kept: bool = True
 
     @classmethod
     def of(

@@ -34,8 +34,12 @@ class Engine(ABC):
         """Memory that it may still take while it runs."""
         return 0
 
+    def forget_kept(self) -> bool:
+        """Removes the files that it keeps for the next start; returns whether it loaded any."""
+        return False
+
     def prepare_lengths(self, seen: SeenLengths, usual: Iterable[int]) -> None:  # noqa: B027
-        """Prepares for the lengths of rows that occur often, before it serves.
+        """Begins to prepare for the lengths of rows that occur often; the rest while it serves.
 
         Args:
             seen: How often each length ran; the engine counts on in it.

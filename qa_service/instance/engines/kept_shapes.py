@@ -1,11 +1,12 @@
 """What OpenVINO compiled of a model, kept in its folder: a folder for each version and processor.
 
-    costs/openvino/KEY/NUMBER.blob       OpenVINO's own cache of the model with dynamic shapes
+    costs/openvino/KEY/any-length.blob   the model with dynamic shapes
     costs/openvino/KEY/tokens-128.blob   the model compiled for one row of 128 tokens
 
-A file of static shapes is mapped: to load it takes half of the time of compiling, and pages that
-nobody reads belong to the kernel. OpenVINO's own cache is not used for them, since its key is
-another each time that a model is reshaped; it writes them, without Python's lock.
+To load a file takes half of the time of compiling. Each is a whole model, whose weights OpenVINO
+goes on reading where they are. So a file ends with its hash, and what is used is a copy that
+nobody else can write. OpenVINO's own cache finds no files again, since its key is another each time
+that a model is reshaped; it writes them, without Python's lock.
 """
 
 from __future__ import annotations
@@ -30,10 +31,16 @@ PARTIAL_S = 3600.0
 """A partial file older than this was left by a process that was killed."""
 MAKING_S = 60.0
 """A partial file older than this is not waited for."""
-PREFIX = "tokens-"
+ANY_LENGTH = "any-length"
+"""The name of the model with dynamic shapes, which is kept whatever the bound."""
+FORMAT = 2
+"""Part of the key: files of older versions have no hash."""
+DIGEST_BYTES = hashlib.sha256().digest_size
 COPY_BYTES = 1 << 20
 
 Compiled = TypeVar("Compiled")
+Kept = mmap.mmap | memoryview
+"""The bytes that OpenVINO exported."""
 
 
 class KeptShapes:
@@ -43,18 +50,18 @@ class KeptShapes:
         root: The folder of all keys.
         key: All that a compiled model depends on.
         max_bytes: Of all files of static shapes in the key's folder; 0 keeps none.
+        is_trusted: Whether to load and keep anything.
         keeps: Whether anything may be written or removed at all.
-
-    Attributes:
-        options: OpenVINO's, by which it keeps the model with dynamic shapes; empty if it cannot.
     """
 
-    def __init__(self, root: Path, key: str, max_bytes: int, *, keeps: bool = True) -> None:
-        self._folder = root / hashlib.sha256(key.encode()).hexdigest()[:16]
+    def __init__(
+        self, root: Path, key: str, max_bytes: int, *, is_trusted: bool = True, keeps: bool = True
+    ) -> None:
+        self._folder = root / hashlib.sha256(f"{FORMAT} {key}".encode()).hexdigest()[:16]
         self._max_bytes = max_bytes
-        self.options = {"CACHE_DIR": str(self._folder)}
+        self._is_trusted, self._keeps = is_trusted, keeps
+        self._is_writable = is_trusted and keeps
         if not keeps:
-            self.options, self._max_bytes = {}, 0
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -63,73 +70,108 @@ class KeptShapes:
             _remove_partial(self._folder)
         except OSError as error:
             logger.info("what is compiled is not kept for the next start: %s", error.strerror)
-            self.options = {}
-            self._max_bytes = 0
+            self._is_writable = False
 
-    def load(self, tokens: int) -> mmap.mmap | None:
-        """Maps a length's file; the caller writes nothing into it. None if there is none."""
-        try:
-            with self._path(tokens).open("rb") as file:
-                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        except (OSError, ValueError):  # missing, or empty
+    def load(self, name: str) -> Kept | None:
+        """What is kept under a name; the caller writes nothing into it.
+
+        None if there is nothing, or if it is not what was written, which removes it.
+        """
+        if not self._is_trusted:
             return None
+        try:
+            data = self._path(name).read_bytes()
+        except OSError:
+            return None
+        content, digest = memoryview(data)[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
+        if not content or hashlib.sha256(content).digest() != digest:
+            self.remove(name)
+            return None
+        return self._unnamed(content)
 
-    def remove(self, tokens: int) -> None:
-        """Removes a length's file, which is damaged: the model will be compiled again."""
-        logger.warning("%s is damaged, and is removed", self._path(tokens))
-        self._path(tokens).unlink(missing_ok=True)
+    def _unnamed(self, content: memoryview) -> Kept:
+        """A copy that no other process can write, in pages that the kernel can drop.
 
-    def keeping(self, tokens: int, compile_into: Callable[[dict[str, str]], Compiled]) -> Compiled:
+        Its file has no name. Without room for it, the content stays in memory.
+        """
+        with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=self._folder) as file:
+            file.write(content)
+            file.flush()
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        return content
+
+    def remove(self, name: str) -> None:
+        """Removes a file that is damaged or computes wrongly: the model will be compiled again."""
+        if not self._keeps:
+            return
+        logger.warning("%s is damaged, and is removed", self._path(name))
+        with contextlib.suppress(OSError):
+            self._path(name).unlink(missing_ok=True)
+
+    def remove_all(self) -> None:
+        """Removes all files, of which one has computed wrongly."""
+        if not self._keeps:
+            return
+        logger.warning("what is kept in %s is removed", self._folder)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def keeping(self, name: str, compile_into: Callable[[dict[str, str]], Compiled]) -> Compiled:
         """Compiles, and keeps the file if there is room.
 
         Args:
             compile_into: Compiles with these further options of OpenVINO.
         """
-        partial = self._make_partial(tokens)
+        partial = self._make_partial(name)
         if partial is None:
             return compile_into({})
         try:
             compiled = compile_into({"CACHE_DIR": str(partial)})
-            _take(partial, self._path(tokens))
+            _take(partial, self._path(name))
         except OSError as error:
-            logger.info("a compiled length is not kept: %s", error.strerror)
+            logger.info("what is compiled is not kept: %s", error.strerror)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
         return compiled
 
-    def is_in_the_making(self, tokens: int) -> bool:
-        """Whether another process compiles a length."""
+    def is_in_the_making(self, name: str) -> bool:
+        """Whether another process compiles it."""
         since_s = time.time() - MAKING_S
-        return any(used_s > since_s for used_s, _ in _used(self._folder.glob(f".{tokens}-*")))
+        return any(used_s > since_s for used_s, _ in _used(self._folder.glob(f".{name}-*")))
 
-    def _make_partial(self, tokens: int) -> Path | None:
-        """A folder for a length's file in the making; None without room for the file."""
+    def _make_partial(self, name: str) -> Path | None:
+        """A folder for a file in the making; None without room for the file."""
         with contextlib.suppress(OSError):
-            if self._has_room():
-                return Path(tempfile.mkdtemp(prefix=f".{tokens}-", dir=self._folder))
+            if self._is_writable and self._has_room(name):
+                return Path(tempfile.mkdtemp(prefix=f".{name}-", dir=self._folder))
         return None
 
-    def _has_room(self) -> bool:
+    def _has_room(self, name: str) -> bool:
         """Whether a file as large as the largest fits into the bound and, twice, on the disk."""
-        if not self._max_bytes:
-            return False
         sizes = {path: path.stat().st_size for path in self._folder.glob("*.blob")}
-        kept = sum(size for path, size in sizes.items() if path.name.startswith(PREFIX))
+        kept = sum(size for path, size in sizes.items() if path != self._path(ANY_LENGTH))
         largest = max(sizes.values(), default=0)
-        free = shutil.disk_usage(self._folder).free
-        return kept + largest <= self._max_bytes and 2 * largest < free
+        is_bounded = name == ANY_LENGTH or kept + largest <= self._max_bytes
+        return is_bounded and 2 * largest < shutil.disk_usage(self._folder).free
 
-    def _path(self, tokens: int) -> Path:
-        return self._folder / f"{PREFIX}{tokens}.blob"
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.blob"
+
+
+def name_of(tokens: int) -> str:
+    """The name of what is compiled for one row of this many tokens."""
+    return f"tokens-{tokens}"
 
 
 def _take(partial: Path, path: Path) -> None:
-    """Moves what OpenVINO wrote to its place, without the line that its cache adds."""
+    """Moves what OpenVINO wrote to its place, with its hash for the line that its cache adds."""
     for blob in partial.glob("*.blob"):
-        copy = blob.with_suffix(".copy")
+        copy, digest = blob.with_suffix(".copy"), hashlib.sha256()
         with blob.open("rb") as cached, copy.open("wb") as file:
             cached.readline()
-            shutil.copyfileobj(cached, file, COPY_BYTES)
+            while piece := cached.read(COPY_BYTES):
+                digest.update(piece)
+                file.write(piece)
+            file.write(digest.digest())
             file.flush()
             os.fsync(file.fileno())
         copy.replace(path)

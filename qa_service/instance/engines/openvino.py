@@ -14,7 +14,7 @@ import functools
 import mmap
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,23 +24,18 @@ from qa_service.errors import DeviceError, SetupError
 from qa_service.instance.arrays import Int64Array, Logits
 from qa_service.instance.engines import EngineConfig
 from qa_service.instance.engines.base import Engine, ShapeCheck, describe_cpu, named_inputs
-from qa_service.instance.engines.kept_shapes import KeptShapes
+from qa_service.instance.engines.kept_shapes import ANY_LENGTH, Kept, KeptShapes, name_of
 from qa_service.instance.engines.outputs import marked
 from qa_service.instance.engines.quiet_openvino import openvino
 from qa_service.instance.engines.static_shapes import OFTEN, StaticShapes
 from qa_service.instance.model_folder.costs_dir import COSTS_DIR
+from qa_service.instance.model_folder.known_answers import STEP_TOKENS, row_lengths
 from qa_service.instance.model_folder.manifest import Manifest, prepared_file
 from qa_service.instance.model_folder.seen_lengths import SeenLengths
 from qa_service.machine import processor
 
-STEP_TOKENS = 16
-"""Padding to it costs 8 tokens on average; a window of 384 tokens has 24 lengths to warm."""
 WARMING_S = 0.5
 """Bounds how long warming delays a start; lengths that it leaves out compile at their first use."""
-STATIC_SHAPES_S = 5.0
-"""Bounds how long static shapes delay a start, but for the first one's length: to load one takes a
-fifth of a second of a Zen 4 core, to compile it three; with 3 s some are left to the first
-questions' time."""
 CACHE_DIR = "openvino"
 GROUP_VALUES = 64
 """So many values of an activation share a scale in int8: OpenVINO's own 32 take longer, 128
@@ -68,21 +63,18 @@ class OpenVinoEngine(Engine):
             f"{version} {processor()} {manifest.files.get(self._path.name)} {self._options}",
             config.static_shapes_bytes,
             keeps=config.keeps,
+            is_trusted=config.uses_kept,
         )
-        self._maps: dict[int, mmap.mmap] = {}
-        """The files whose contents the compiled lengths use."""
-        try:
-            compiled = self._compiled(str(self._path), self._kept.options)
-        except RuntimeError as error:
-            reason = str(error).strip().replace("\n", " ")
-            raise SetupError(f"OpenVINO cannot load {self._path.name}: {reason}") from None
+        self._buffers: dict[str, Kept] = {}
+        """What was loaded, which the compiled models go on reading."""
+        compiled = self._loaded(ANY_LENGTH) or self._compiled_for_any_length()
         self._request = compiled.create_infer_request()
         # The first length also takes the model as it is read: about its file.
         self.static_shapes = StaticShapes(
             self._made_for,
             config.static_shapes_bytes,
             self._path.stat().st_size,
-            is_in_the_making=self._kept.is_in_the_making,
+            is_in_the_making=lambda tokens: self._kept.is_in_the_making(name_of(tokens)),
         )
         names = {name for item in compiled.inputs for name in item.get_names()}
         self._inputs = [name for name in manifest.inputs if name in names]
@@ -98,8 +90,18 @@ class OpenVinoEngine(Engine):
         """The memory that further static shapes may take."""
         return self.static_shapes.left_bytes
 
+    @property
+    def shapes(self) -> Sequence[tuple[int, int]]:
+        """The lengths that are compiled, a row each."""
+        return [(1, tokens) for tokens in self.static_shapes.lengths]
+
+    def forget_kept(self) -> bool:
+        """Removes what is kept; returns whether it has loaded any of it."""
+        self._kept.remove_all()
+        return bool(self._buffers)
+
     def prepare_lengths(self, seen: SeenLengths, usual: Iterable[int]) -> None:
-        """Gets static shapes for the lengths that were seen most.
+        """Begins to get static shapes for the lengths that were seen most, while it serves.
 
         A first start expects the usual ones, those between them, and some that are longer.
         """
@@ -111,7 +113,7 @@ class OpenVinoEngine(Engine):
             longest = min(longest + longest // 4, self._longest)
             expected += range(shortest, longest, STEP_TOKENS)
             seen.add({tokens: OFTEN * rows for tokens, rows in Counter(expected).items()})
-        self.static_shapes.prepare(seen, STATIC_SHAPES_S)
+        self.static_shapes.prepare(seen)
 
     def _run(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         tokens = ids.shape[1]
@@ -127,13 +129,13 @@ class OpenVinoEngine(Engine):
         return start[:, :tokens], end[:, :tokens]
 
     def check_shapes_with(self, check: ShapeCheck) -> None:
-        """Has each length that will be compiled checked before it is used."""
+        """Has each length checked before it is used; a file that does not pass is removed."""
 
         def check_one(request: openvino.InferRequest, tokens: int) -> None:
             try:
                 check(lambda *rows: _infer(request, named_inputs(self._inputs, *rows)), 1, tokens)
             except Exception:
-                self._kept.remove(tokens)
+                self._kept.remove(name_of(tokens))
                 raise
 
         self.static_shapes.check = check_one
@@ -141,35 +143,54 @@ class OpenVinoEngine(Engine):
     def _warm(self) -> None:
         """Runs one row of each length, the shortest first, until the time is up."""
         over_s = time.monotonic() + WARMING_S
-        for tokens in lengths(self._longest):
+        for tokens in row_lengths(self._longest):
             if time.monotonic() >= over_s:
                 return
             row = np.full((1, tokens), self._pad_token_id, np.int64)
             self.logits(row, np.ones_like(row), np.zeros_like(row))
+            self._drop_pages(ANY_LENGTH)
 
     def _made_for(self, tokens: int) -> openvino.InferRequest:
         """The model for one row of a length: from its file, or compiled."""
-        compiled = self._loaded_for(tokens)
+        name = name_of(tokens)
+        compiled = self._loaded(name)
         if compiled is None:
-            compiled = self._kept.keeping(tokens, lambda kept: self._compiled_for(tokens, kept))
+            compiled = self._kept.keeping(name, lambda kept: self._compiled_for(tokens, kept))
         request = compiled.create_infer_request()
         request.infer({name: np.ones((1, tokens), np.int64) for name in self._inputs})
-        if tokens in self._maps:  # what has been rearranged is not read again
-            self._maps[tokens].madvise(mmap.MADV_DONTNEED)
+        self._drop_pages(name)
         return request
 
-    def _loaded_for(self, tokens: int) -> openvino.CompiledModel | None:
-        """What is kept for a length; None if there is nothing, or it is damaged."""
-        if (kept := self._kept.load(tokens)) is None:
+    def _drop_pages(self, name: str) -> None:
+        """Gives pages back once the model has run: what it has rearranged is not read again."""
+        if isinstance(kept := self._buffers.get(name), mmap.mmap):
+            kept.madvise(mmap.MADV_DONTNEED)
+
+    def _loaded(self, name: str) -> openvino.CompiledModel | None:
+        """What is kept under a name; None if there is nothing, or it is damaged."""
+        if (kept := self._kept.load(name)) is None:
             return None
         blob = openvino.Tensor(np.frombuffer(kept, np.uint8), shared_memory=True)
         try:
             compiled = shared_core().import_model(blob, "CPU", self._options)
         except RuntimeError:
-            self._kept.remove(tokens)
+            self._kept.remove(name)
             return None
-        self._maps[tokens] = kept
+        self._buffers[name] = kept
         return compiled
+
+    def _compiled_for_any_length(self) -> openvino.CompiledModel:
+        """Compiles the model with dynamic shapes.
+
+        Raises:
+            SetupError: OpenVINO cannot load its file.
+        """
+        path = str(self._path)
+        try:
+            return self._kept.keeping(ANY_LENGTH, lambda kept: self._compiled(path, kept))
+        except RuntimeError as error:
+            reason = str(error).strip().replace("\n", " ")
+            raise SetupError(f"OpenVINO cannot load {self._path.name}: {reason}") from None
 
     def _compiled_for(self, tokens: int, kept: dict[str, str]) -> openvino.CompiledModel:
         """Compiles the model for one row of this many tokens.
@@ -224,14 +245,8 @@ def options(config: EngineConfig) -> dict[str, str | int | bool]:
     }
 
 
-def lengths(longest: int) -> Iterator[int]:
-    """The lengths that rows are padded to, up to the longest window."""
-    yield from range(STEP_TOKENS, longest, STEP_TOKENS)
-    yield longest
-
-
 def padded_tokens(tokens: int, longest: int) -> int:
-    """The length to which a row is padded."""
+    """The length to which a row is padded: in steps, which cost 8 tokens on average."""
     return max(min(-(-tokens // STEP_TOKENS) * STEP_TOKENS, longest), tokens)
 
 

@@ -1,9 +1,10 @@
 """Compiles a model for single rows of the lengths that occur often, one model a length.
 
 An engine with dynamic shapes runs any length. Where the shape is known, OpenVINO fuses more
-operators, and has nothing to set up between runs. Compiling takes as long as tens of questions. A
-start makes the lengths that were seen most, for as long as it may; a thread of the lowest priority
-goes on with the others, and the engine runs its dynamic model until they are done.
+operators, and has nothing to set up between runs. Compiling takes as long as tens of questions, and
+loading as long as several. So no start and no question waits for it: a thread of the lowest
+priority makes one length after another while the instance serves, those that were seen most first,
+and the engine runs its dynamic model until they are done.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ class StaticShapes(Generic[Compiled]):
 
     A length is compiled if it will fit into what is left of `max_bytes`, as far as is known: it
     takes what the last one took, the first `first_bytes`. What then took more is dropped. After
-    that, or if a length cannot be compiled or does not pass `check`, no more are.
+    that, or if a length cannot be compiled, no more are. What does not pass `check` is not used.
 
     Args:
         is_in_the_making: Whether another instance compiles a length now: its turn is later, since
             to load it takes less time.
 
     Attributes:
-        check: Looks at what was compiled for a length, before it is used; raises an exception.
+        check: Looks at what was made for a length, before it is used; raises an exception.
         left_bytes: The memory that further lengths may take.
     """
 
@@ -65,21 +66,17 @@ class StaticShapes(Generic[Compiled]):
         self._clock_s = clock_s
         self._seen = SeenLengths()
         self._compiled: dict[int, Compiled] = {}
+        self._refused: set[int] = set()
         self._thread = threading.Thread()
 
-    def prepare(self, seen: SeenLengths, within_s: float) -> None:
-        """Compiles the lengths seen most, as many as take no longer than `within_s`.
+    @property
+    def lengths(self) -> list[int]:
+        """The lengths that are compiled."""
+        return sorted(self._compiled.copy())  # at once: the thread may be adding one
 
-        The first one's time is not known before. The thread goes on with the others at once, and
-        `seen` counts what runs from now on.
-        """
+    def prepare(self, seen: SeenLengths) -> None:
+        """Begins with the lengths that were seen often; `seen` counts what runs from now on."""
         self._seen = seen
-        over_s = self._clock_s() + within_s
-        longest_s = 0.0
-        while (tokens := self._next()) and self._clock_s() + longest_s <= over_s:
-            started_s = self._clock_s()
-            self._add(tokens)
-            longest_s = max(longest_s, self._clock_s() - started_s)
         if self._next():
             self._start()
 
@@ -87,7 +84,8 @@ class StaticShapes(Generic[Compiled]):
         """What is compiled for a row that is about to run; None if that is nothing yet."""
         num_runs = self._seen.count(tokens)
         found = self._compiled.get(tokens)
-        if found is None and num_runs >= OFTEN and self._has_room and not self._thread.is_alive():
+        is_wanted = found is None and num_runs >= OFTEN and tokens not in self._refused
+        if is_wanted and self._has_room and not self._thread.is_alive():
             self._start()
         return found
 
@@ -105,7 +103,8 @@ class StaticShapes(Generic[Compiled]):
         if not self._has_room:
             return None
         often = self._seen.most_seen(OFTEN)
-        left = [tokens for tokens in often if tokens not in self._compiled]
+        done = self._refused | self._compiled.keys()
+        left = [tokens for tokens in often if tokens not in done]
         free = (tokens for tokens in left if not self._is_in_the_making(tokens))
         return next(free, next(iter(left), None))
 
@@ -124,11 +123,16 @@ class StaticShapes(Generic[Compiled]):
         before_bytes, started_s = self._memory_bytes(), self._clock_s()
         try:
             compiled = self._compile_for(tokens)
-            if self.check:
-                self.check(compiled, tokens)
         except Exception:
             logger.exception("%d tokens cannot be compiled; other lengths will not be", tokens)
             self.left_bytes = 0
+            return
+        try:
+            if self.check:
+                self.check(compiled, tokens)
+        except Exception as error:
+            logger.error("what is compiled for %d tokens is not used: %s", tokens, error)
+            self._refused.add(tokens)
             return
         return_free_memory()
         taken_bytes = max(0, self._memory_bytes() - before_bytes)

@@ -38,6 +38,15 @@ MIN_TOLERANCE = 1e-4
 """Another order of float32 operations changes logits by 1e-5."""
 
 
+STEP_TOKENS = 16
+"""What engines pad single rows to is a multiple of it, or the window."""
+
+
+def row_lengths(window_tokens: int) -> list[int]:
+    """The lengths of known rows, in tokens, ascending: the last is the window."""
+    return [*range(STEP_TOKENS, window_tokens, STEP_TOKENS), window_tokens]
+
+
 class KnownRow(msgspec.Struct, frozen=True, kw_only=True):
     """A row of model input, not padded, and logits of the source's model for it.
 
@@ -49,6 +58,7 @@ class KnownRow(msgspec.Struct, frozen=True, kw_only=True):
         places: The positions whose logits are kept.
         start: The start logit at each place.
         end: The end logit at each place.
+        asked: The question and the text whose first window it is; None if it is another's.
     """
 
     name: str
@@ -58,6 +68,7 @@ class KnownRow(msgspec.Struct, frozen=True, kw_only=True):
     places: list[int]
     start: list[float]
     end: list[float]
+    asked: tuple[str, str] | None = None
 
 
 class KnownAnswers(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +76,9 @@ class KnownAnswers(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         rows: Questions of all kinds; each instance runs them before it serves.
-        vocabulary: Rows that hold all of the vocabulary, or much of a large one; an instance runs
-            these and the others in turn while it serves.
+        vocabulary: Rows that hold all of the vocabulary, or much of a large one, of each length
+            that engines pad to (`row_lengths`); an instance runs these and the others in turn while
+            it serves, and a shape by one of its full length.
     """
 
     rows: list[KnownRow]

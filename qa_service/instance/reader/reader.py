@@ -256,6 +256,10 @@ class Reader:
             if self.learned.table is not self.rule.costs:
                 self.rule = replace(self.rule, costs=self.learned.table)
 
+    def first_window(self, question: str, text: str) -> Window:
+        """The first window of a question and a text, as it is tokenized for the model."""
+        return self._windows.encode(question, text).windows[0]
+
     def run_logits(self, windows: Sequence[Window]) -> list[Logits]:
         """Runs the model on windows, padded to one length; returns each window's logits."""
         scores = self._run(self._padded(range(len(windows)), windows))

@@ -127,6 +127,11 @@ class Worker(ABC):
         """How the process ended, which reaps it; None while it runs."""
 
     @property
+    def was_killed(self) -> bool:
+        """Whether a signal that nobody here sent has ended it; known once `exit_status` is."""
+        return False
+
+    @property
     def device(self) -> str:
         """The device that the instance reported; until it is ready, the assigned one."""
         return self.ready.device if self.ready else self.setup.device.device

@@ -5,8 +5,9 @@ It sets the loop's mark when an instance is ready or has ended, and when the poo
 An instance that dies or is overdue is replaced: at once the first time, then with a backoff that
 doubles while it keeps dying. The pool reports its batches as lost; the dispatcher decides on
 retries. While the pool is booting, the first instance that cannot start fails the pool; later,
-`MAX_FAILED_STARTS` in a row of every instance do. Each proves itself now and then (`self_tests`);
-if the replacements of all compute wrongly too, the pool fails.
+`MAX_FAILED_STARTS` in a row of every instance do. A start that a signal from outside has ended says
+nothing of the model: it counts for the backoff alone. Each instance proves itself now and then
+(`self_tests`); if the replacements of all compute wrongly too, the pool fails.
 
 Its size can change, so that one version can replace another an instance at a time.
 """
@@ -63,6 +64,9 @@ class BatchListener(Protocol):
 class WorkerPool:
     """Keeps instances alive and gives them work.
 
+    Args:
+        drain_timeout_s: How long a closed instance may take to end before it is killed.
+
     Attributes:
         alive: How many instances are ready.
         model: The model of its instances; the defaults until one is ready.
@@ -80,6 +84,8 @@ class WorkerPool:
         make_worker: WorkerFactory,
         metrics: ModelMetrics,
         name: str = "",
+        *,
+        drain_timeout_s: float,
     ) -> None:
         self.model = ModelFacts()
         self.alive = self.size = 0
@@ -90,9 +96,12 @@ class WorkerPool:
         self._make_worker = make_worker
         self._metrics = metrics
         self._prefix = f"{name}: " if name else ""
+        self._drain_timeout_s = drain_timeout_s
         self._workers: dict[int, Worker] = {}
         self._ending: dict[Worker, float] = {}
         """Closed instances whose processes still run, and when each is killed."""
+        self._unexplained: set[Worker] = set()
+        """Those of them that ended while they started, without a reason: their status has it."""
         self._wanted: set[int] = set()
         self._deaths_in_row: defaultdict[int, int] = defaultdict(int)
         self._failed_starts: defaultdict[int, int] = defaultdict(int)
@@ -197,6 +206,7 @@ class WorkerPool:
     def close(self) -> None:
         """Closes every channel; an instance that runs a batch ends after it, its results lost."""
         self._is_closed = True
+        self._wanted.clear()
         for timer in self._restarts.values():
             timer.cancel()
         for worker in list(self._workers.values()):
@@ -213,6 +223,10 @@ class WorkerPool:
             if (status := worker.exit_status()) is not None:
                 logger.info("%sinstance %d: %s", self._prefix, worker.number, status)
                 del self._ending[worker]
+                if worker in self._unexplained:
+                    self._unexplained.remove(worker)
+                    if worker.number in self._wanted:
+                        self._replace(worker)
 
     @property
     def is_gone(self) -> bool:
@@ -252,7 +266,15 @@ class WorkerPool:
     def on_worker_death(self, worker: Worker) -> None:
         """Replaces it, and reports its batches as lost."""
         self._end(worker)
-        worker.kill()
+        if worker.ready or worker.failure:
+            worker.kill()
+            self._replace(worker)
+        else:
+            self._unexplained.add(worker)
+            self.reap()
+
+    def _replace(self, worker: Worker) -> None:
+        """Starts an instance again that has ended, or gives up; reports its batches as lost."""
         reason = worker.failure or worker.exit_status() or "its channel closed"
         batches = list(worker.in_flight.values())
         number = sum(len(batch.members) for batch in batches)
@@ -265,7 +287,7 @@ class WorkerPool:
         self._note_start(worker)
         if self._is_needed(worker) or self._has_given_up():
             self._fail(f"instance {worker.number} cannot start: {reason}")
-        elif not self._is_closed and worker.number in self._wanted:
+        elif self._is_missing(worker.number):
             self._schedule_restart(worker.number)
         self._self_tests.look()
         for place, batch in enumerate(batches):
@@ -273,15 +295,20 @@ class WorkerPool:
             self.batches.on_lost(batch.members, were_running=were_running)
 
     def _note_start(self, worker: Worker) -> None:
-        """Counts it, if a worker that has ended was never ready."""
-        if worker.ready is None:
+        """Counts it, if a worker that has ended was never ready, unless it was killed."""
+        if worker.ready is None and not worker.was_killed:
             self._failed_starts[worker.number] += 1
             if worker.is_wrong:
                 self._wrong_starts.add(worker.number)
 
     def _is_needed(self, worker: Worker) -> bool:
-        """Whether the pool cannot boot without this instance, which was never ready."""
-        return self.is_booting and worker.ready is None
+        """Whether the pool cannot boot without this instance, which could not start."""
+        return self.is_booting and worker.ready is None and not worker.was_killed
+
+    def _is_missing(self, number: int) -> bool:
+        """Whether an instance is wanted that neither is there nor will be started again."""
+        is_coming = number in self._workers or number in self._restarts
+        return number in self._wanted and not is_coming
 
     def _has_given_up(self) -> bool:
         """Whether no instance is alive and each local one has failed to start too often.
@@ -302,9 +329,11 @@ class WorkerPool:
 
     def _end(self, worker: Worker) -> None:
         worker.close()
+        if self._workers.get(worker.number) is worker:
+            del self._workers[worker.number]
         self._count_alive()
-        if self._workers.pop(worker.number, None):
-            self._ending[worker] = self._loop.now_s() + self._options.execution_timeout_s
+        if worker not in self._ending:
+            self._ending[worker] = self._loop.now_s() + self._drain_timeout_s
             if len(self._ending) == 1:
                 self._reap_later()
 
@@ -318,6 +347,13 @@ class WorkerPool:
         self.reap()
         now_s = self._loop.now_s()
         for worker in [one for one, kill_s in self._ending.items() if kill_s <= now_s]:
+            logger.warning(
+                "%sinstance %d has not ended %.0f s after it was closed, and is killed",
+                self._prefix,
+                worker.number,
+                self._drain_timeout_s,
+            )
+            self._ending[worker] = math.inf
             worker.kill()
         if self._ending:
             self._reap_later()
@@ -338,6 +374,7 @@ class WorkerPool:
         return MAX_BACKOFF_S
 
     def _start_again(self, number: int) -> None:
+        self._restarts.pop(number, None)
         try:
             self._start_worker(number)
         except OSError as error:  # descriptors, memory or processes ran out, perhaps for a moment
@@ -345,5 +382,7 @@ class WorkerPool:
             self._schedule_restart(number)
 
     def _start_worker(self, number: int) -> None:
-        worker = self._workers[number] = self._make_worker(number, self)
-        self._overdue.arm(self._deadline_s(worker))
+        worker = self._make_worker(number, self)
+        if worker.state is not WorkerState.DEAD:  # as if killed before it was sent its setup
+            self._workers[number] = worker
+            self._overdue.arm(self._deadline_s(worker))

@@ -12,6 +12,13 @@ from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.instances.base import Worker, WorkerListener
 
+_OWN_SIGNALS = {
+    *(signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV),
+    *(signal.SIGSYS, signal.SIGTRAP),
+}
+"""What a program's own fault raises; any other signal is sent by somebody: a person, the kernel
+short of memory, a supervisor."""
+
 
 class ProcessWorker(Worker):
     """A worker process.
@@ -21,6 +28,7 @@ class ProcessWorker(Worker):
     """
 
     program: ClassVar[str] = WORKER_PROGRAM
+    _is_killed_here = False
 
     def __init__(
         self,
@@ -40,14 +48,23 @@ class ProcessWorker(Worker):
 
     def kill(self) -> None:
         """Sends SIGKILL."""
-        self._process.kill()
+        if self._process.poll() is None:
+            self._is_killed_here = True
+            self._process.kill()
 
     def exit_status(self) -> str | None:
         """The process's exit code or signal; reaps it."""
         code = self._process.poll()
         if code is None:
             return None
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        return f"killed by {_name(-code)}" if code < 0 else f"exited with {code}"
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal that nobody here sent has ended it; known once `exit_status` is."""
+        code = self._process.poll()
+        is_signal = code is not None and code < 0 and -code not in _OWN_SIGNALS
+        return is_signal and not self._is_killed_here
 
 
 class RayWorker(ProcessWorker):
@@ -67,3 +84,11 @@ class RayWorker(ProcessWorker):
     def device(self) -> str:
         """The node and the device there; `ray` until that is known."""
         return self.ready.device if self.ready else "ray"
+
+
+def _name(signum: int) -> str:
+    """A signal's name; a real-time one has none."""
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return f"signal {signum}"

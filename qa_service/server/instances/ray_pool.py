@@ -34,8 +34,10 @@ class RayPool(WorkerPool):
         make_worker: WorkerFactory,
         metrics: ModelMetrics,
         name: str = "",
+        *,
+        drain_timeout_s: float,
     ) -> None:
-        super().__init__(loop, options, make_worker, metrics, name)
+        super().__init__(loop, options, make_worker, metrics, name, drain_timeout_s=drain_timeout_s)
         fewest, most = options.ray_range
         idle_timeout_s = options.ray_idle_timeout_ms / 1e3
         self._autoscaler = Autoscaler(fewest, most, idle_timeout_s, loop.now_s())

@@ -54,6 +54,7 @@ class Catalog:
         logs: LogOptions,
         *,
         max_memory_bytes: int,
+        drain_timeout_s: float,
     ) -> None:
         self.plan = Plan({}, {})
         self.by_name: dict[str, Model] = {}
@@ -67,6 +68,7 @@ class Catalog:
         self._logs = logs
         self._factories: dict[VersionSpec, WorkerFactory] = {}
         self._max_memory_bytes = max_memory_bytes
+        self._drain_timeout_s = drain_timeout_s
         self._unloaded: set[str] = set()
 
     def apply(self, plan: Plan) -> None:
@@ -263,7 +265,14 @@ class Catalog:
         self._check_memory(spec, num_instances)
         metrics = self._metrics.for_version(*spec.key)
         kind = RayPool if spec.instances.ray_range[1] else WorkerPool
-        pool = kind(self._loop, spec.instances, self._factories[spec], metrics, str(spec))
+        pool = kind(
+            self._loop,
+            spec.instances,
+            self._factories[spec],
+            metrics,
+            str(spec),
+            drain_timeout_s=self._drain_timeout_s,
+        )
         dispatcher = pool.batches = Dispatcher(
             self._loop, Scheduler(self._queue), pool, metrics, Admission(self._queue)
         )

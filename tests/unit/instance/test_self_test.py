@@ -17,10 +17,12 @@ from qa_service.instance.model_folder.known_answers import (
     MIN_TOLERANCE,
     ROUNDED_SLACK,
     VOCABULARY,
+    row_lengths,
     tolerance_of,
 )
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.reader.reader import Reader
+from qa_service.instance.reader.windows import WindowBuilder
 from qa_service.instance.self_test import SelfTest, WrongAnswerError
 from qa_service.preparation import known as preparation
 from qa_service.preparation.known import known_answers
@@ -40,6 +42,11 @@ class MadeUpEngine(Engine):
 
     def __init__(self, spoil=lambda ids, start, end: (start, end), shapes=()):
         self.model, self.spoil, self.shapes, self.ran = MadeUpModel(PAD), spoil, shapes, []
+        self.has_forgotten = False
+
+    def forget_kept(self):
+        self.has_forgotten = True
+        return True
 
     def _run(self, ids, mask, types):
         self.ran.append(ids.shape)
@@ -72,7 +79,7 @@ def test_a_right_engine_passes_alone_together_and_in_every_prepared_shape(make):
     assert alone
     assert max(rows for rows, _ in engine.ran) > 4
     assert engine.ran[-2:] == [(4, 32), (1, 64)]
-    assert set(test.largest) == {row.name for row in known.rows}
+    assert {row.name for row in known.rows} <= set(test.largest)
     assert max(test.largest.values()) < 1e-5
 
 
@@ -141,7 +148,7 @@ def test_a_wrong_logits_error_names_the_row_and_the_difference(make, spoil, wher
 def test_a_nan_fails_the_self_test(make):
     known, test = make(MadeUpEngine(not_a_number))
     with pytest.raises(WrongAnswerError, match="nan"):
-        for _ in known.vocabulary:
+        for _ in [*known.vocabulary, *known.rows]:
             test.check_next()
 
 
@@ -169,13 +176,98 @@ def test_a_run_without_new_output_fails_the_self_test(make):
         test.check()
 
 
-def test_a_server_that_runs_gives_its_rows_in_turn_and_begins_again(make):
+NUM_TESTS = 40
+"""While it serves: each row has its turn twice."""
+
+
+def test_a_server_that_runs_gives_each_row_in_turn_in_batches_of_drawn_sizes(make):
     engine = MadeUpEngine()
     known, test = make(engine)
     rows = [*known.vocabulary, *known.rows]
-    for _ in range(2 * len(rows)):
+    for row in rows:
         test.check_next()
-    assert engine.ran == 2 * [(1, len(row.ids)) for row in rows]
+        assert row.name in test.largest
+    assert {1, 2, 3} <= {num_rows for num_rows, _ in engine.ran}
+    longest = max(num_rows * tokens for num_rows, tokens in engine.ran)
+    assert longest <= 2 * 64
+    for _ in range(NUM_TESTS):
+        test.check_next()
+
+
+def test_rows_that_may_not_be_padded_are_tested_alone(make):
+    engine = MadeUpEngine()
+    _, test = make(engine, may_pad=False)
+    for _ in range(NUM_TESTS):
+        test.check_next()
+    assert {num_rows for num_rows, _ in engine.ran} == {1}
+
+
+def test_what_is_drawn_is_the_same_each_time(make):
+    engines = MadeUpEngine(), MadeUpEngine()
+    for engine in engines:
+        _, test = make(engine)
+        for _ in range(NUM_TESTS):
+            test.check_next()
+    assert engines[0].ran == engines[1].ran
+
+
+def exchanged(ids, start, end):
+    return start[::-1], end[::-1]
+
+
+def second_half_zeros(ids, start, end):
+    start[(len(ids) + 1) // 2 :] = end[(len(ids) + 1) // 2 :] = 0.0
+    return start, end
+
+
+def wrong_in_twos_to_eights(ids, start, end):
+    return (start + (2 <= len(ids) <= 8), end)
+
+
+@pytest.mark.parametrize("spoil", [exchanged, second_half_zeros, wrong_in_twos_to_eights])
+def test_what_is_wrong_in_batches_alone_is_found_while_it_serves(make, spoil):
+    engine = MadeUpEngine()
+    _, test = make(engine)
+    test.check()
+    engine.spoil = spoil
+    with pytest.raises(WrongAnswerError, match=r"in a batch of [2-9]"):
+        for _ in range(NUM_TESTS):
+            test.check_next()
+    assert engine.has_forgotten
+
+
+def test_shapes_that_are_prepared_while_it_serves_are_tested_in_turn(make):
+    engine = MadeUpEngine()
+    _, test = make(engine, max_batch_size=1)
+    test.check_next()
+    assert len(engine.ran) == 1
+    engine.shapes = [(1, 48), (1, 64), (3, 32)]
+    for _ in range(4):
+        test.check_next()
+    assert engine.ran[2::2] == [(1, 48), (1, 64), (3, 32), (1, 48)]
+
+
+def backwards(encode_batch):
+    return lambda self, pairs: encode_batch(
+        self, [(question[::-1], text) for question, text in pairs]
+    )
+
+
+def test_a_tokenizer_that_reads_questions_backwards_does_not_pass(make, monkeypatch):
+    _, test = make(MadeUpEngine())
+    monkeypatch.setattr(WindowBuilder, "encode_batch", backwards(WindowBuilder.encode_batch))
+    with pytest.raises(WrongAnswerError, match=r"the tokenizer works wrongly: of .* are known"):
+        test.check()
+
+
+def test_a_tokenizer_that_fails_has_not_given_the_known_tokens(make, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no such word")
+
+    _, test = make(MadeUpEngine())
+    monkeypatch.setattr(WindowBuilder, "encode_batch", fail)
+    with pytest.raises(WrongAnswerError, match="in words: no such word"):
+        test.check()
 
 
 def test_the_rows_hold_the_whole_of_a_small_vocabulary(make):
@@ -199,15 +291,16 @@ def test_of_a_large_vocabulary_they_hold_the_frequent_words(monkeypatch):
 def test_the_source_is_asked_short_rows_of_the_vocabulary_together_and_unpadded(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(preparation, "ROW_TOKENS", 24)
     monkeypatch.setattr(preparation, "ROWS_AT_ONCE", 3)
     tiny_reader(tmp_path, KIND)
     engine = MadeUpEngine()
-    known = known_answers(tmp_path, make_manifest(KIND, pad_token_id=PAD), engine.logits)
+    reading = ReadingConfig(window_tokens=24, window_overlap_tokens=4)
+    manifest = make_manifest(KIND, pad_token_id=PAD, reading=reading)
+    known = known_answers(tmp_path, manifest, engine.logits)
     batches = engine.ran[len(known.rows) :]
-    assert batches[0] == (3, 24)
+    assert batches[0] == (3, 16)
     assert max(rows for rows, _ in batches) == 3
-    assert {tokens for _, tokens in batches[:-1]} == {24}
+    assert {tokens for _, tokens in batches} == {16, 24}
     assert sum(rows * tokens for rows, tokens in batches) == sum(
         len(row.ids) for row in known.vocabulary
     )
@@ -229,6 +322,23 @@ def test_a_shape_is_checked_by_what_was_prepared_for_it(make):
         test.check_shape(MadeUpEngine(scaled).logits, 1, 64)
 
 
+def test_a_shape_has_different_rows(make):
+    _, test = make(MadeUpEngine())
+    with pytest.raises(WrongAnswerError, match="in the shape of 4 rows of 48 tokens"):
+        test.check_shape(MadeUpEngine(exchanged).logits, 4, 48)
+
+
+@pytest.mark.parametrize("tokens", row_lengths(64))
+def test_a_shape_is_proved_by_a_row_of_its_full_length(make, tokens):
+    def wrong_at_the_last_token(ids, start, end):
+        start[:, -1] += 1.0
+        return start, end
+
+    _, test = make(MadeUpEngine())
+    with pytest.raises(WrongAnswerError, match=rf"\({tokens} tokens\) in the shape of 1 rows"):
+        test.check_shape(MadeUpEngine(wrong_at_the_last_token).logits, 1, tokens)
+
+
 def tolerance(differences, kind=("onnx", "int8"), device="cpu"):
     return tolerance_of(make_manifest("m", differences=differences), kind, device)
 
@@ -239,6 +349,9 @@ def test_tolerance_is_the_prepared_difference_times_the_slack():
     assert found("far off") == pytest.approx(0.6 * ROUNDED_SLACK)
     assert found("usual") == found("not measured") == pytest.approx(0.3 * ROUNDED_SLACK)
     assert found(f"{VOCABULARY}, row 3") == pytest.approx(0.3 * ROUNDED_SLACK)
+    words = tolerance({"onnx int8": {"usual": 0.2, "other": 0.1, VOCABULARY: 0.5}})
+    assert words(f"{VOCABULARY}, row 3") == pytest.approx(0.5 * ROUNDED_SLACK)
+    assert words("usual") == pytest.approx(0.2 * ROUNDED_SLACK)
     wrong_when_prepared = tolerance({"onnx fp32": {"a": 7.0}}, ("onnx", "fp32"))
     assert wrong_when_prepared("a") == 10 * ROWS["onnx", "fp32"].tolerance
     exact = tolerance({"onnx fp32": {"a": 1e-7, "b": 1e-4, "c": 1e-7}}, ("onnx", "fp32"))

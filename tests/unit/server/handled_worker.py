@@ -5,9 +5,11 @@ import socket
 from qa_service.errors import ERROR_KINDS
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.messages import Setup
-from qa_service.server.instances.base import Worker
+from qa_service.server.instances.base import Worker, WorkerState
 from qa_service.server.instances.pool import WorkerPool
 from qa_service.server.telemetry.metrics import ModelMetrics
+
+DRAIN_TIMEOUT_S = 30.0
 
 
 class HandledWorker(Worker):
@@ -18,11 +20,15 @@ class HandledWorker(Worker):
         self.peer = WorkerChannel(theirs)
         return ours
 
+    status: str | None = "ended"
+    was_killed = False
+    is_killed = False
+
     def kill(self):
-        pass
+        self.is_killed = True
 
     def exit_status(self):
-        return "ended"
+        return self.status
 
 
 class HandledPool:
@@ -34,12 +40,13 @@ class HandledPool:
         self.loop, self.options = loop, options
         self.workers, self.lost, self.results = {}, [], []
         self.metrics = ModelMetrics(ERROR_KINDS)
-        self.pool = kind(loop, options, self.make, self.metrics)
+        self.pool = kind(loop, options, self.make, self.metrics, drain_timeout_s=DRAIN_TIMEOUT_S)
         self.pool.batches = self
 
     def make(self, number, listener):
         worker = HandledWorker(number, self.loop, listener, Setup("", self.options))
-        worker.peer.receive()
+        if worker.state is not WorkerState.DEAD:
+            worker.peer.receive()
         self.workers[number] = worker
         return worker
 

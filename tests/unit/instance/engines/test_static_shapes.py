@@ -136,20 +136,40 @@ def seen(**num_rows):
     return lengths
 
 
-def test_a_start_compiles_the_lengths_seen_most_and_a_thread_the_others():
+def test_a_start_waits_for_no_length_and_a_thread_begins_with_those_seen_most():
     compiler = Compiler()
+    compiler.may_end.clear()
     lengths = seen(of_64=20, of_80=90, of_96=50, of_112=40, of_128=30, of_144=OFTEN - 1)
-    compiler.shapes.prepare(lengths, within_s=1.0)
-    assert compiler.shapes.find(80) == "for 80"
+    compiler.shapes.prepare(lengths)
+    assert (compiler.shapes.find(80), compiler.shapes.lengths) == (None, [])
+    compiler.may_end.set()
     compiler.shapes.wait()
     assert compiler.asked == [80, 96, 112, 128, 64]
-    assert compiler.in_thread == [False, False, False, True, True]
+    assert compiler.in_thread == [True] * 5
+    assert compiler.shapes.lengths == [64, 80, 96, 112, 128]
+
+
+def test_a_length_that_does_not_pass_its_check_is_left_out_and_the_others_are_made(caplog):
+    compiler = Compiler()
+
+    def check(compiled, tokens):
+        if tokens == 80:
+            raise ValueError("it computes wrongly")
+
+    compiler.shapes.check = check
+    compiler.shapes.prepare(seen(of_64=20, of_80=90, of_96=50))
+    compiler.shapes.wait()
+    compiler.run(80, 2 * OFTEN)
+    compiler.shapes.wait()
+    assert (compiler.asked, compiler.shapes.lengths) == ([80, 96, 64], [64, 96])
+    (record,) = caplog.records
+    assert record.getMessage() == "what is compiled for 80 tokens is not used: it computes wrongly"
 
 
 def test_a_start_continues_the_kept_counts():
     compiler = Compiler()
     lengths = seen(of_64=OFTEN - 1)
-    compiler.shapes.prepare(lengths, within_s=1.0)
+    compiler.shapes.prepare(lengths)
     assert compiler.asked == []
     compiler.run(64, 1)
     compiler.shapes.wait()
@@ -158,12 +178,13 @@ def test_a_start_continues_the_kept_counts():
 
 def test_a_start_compiles_no_more_than_fits_into_memory():
     compiler = Compiler(max_bytes=250)
-    compiler.shapes.prepare(seen(of_64=50, of_80=40, of_96=30), within_s=9.0)
+    compiler.shapes.prepare(seen(of_64=50, of_80=40, of_96=30))
     compiler.shapes.wait()
     assert (compiler.asked, compiler.shapes.left_bytes) == ([64, 80], 50)
 
 
 def test_a_length_that_another_instance_compiles_has_its_turn_later():
     compiler = Compiler(elsewhere={80, 96})
-    compiler.shapes.prepare(seen(of_80=90, of_96=50, of_64=20), within_s=10.0)
+    compiler.shapes.prepare(seen(of_80=90, of_96=50, of_64=20))
+    compiler.shapes.wait()
     assert compiler.asked == [64, 80, 96]

@@ -83,7 +83,8 @@ class Pool:
         options = InstanceOptions(
             num_inference_sessions=1, execution_timeout_ms=int(TIMEOUT_S * 1e3)
         )
-        self.pool = WorkerPool(loop, options, self.make, ModelMetrics(ERROR_KINDS))
+        metrics = ModelMetrics(ERROR_KINDS)
+        self.pool = WorkerPool(loop, options, self.make, metrics, drain_timeout_s=30.0)
         self.pool.batches = self
         self.pool.resize(1)
         self.worker.peer.receive()

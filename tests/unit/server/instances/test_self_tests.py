@@ -172,6 +172,17 @@ def test_a_wrong_instance_is_replaced_and_its_batch_runs_elsewhere_without_an_at
     assert setting.pool.take_failure() == ""
 
 
+def test_answers_from_before_a_passed_test_are_not_in_doubt(start, caplog):
+    setting = start(size=1)
+    setting.finish(0, setting.give(0, make_ticket(), make_ticket()))
+    setting.pass_s(INTERVAL_S + 1)
+    setting.pass_test(0)
+    setting.finish(0, setting.give(0, make_ticket()))
+    with caplog.at_level(logging.ERROR):
+        setting.end(0, WRONG)
+    assert "1 answer that it gave since the last one that it passed, 0 s ago" in caplog.text
+
+
 def test_an_instance_that_failed_its_test_gets_no_batch(start):
     setting = start()
     worker = setting.workers[0]

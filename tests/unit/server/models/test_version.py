@@ -25,20 +25,13 @@ from tests.unit.calls import make_call
 from tests.unit.server.fake_services import ANSWER, TIMINGS, FakeService
 from tests.unit.server.handled_worker import HandledWorker
 
-OPTIONS = InstanceOptions(
-    inference_engine_type="instant", num_inference_sessions=1, execution_timeout_ms=1
-)
+OPTIONS = InstanceOptions(inference_engine_type="instant", num_inference_sessions=1)
 PASSAGE = Passage("a.md", "A", "", 0, 3, "Ada")
 SPEC = VersionSpec("m", FoundVersion(1, Path("m"), "f"), OPTIONS)
 
 
 class HungWorker(HandledWorker):
     """Ends when it is killed, and not before."""
-
-    is_killed = False
-
-    def kill(self):
-        self.is_killed = True
 
     def exit_status(self):
         return "killed" if self.is_killed else None
@@ -49,7 +42,7 @@ def make_version(loop, service=None):
         return HungWorker(number, loop, listener, Setup("", OPTIONS))
 
     metrics = ModelMetrics(ERROR_KINDS)
-    pool = WorkerPool(loop, OPTIONS, make_worker, metrics)
+    pool = WorkerPool(loop, OPTIONS, make_worker, metrics, drain_timeout_s=0.001)
     queue = QueueOptions()
     dispatcher = Dispatcher(loop, Scheduler(queue), pool, metrics, Admission(queue))
     return Version(SPEC, loop, pool, dispatcher, service or dispatcher, metrics=metrics)

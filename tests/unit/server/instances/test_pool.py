@@ -1,0 +1,215 @@
+"""Instances that end while they start, for a reason of their own or by a signal."""
+
+import logging
+
+import pytest
+
+from qa_service.instance.messages import Failed, Ready
+from qa_service.instance.options import InstanceOptions
+from qa_service.server.instances.base import WorkerState
+from qa_service.server.instances.pool import MAX_BACKOFF_S, MAX_FAILED_STARTS
+from tests.support import FakeTimeLoop, run_until
+from tests.unit.calls import make_ticket
+from tests.unit.server.handled_worker import DRAIN_TIMEOUT_S, HandledPool, HandledWorker
+
+WRONG = Failed("it computes wrongly", is_blameless=True, is_wrong=True)
+
+
+class Setting(HandledPool):
+    """A pool of instances that the test plays, and a clock that it moves."""
+
+    def __init__(self, size):
+        options = InstanceOptions(num_inference_sessions=size, inference_engine_type="instant")
+        super().__init__(FakeTimeLoop(), options)
+        self.pool.resize(size)
+
+    def on_results(self, batch, results):
+        self.results.append(results)
+
+    def on_lost(self, batch, *, were_running):
+        self.lost += [(ticket.number, were_running) for ticket in batch]
+
+    def settle(self, seconds=0.0):
+        self.loop.clock.pass_s(seconds)
+        rounds = iter(range(4))
+        run_until(self.loop, lambda: next(rounds, None) is None)
+
+    def become_ready(self, number):
+        worker = self.workers[number]
+        worker.peer.send(Ready(can_test=True))
+        run_until(self.loop, lambda: worker.state is WorkerState.READY)
+
+    def end(self, number, *messages, status: str | None = "exited with 1", was_killed=False):
+        """Ends an instance's process; it is reaped once its status is known."""
+        worker = self.workers[number]
+        worker.status, worker.was_killed = status, was_killed
+        for message in messages:
+            worker.peer.send(message)
+        worker.peer.close()
+        run_until(self.loop, lambda: worker.state is WorkerState.DEAD)
+        return worker
+
+    def is_started_again(self, worker):
+        """Whether another instance has its number, once any backoff is over."""
+        self.settle(MAX_BACKOFF_S)
+        self.settle()
+        return self.workers[worker.number] is not worker
+
+
+@pytest.fixture
+def start():
+    made = []
+
+    def start(size=1):
+        made.append(Setting(size))
+        return made[-1]
+
+    yield start
+    for setting in made:
+        setting.close()
+
+
+@pytest.mark.parametrize("has_served", [False, True])
+def test_starts_that_signals_end_fail_no_pool_however_many_they_are(start, has_served):
+    setting = start(size=2)
+    if has_served:
+        for number in (0, 1):
+            setting.become_ready(number)
+            setting.end(number, was_killed=True)
+            setting.settle(MAX_BACKOFF_S)
+            setting.settle()
+    for _ in range(3 * MAX_FAILED_STARTS):
+        for number in (0, 1):
+            worker = setting.end(number, status="killed by SIGKILL", was_killed=True)
+            assert setting.is_started_again(worker)
+    assert setting.pool.take_failure() == ""
+    setting.become_ready(0)
+    setting.become_ready(1)
+    assert (setting.pool.is_booting, setting.pool.alive) == (False, 2)
+
+
+def test_a_start_that_a_signal_ends_counts_for_the_backoff(start, caplog):
+    setting = start()
+    with caplog.at_level(logging.INFO):
+        for _ in range(4):
+            worker = setting.end(0, was_killed=True)
+            assert setting.is_started_again(worker)
+    delays = [r.args[-1] for r in caplog.records if "starts again" in r.msg]
+    assert delays == [0.0, 0.1, 0.2, 0.4]
+
+
+def test_what_ended_a_start_is_decided_when_its_process_is_reaped(start):
+    """Its channel closes a moment before its status is known."""
+    setting = start()
+    worker = setting.end(0, status=None)
+    setting.settle(1.0)
+    assert setting.workers[0] is worker
+    assert not worker.is_killed  # which would hide the signal that ends it
+    worker.status, worker.was_killed = "killed by SIGTERM", True
+    assert setting.is_started_again(worker)
+    assert setting.pool.take_failure() == ""
+
+
+def test_a_start_that_fails_by_itself_fails_a_pool_that_boots(start):
+    setting = start()
+    worker = setting.end(0, status=None)
+    worker.status = "killed by SIGSEGV"
+    setting.settle(1.0)
+    assert setting.pool.take_failure() == "instance 0 cannot start: killed by SIGSEGV"
+
+
+def test_failed_starts_are_given_up_though_some_are_killed_between(start):
+    setting = start()
+    setting.become_ready(0)
+    assert setting.is_started_again(setting.end(0))
+    for _ in range(MAX_FAILED_STARTS):
+        assert setting.pool.take_failure() == ""
+        assert setting.is_started_again(setting.end(0, was_killed=True))
+        failed = setting.end(0, Failed("no memory"))
+        setting.is_started_again(failed)
+    assert setting.pool.take_failure() == "instance 0 cannot start: no memory"
+
+
+def test_a_process_that_is_killed_before_it_gets_its_setup_is_replaced(start, monkeypatch):
+    """Its channel fails while its worker is made."""
+    setting = start()
+    setting.become_ready(0)
+    launch, killed = HandledWorker._launch, []
+
+    def launch_killed(worker):
+        ours = launch(worker)
+        worker.was_killed = True
+        worker.peer.close()
+        killed.append(worker)
+        return ours
+
+    monkeypatch.setattr(HandledWorker, "_launch", launch_killed)
+    worker = setting.workers[0]
+    setting.end(0)
+    setting.settle(MAX_BACKOFF_S)
+    setting.settle()
+    monkeypatch.undo()
+    assert killed
+    assert setting.is_started_again(worker)
+    setting.become_ready(0)
+    setting.settle()
+    assert (setting.pool.alive, setting.pool.num_processes) == (1, 1)
+
+
+def test_a_number_that_is_wanted_again_is_not_started_twice(start):
+    setting = start(size=2)
+    setting.become_ready(0)
+    gone = setting.end(1, status=None)
+    setting.pool.resize(1)
+    setting.pool.resize(2)
+    again = setting.workers[1]
+    gone.status, gone.was_killed = "killed by SIGKILL", True
+    setting.settle(MAX_BACKOFF_S)
+    setting.settle()
+    assert setting.workers[1] is again
+    assert setting.pool.num_processes == 2
+
+
+def test_a_wrong_start_is_forgotten_once_the_instance_has_proved_itself(start):
+    setting = start(size=2)
+    for number in (0, 1):
+        setting.become_ready(number)
+    assert setting.is_started_again(setting.end(0))
+    assert setting.is_started_again(setting.end(0, WRONG))
+    setting.become_ready(0)
+    assert setting.is_started_again(setting.end(0))
+    assert setting.is_started_again(setting.end(1))
+    for _ in range(MAX_FAILED_STARTS):
+        assert setting.is_started_again(setting.end(1))
+    assert (setting.pool.take_failure(), setting.pool.is_wrong) == ("", False)
+
+
+def test_a_drained_instance_that_does_not_end_is_killed_with_a_line(start, caplog):
+    setting = start()
+    setting.become_ready(0)
+    worker = setting.workers[0]
+    worker.status = None
+    setting.pool.resize(0)
+    with caplog.at_level(logging.WARNING):
+        setting.settle(DRAIN_TIMEOUT_S - 1)
+        assert not worker.is_killed
+        setting.settle(2)
+        setting.settle(1)
+    assert worker.is_killed
+    assert [record.getMessage() for record in caplog.records] == [
+        "instance 0 has not ended 30 s after it was closed, and is killed"
+    ]
+    worker.status = "killed by SIGKILL"
+    setting.settle(1)
+    assert setting.pool.is_gone
+
+
+def test_an_instance_that_leaves_finishes_its_batch_and_takes_no_self_test(start):
+    setting = start(size=2)
+    for number in (0, 1):
+        setting.become_ready(number)
+    leaving = setting.workers[1]
+    leaving.run([make_ticket()])
+    assert leaving.can_be_tested
+    setting.pool.resize(1)
+    assert (leaving.is_leaving, leaving.can_be_tested) == (True, False)
