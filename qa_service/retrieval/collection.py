@@ -66,6 +66,15 @@ class Collection:
         """Why passages are found by words alone though they have embeddings; "" if they are not."""
         return self._opened.fault
 
+    @property
+    def identity(self) -> str:
+        """Of the open index, and of what is wrong with it."""
+        return f"{self.head!r} {self.fault}"
+
+    def take_left_out(self) -> int:
+        """None: what is in an index is a passage."""
+        return 0
+
     def search(self, question: str, max_passages: int) -> list[FoundPassage]:
         """The passages that match a question best, the best first.
 
@@ -111,7 +120,6 @@ class _OpenIndex:
             encoder = shared.get(self.head.settings.encoder)
         except SetupError as error:
             self.fault = f"passages are found by words alone: {error}"
-            logger.warning("%s: %s", folder, self.fault)
             return None
         embeddings = Embeddings(folder / self.head.index, encoder.manifest.dimensions)
         return MergedSearch(self._searcher, self._schema, embeddings, encoder)

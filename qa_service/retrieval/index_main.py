@@ -22,7 +22,7 @@ from tqdm import tqdm
 from qa_service.child_program import turn_off_telemetry
 from qa_service.command_line import INTERRUPTED, count, make_parser
 from qa_service.errors import SetupError
-from qa_service.logs import complain
+from qa_service.logs import complain, printable
 from qa_service.machine import num_cpus
 from qa_service.progress import progress_bar
 from qa_service.retrieval.build import LANGUAGE, IndexArgs, Reporter, Summary, build, read_documents
@@ -100,9 +100,7 @@ class _Bar(Reporter):
         self._bar.update(size_bytes)
 
     def _print(self, line: str) -> None:
-        """Prints a line without control characters, which a file's name may contain."""
-        shown = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in line)
-        self._bar.write(shown, file=sys.stderr)
+        self._bar.write(printable(line), file=sys.stderr)
 
 
 def _described(summary: Summary, args: IndexArgs) -> str:

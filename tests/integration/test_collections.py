@@ -17,7 +17,7 @@ from qa_service.client import Answer, QaClient
 from tests.http_calls import get, post
 from tests.programs import run_python
 from tests.support import all_of, present
-from tests.unit.retrieval.test_open_search import Cluster
+from tests.unit.retrieval.test_open_search import HITS, WHOLE, Cluster
 
 TELEPHONE = "Alexander Bell patented the telephone in 1876. It carried speech over a wire.\n"
 
@@ -328,20 +328,55 @@ def test_open_inference_tensors_ask_a_collection(server):
     assert [output["name"] for output in reply.json["outputs"]] == ["answer"]
 
 
-def test_an_opensearch_index_answers(builtin_model, tmp_path):
+@pytest.fixture
+def cluster():
     pytest.importorskip("opensearchpy")
-    cluster, config = Cluster(), tmp_path / "server.toml"
+    found = Cluster()
+    yield found
+    found.close()
+
+
+RIVERS = {"question": "What is long?", "collection": "rivers"}
+
+
+def test_an_opensearch_index_answers(builtin_model, tmp_path, cluster):
+    config = tmp_path / "server.toml"
     config.write_text(f'[collections.rivers]\nurl = "{cluster.url}/rivers"\n')
-    asked = {"question": "What is long?", "collection": "rivers"}
-    try:
-        with running_server(builtin_model, "--config", str(config), *EXACT_ENGINE) as server:
-            reply = server.ask(**asked)
-            assert (reply["answer"], reply["passage"]["document"]) == ("Nile", "a.md")
-            assert reply["start"] == 44
-            cluster.status = 500
-            assert server.ask(**asked)["error"]["code"] == "unavailable"
-    finally:
-        cluster.close()
+    with running_server(builtin_model, "--config", str(config), *EXACT_ENGINE) as server:
+        reply = server.ask(**RIVERS)
+        assert (reply["answer"], reply["passage"]["document"]) == ("Nile", "a.md")
+        assert reply["start"] == 44
+        bad = {"text": "The Nile is long \ud83e.", "start": 2**70}
+        cluster.reply = {"hits": {"hits": [{"_id": "bad", "_score": 9, "_source": bad}, *HITS]}}
+        for question in ("Is the Nile long?", "Is the Rhine long?"):
+            assert server.ask(question=question, collection="rivers")["score"]
+        assert server.stats()["collections"]["rivers"]["left_out_total"] == 2
+        assert server.health()["collection_faults"] == {}
+
+
+def test_an_opensearch_index_that_fails_is_said_until_it_answers(builtin_model, tmp_path, cluster):
+    config = tmp_path / "server.toml"
+    url = cluster.url.replace("//", "//me:secret@")
+    config.write_text(f'[collections.rivers]\nurl = "{url}/rivers"\n')
+    shards = {"total": 5, "successful": 4, "failed": 1}
+    cluster.status, cluster.reply = 401, b"Unauthorized"
+    with running_server(builtin_model, "--config", str(config), *EXACT_ENGINE) as server:
+        fault = server.health()["collection_faults"]["rivers"]
+        assert "/rivers: HTTP 401: Unauthorized" in fault, "it is known before a question is asked"
+        cluster.status, cluster.reply = 200, WHOLE | {"_shards": shards}
+        error = server.ask(**RIVERS)["error"]
+        assert (error["code"], error["retryable"]) == ("unavailable", True)
+        assert "4 of 5" not in error["message"]
+        health = server.health()
+        assert health["collections"] == {"rivers": "READY"}
+        assert "4 of 5 shards have answered" in health["collection_faults"]["rivers"]
+        assert server.stats()["collections"]["rivers"]["failed_total"] == 1
+        assert "HTTP 401" in server.log
+        assert "4 of 5 shards have answered" in server.log
+        assert "secret" not in server.log + str(health)
+        cluster.reply = WHOLE
+        assert server.ask(**RIVERS)["answer"] == "Nile"
+        assert server.health()["collection_faults"] == {}
 
 
 STAFF = {
