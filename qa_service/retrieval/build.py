@@ -14,7 +14,7 @@ from qa_service.errors import DamagedError, SetupError
 from qa_service.installation import install_hint, installed_version
 from qa_service.retrieval.documents import Document, Fault, ReadLimits
 from qa_service.retrieval.encoder import Encoder
-from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
+from qa_service.retrieval.encoder_folder import encoder_folder
 from qa_service.retrieval.extractor import Extractor
 from qa_service.retrieval.files import Found, SourceFile, find_files
 from qa_service.retrieval.manifest import (
@@ -47,9 +47,9 @@ class IndexArgs(msgspec.Struct, frozen=True, kw_only=True):
         language: Whose stems words are reduced to; None for that of the collection that is updated,
             else English.
         passage_tokens: As in `IndexSettings`; None as for `language`.
-        embeddings: Whether passages are embedded too; None as for `language`, else if there is an
-            encoder and the language is among `EMBEDDED_LANGUAGES`.
-        encoder: The encoder's folder.
+        embeddings: Whether passages are embedded too; None as for `language`, else if the language
+            is among `EMBEDDED_LANGUAGES`.
+        encoder: The encoder's folder; None for `encoder_folder.DEFAULT_ENCODER`.
         num_threads: That embed passages.
         update: Whether files that have not changed are kept.
         follow_links: Whether links to files outside their folder are followed.
@@ -60,7 +60,7 @@ class IndexArgs(msgspec.Struct, frozen=True, kw_only=True):
     language: str | None = None
     passage_tokens: int | None = None
     embeddings: bool | None = None
-    encoder: Path = DEFAULT_ENCODER
+    encoder: Path | None = None
     num_threads: int = 1
     update: bool = False
     follow_links: bool = False
@@ -133,7 +133,7 @@ class _Run:
         self._reporter = reporter
         is_there = (args.output / MANIFEST_FILE).exists()  # a first run may be an update too
         base = load_manifest(args.output) if args.update and is_there else None
-        encoder = _open_encoder(args, base, reporter)
+        encoder = _open_encoder(args, base)
         settings = _settings(args, base, encoder)
         if base and base.settings != settings:
             reporter.on_note("other settings or versions than before: all files are read again")
@@ -267,26 +267,25 @@ def _language(args: IndexArgs, base: Manifest | None) -> str:
     return args.language or (base.settings.language if base else LANGUAGE)
 
 
-def _open_encoder(args: IndexArgs, base: Manifest | None, reporter: Reporter) -> Encoder | None:
+def _open_encoder(args: IndexArgs, base: Manifest | None) -> Encoder | None:
     """What passages are embedded with; None if they are found by words alone.
 
     Raises:
-        SetupError: There is no encoder, and the collection has embeddings or is to have them.
+        SetupError: The encoder is not there, or cannot be used.
     """
     wanted = args.embeddings
     if wanted is None and base:
         wanted = bool(base.settings.encoder)
-    if wanted is None and _language(args, base) not in EMBEDDED_LANGUAGES:
-        wanted = False
-    if wanted is False:
+    if wanted is None:
+        wanted = _language(args, base) in EMBEDDED_LANGUAGES
+    if not wanted:
         return None
     try:
-        return Encoder(args.encoder)
+        return Encoder(encoder_folder(args.encoder))
     except SetupError as error:
-        if wanted:
-            raise SetupError(f"{error}; or index with --no-embeddings") from None
-        reporter.on_note(f"passages are found by words alone: {error}")
-        return None
+        raise SetupError(
+            f"{error}; with --no-embeddings passages are found by words alone"
+        ) from None
 
 
 def _versions() -> dict[str, str]:

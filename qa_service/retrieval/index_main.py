@@ -140,12 +140,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--language", choices=LANGUAGES, metavar="LANGUAGE", help=stems)
     passages = f"about how long passages are ({PASSAGE_TOKENS} if not given)"
     add("--passage_tokens", type=_passage_tokens, help=passages)
-    add("--embeddings", action="store_true", default=None, help="embed passages, or fail")
-    words = "find passages by their words alone; without either, passages are embedded if there is "
-    words += "an encoder and the language is English"
+    meaning = "embed passages, so that they are found by their meaning too; so are English ones "
+    meaning += "if neither is given"
+    add("--embeddings", action="store_true", default=None, help=meaning)
+    words = "find passages by their words alone: no encoder is needed"
     add("--no-embeddings", "--no_embeddings", action="store_false", dest="embeddings", help=words)
-    encoder = "the encoder's folder, which prepare_model.py makes"
-    add("--encoder", type=Path, default=DEFAULT_ENCODER, metavar="DIRECTORY", help=encoder)
+    encoder = f"the encoder's folder, which prepare_model.py makes ({DEFAULT_ENCODER} if not given)"
+    add("--encoder", type=Path, metavar="DIRECTORY", help=encoder)
     threads = "threads that embed passages; one a CPU if not given"
     add("--num_threads", type=count, default=num_cpus(), help=threads)
     file = "longest file, unpacked; of JSON lines, the longest line"

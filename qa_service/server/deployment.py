@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from pathlib import Path
 
 from msgspec import structs
 
@@ -32,6 +33,12 @@ from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.router import Router
 
 logger = logging.getLogger(__name__)
+
+
+def encoder_of(config: ServerConfig) -> Path:
+    """The folder of the encoder that embeds questions to collections."""
+    models = [model.path for model in config.models.values()]
+    return config.search.encoder_folder(models or [served_folder(config.repository.model)])
 
 
 class Deployment:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 
@@ -11,7 +12,8 @@ import pytest
 
 from harness.collections import ANSWERS, DOCUMENTS, index, write_documents
 from harness.frames import frame
-from harness.server import EXACT_ENGINE, running_server
+from harness.process import wait_until
+from harness.server import EXACT_ENGINE, INSTANT, running_server
 from qa_service.aio.client import AsyncQaClient
 from qa_service.client import Answer, QaClient
 from tests.http_calls import get, post
@@ -412,3 +414,28 @@ def test_without_the_encoder_health_reports_search_by_words_alone(builtin_model,
         health = server.health()
         assert health["collections"] == {"staff": "READY"}
         assert "words alone" in health["collection_faults"]["staff"]
+
+
+def test_an_encoder_that_is_prepared_while_serving_is_used_after_sighup(
+    builtin_model, staff, encoder, tmp_path
+):
+    folder = tmp_path / "encoder"
+    meant = {"question": "How much holiday does staff get?", "collection": "staff"}
+    flags = ("--collections_dir", str(staff), "--encoder", str(folder), *EXACT_ENGINE)
+    with running_server(builtin_model, *flags) as server:
+        fault = server.health()["collection_faults"]["staff"]
+        assert f"there is no encoder in {folder}: --encoder names its folder" in fault
+        assert server.ask(**meant)["answer"] == "", "no passage has a word of it"
+        shutil.copytree(encoder, tmp_path / "new").rename(folder)
+        server.signal(signal.SIGHUP)
+        assert wait_until(lambda: server.health()["collection_faults"] == {})
+        assert server.ask(**meant)["answer"] == "twenty-five days"
+
+
+def test_a_shuffled_vocabulary_is_in_health(builtin_model, staff, encoder, tmp_path):
+    folder = shutil.copytree(encoder, tmp_path / "encoder")
+    path = folder / "tokenizer.json"
+    path.write_text(path.read_text().replace('"the":', '"THE":').replace('"of":', '"the":'))
+    flags = ("--collections_dir", str(staff), "--encoder", str(folder), *INSTANT)
+    with running_server(builtin_model, *flags) as server:
+        assert "is not what its manifest says" in server.health()["collection_faults"]["staff"]
