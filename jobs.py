@@ -2,11 +2,7 @@
 
 import sys
 
-from qa_service.entry import jobs as main
-from qa_service.programs.missing import advice
+from qa_service.entry import jobs
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except ModuleNotFoundError as error:
-        sys.exit(advice(error))
+    sys.exit(jobs())

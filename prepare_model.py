@@ -2,11 +2,7 @@
 
 import sys
 
-from qa_service.entry import prepare_model as main
-from qa_service.programs.missing import advice
+from qa_service.entry import prepare_model
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except ModuleNotFoundError as error:
-        sys.exit(advice(error))
+    sys.exit(prepare_model())

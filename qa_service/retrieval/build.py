@@ -16,7 +16,7 @@ from qa_service.retrieval.documents import Document, Fault, ReadLimits
 from qa_service.retrieval.encoder import Encoder
 from qa_service.retrieval.encoder_folder import encoder_folder
 from qa_service.retrieval.extractor import Extractor
-from qa_service.retrieval.files import Found, SourceFile, find_files
+from qa_service.retrieval.files import Found, SourceFile, find_files, format_of
 from qa_service.retrieval.manifest import (
     MANIFEST_FILE,
     FileEntry,
@@ -29,6 +29,7 @@ from qa_service.retrieval.tantivy_index import load_tantivy
 from qa_service.retrieval.writing import Embedder, NextIndex, locked
 
 MAX_FIRST_FAULTS = 5  # are named of a file; further ones are counted
+MAX_NAMED_OTHERS = 5  # files of other kinds; all are counted
 LANGUAGE = "english"
 PACKAGES = (
     *("markdown-it-py", "openpyxl", "pypdfium2", "python-docx", "python-pptx", "selectolax"),
@@ -92,7 +93,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kept: Files that have not changed.
         removed: Files that are gone.
-        others: Files of a kind that is not read, or without a document.
+        others: Files of a kind that is not read, or JSON without a document.
+        first_others: Their first few names.
+        empty: Files without a text.
         faulty: Files and folders that were left out, or have parts that were.
     """
 
@@ -102,6 +105,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     kept: int
     removed: int
     others: int
+    first_others: list[str]
+    empty: int
     faulty: int
 
 
@@ -171,13 +176,16 @@ class _Run:
             self._take(file)
             self._reporter.on_file_done(file.size_bytes)
         manifest = self._next.publish(_versions())
+        textless = [entry for entry in manifest.files if not (entry.passages or entry.faults)]
         return Summary(
             documents=manifest.documents,
             passages=manifest.passages,
             read=self._read_files,
             kept=len(found.files) - self._read_files,
             removed=len(removed),
-            others=found.others + sum(not (e.documents or e.faults) for e in manifest.files),
+            others=len(found.others) + sum(e.size_bytes > 0 for e in textless if not e.documents),
+            first_others=found.others[:MAX_NAMED_OTHERS],
+            empty=sum(e.documents > 0 or e.size_bytes == 0 for e in textless),
             faulty=len(faults) + sum(entry.faults > 0 for entry in manifest.files),
         )
 
@@ -250,6 +258,9 @@ def read_documents(args: IndexArgs) -> Iterator[Document | Fault]:
     _require_packages()
     found = find_files(args.sources, args.output, follow_links=args.follow_links)
     yield from found.faults
+    for source in args.sources:
+        if source.is_file() and not format_of(source.name):
+            yield Fault(source.name, "a file of another kind, which is not read")
     with closing(Extractor(args.limits)) as extractor:
         for file in found.files:
             yield from extractor.read(file, args.passage_tokens or PASSAGE_TOKENS)

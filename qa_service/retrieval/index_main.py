@@ -108,7 +108,8 @@ def _described(summary: Summary, args: IndexArgs) -> str:
         "read": summary.read,
         "unchanged": summary.kept,
         "gone": summary.removed,
-        "of other kinds": summary.others,
+        _of_other_kinds(summary): summary.others,
+        "empty": summary.empty,
         "with faults": summary.faulty,
     }
     files = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
@@ -116,6 +117,11 @@ def _described(summary: Summary, args: IndexArgs) -> str:
         f"{args.output}: {summary.documents} documents, {summary.passages} passages"
         f" (files: {files or 'none'})"
     )
+
+
+def _of_other_kinds(summary: Summary) -> str:
+    names = summary.first_others + ["…"] * (summary.others > len(summary.first_others))
+    return f"of other kinds ({', '.join(map(printable, names))})"
 
 
 def _args(flags: dict[str, Any]) -> IndexArgs:

@@ -99,7 +99,18 @@ def _kind(path: Path) -> str:
     return kind
 
 
+def check_regular(path: Path) -> None:
+    """Checks that a file, if it is there, is no pipe and no device: those are not read twice.
+
+    Raises:
+        FileError: It is one.
+    """
+    if path.exists() and not path.is_file():
+        raise FileError(f"{path} is no regular file, which a run that is resumed reads again")
+
+
 def _open(path: Path) -> BinaryIO:
+    check_regular(path)
     return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
