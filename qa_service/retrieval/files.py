@@ -95,7 +95,7 @@ def find_files(sources: Sequence[Path], leave_out: Path, *, follow_links: bool =
                 raise SetupError(f"two files are called {file.name}: {file.path} is the second")
             else:
                 files[file.name] = file
-    return Found([files[name] for name in sorted(files)], others, faults)
+    return Found([files[name] for name in sorted(files)], sorted(others), faults)
 
 
 def _paths(source: Path, leave_out: Path, faults: list[Fault]) -> Iterator[Path]:

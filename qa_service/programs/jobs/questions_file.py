@@ -192,7 +192,10 @@ def _csv_request(row: dict[str | Any, str | Any]) -> dict[str, Any]:
 
 
 def _number(name: str, value: str) -> str | float:
-    return float(value) if name in NUMBERS else value
+    if name not in NUMBERS:
+        return value
+    number = float(value)
+    return int(number) if number.is_integer() else number
 
 
 def _squad(path: Path, _: bool) -> Iterator[dict[str, Any]]:
