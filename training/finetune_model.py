@@ -11,4 +11,4 @@ from qa_service.entry import run
 
 if __name__ == "__main__":
     turn_off_telemetry()
-    sys.exit(run("training.finetune_model_main", "cpu"))
+    sys.exit(run("training.finetune_model_main", "cpu,models"))

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.errors import SetupError
 from qa_service.instance.arrays import FloatArray
-from qa_service.instance.model_folder.manifest import CONFIG_FILE, TOKENIZER_FILE
+from qa_service.instance.model_folder.manifest import CONFIG_FILE
 from qa_service.preparation import shipped
 from qa_service.preparation.plain_bert import PlainBert
 from qa_service.preparation.quantize import Inputs, quantize
@@ -76,9 +76,7 @@ def write(source: Path, folder: Path, max_tokens: int) -> tuple[int, float]:
     return int(config["hidden_size"]), _lowest_cosine(plain, folder / ENCODER_FILE, compared)
 
 
-def _write_known(
-    plain: PlainBert, tokenizer: Tokenizer, texts: Sequence[str], path: Path
-) -> None:
+def _write_known(plain: PlainBert, tokenizer: Tokenizer, texts: Sequence[str], path: Path) -> None:
     found = [
         KnownEmbedding(text, inputs["input_ids"][0].tolist(), _embed(plain, inputs)[0].tolist())
         for text, inputs in zip(texts, _inputs(tokenizer, texts), strict=True)

@@ -240,5 +240,4 @@ def test_a_tables_whole_numbers_are_whole(tmp_path):
     path = tmp_path / "q.csv"
     path.write_text("question,text,top_k,timeout_ms\nWho?,Ada.,2,1500\nWho?,Ada.,3.0,1e3\n")
     requests = [json.loads(row.body) for row in read_rows(path)]
-    assert [its["top_k"] for its in requests] == [2, 3]
-    assert b'"top_k":2,' in next(iter(read_rows(path))).body
+    assert [repr(its["top_k"]) for its in requests] == ["2", "3"]
