@@ -2,7 +2,7 @@
 
 import sys
 
-from qa_service.entry import client
+from qa_service.entry import client as main
 
 if __name__ == "__main__":
-    sys.exit(client())
+    sys.exit(main())

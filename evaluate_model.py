@@ -2,7 +2,7 @@
 
 import sys
 
-from qa_service.entry import evaluate_model
+from qa_service.entry import evaluate_model as main
 
 if __name__ == "__main__":
-    sys.exit(evaluate_model())
+    sys.exit(main())

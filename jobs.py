@@ -2,7 +2,7 @@
 
 import sys
 
-from qa_service.entry import jobs
+from qa_service.entry import jobs as main
 
 if __name__ == "__main__":
-    sys.exit(jobs())
+    sys.exit(main())

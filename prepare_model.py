@@ -2,7 +2,7 @@
 
 import sys
 
-from qa_service.entry import prepare_model
+from qa_service.entry import prepare_model as main
 
 if __name__ == "__main__":
-    sys.exit(prepare_model())
+    sys.exit(main())

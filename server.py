@@ -2,7 +2,7 @@
 
 import sys
 
-from qa_service.entry import server
+from qa_service.entry import server as main
 
 if __name__ == "__main__":
-    sys.exit(server())
+    sys.exit(main())

@@ -2,7 +2,7 @@
 
 import sys
 
-from qa_service.entry import stress_test
+from qa_service.entry import stress_test as main
 
 if __name__ == "__main__":
-    sys.exit(stress_test())
+    sys.exit(main())
