@@ -2,7 +2,7 @@
 
 import sys
 
-from qa_service.programs.client_main import main
+from qa_service.entry import client as main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,12 +2,7 @@
 
 import sys
 
-from qa_service.programs.missing import advice
-
-try:
-    from qa_service.evaluation.main import main
-except ModuleNotFoundError as error:
-    sys.exit(advice(error))
+from qa_service.entry import evaluate_model as main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,10 +3,6 @@
 import sys
 
 from qa_service.entry import jobs as main
-from qa_service.programs.missing import advice
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except ModuleNotFoundError as error:
-        sys.exit(advice(error))
+    sys.exit(main())

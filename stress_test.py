@@ -2,12 +2,7 @@
 
 import sys
 
-from qa_service.programs.missing import advice
-
-try:
-    from qa_service.programs.load.main import main
-except ModuleNotFoundError as error:
-    sys.exit(advice(error))
+from qa_service.entry import stress_test as main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from qa_service.retrieval.build import IndexArgs, Reporter, build
-from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
 
 DOCUMENTS = {
     "machines/analytical.md": (
@@ -45,7 +44,7 @@ def index(folder: Path, output: Path, *, update: bool = False, encoder: Path | N
         output=output,
         update=update,
         embeddings=encoder is not None,
-        encoder=encoder or DEFAULT_ENCODER,
+        encoder=encoder,
     )
     build(args, Reporter())
     return output

@@ -1,50 +1,85 @@
-"""The first that a program runs which may be process 1: it can be stopped while its modules load.
+"""Every program begins here, before its modules are loaded, and ends here.
 
-The kernel ignores a SIGTERM to process 1 of a container unless a handler is set, and loading takes
-longer than an impatient supervisor waits. A descriptor of standard input, output or error that is
-closed would be the next file's or socket's; it is opened on `/dev/null`.
+A program may be process 1 of a container, and is stopped while its modules load: the kernel ignores
+a SIGTERM to process 1 unless a handler is set, and loading takes longer than an impatient
+supervisor waits. A descriptor of standard input, output or error that is closed would be the next
+file's or socket's: it is opened on `/dev/null`. What is written into a pipe that nobody reads any
+more is dropped, and the program ends with the code of its work. A package that is missing is one
+sentence, with the extra that brings it.
 """
 
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
+import sys
+from pathlib import Path
 from types import FrameType
+from typing import Any, TextIO
+
+from qa_service.installation import say_missing
 
 TERMINATED = 128 + signal.SIGTERM
 """The exit code of a program that SIGTERM ended, as in shells."""
+CANNOT_RUN = 2
+"""The exit code of a program that lacks a package, as of all that cannot do what was asked."""
 
 
 def server() -> int:
     """Runs the program qa-server; returns its exit code."""
-    return _run("qa_service.server.main")
+    return run("qa_service.server.main", "cpu")
+
+
+def client() -> int:
+    """Runs the program qa-client; returns its exit code."""
+    return run("qa_service.programs.client_main", "cpu")
+
+
+def stress_test() -> int:
+    """Runs the program qa-stress-test; returns its exit code."""
+    return run("qa_service.programs.load.main", "load")
 
 
 def grpc_gateway() -> int:
     """Runs the program qa-grpc-gateway; returns its exit code."""
-    return _run("qa_service.sidecars.grpc_gateway.program")
+    return run("qa_service.sidecars.grpc_gateway.program", "grpc")
 
 
 def jobs() -> int:
     """Runs the program qa-jobs; returns its exit code."""
-    return _run("qa_service.programs.jobs.program")
+    return run("qa_service.programs.jobs.program", "jobs")
 
 
 def index() -> int:
     """Runs the program qa-index; returns its exit code."""
-    return _run("qa_service.retrieval.index_main")
+    return run("qa_service.retrieval.index_main", "cpu")
 
 
 def prepare_model() -> int:
     """Runs the program qa-prepare-model; returns its exit code."""
-    return _run("qa_service.preparation.main")
+    return run("qa_service.preparation.main", "cpu")
 
 
-def _run(module: str) -> int:
+def evaluate_model() -> int:
+    """Runs the program qa-evaluate-model; returns its exit code."""
+    return run("qa_service.evaluation.main", "cpu")
+
+
+def run(module: str, extra: str) -> int:
+    """Runs a module's `main` as a program; returns its exit code.
+
+    Args:
+        extra: What brings all packages that it needs.
+    """
     signal.signal(signal.SIGTERM, _end)
     _open_standard_descriptors()
-    return int(importlib.import_module(module).main())  # the import takes most of the first second
+    try:
+        return int(importlib.import_module(module).main())  # the import may take a second
+    except ModuleNotFoundError as error:
+        print(f"{Path(sys.argv[0]).name}: {say_missing(error, extra)}", file=sys.stderr)
+        return CANNOT_RUN
 
 
 def _end(signum: int, frame: FrameType | None) -> None:
@@ -57,3 +92,34 @@ def _open_standard_descriptors() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor: this one
+            os.set_inheritable(descriptor, True)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - None if it was closed
+    sys.stdout, sys.stderr = _output(sys.stdout, 1), _output(sys.stderr, 2)
+
+
+class _Output(io.FileIO):
+    """Standard output or error, which drops what is written once nobody reads it."""
+
+    def write(self, data: Any) -> int:  # noqa: ANN401 - Python 3.11 has no name for its type
+        """Writes as a file does."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            with Path(os.devnull).open("wb") as nothing:
+                os.dup2(nothing.fileno(), self.fileno())
+            return memoryview(data).nbytes
+
+
+def _output(stream: TextIO | None, descriptor: int) -> io.TextIOWrapper:
+    """A stream like one of Python's, or like one that was closed, on an `_Output`."""
+    raw = _Output(descriptor, "w", closefd=False)
+    if not isinstance(stream, io.TextIOWrapper):
+        return io.TextIOWrapper(io.BufferedWriter(raw))
+    stream.flush()
+    return io.TextIOWrapper(
+        raw if stream.write_through else io.BufferedWriter(raw),
+        stream.encoding,
+        stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )

@@ -18,6 +18,10 @@ _MARKS = {
 }
 MAX_MARK_BYTES = 4
 
+Stamp = tuple[int, int, int]
+NO_STAMP: Stamp = (0, 0, 0)
+"""Of a file that is not there."""
+
 
 def encoding_of(data: bytes) -> str:
     """The encoding that a byte order mark at the beginning names; empty without one."""
@@ -77,3 +81,12 @@ def open_regular(path: Path | bytes, *, follow_links: bool = True) -> BufferedRe
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is not a file")
     return os.fdopen(descriptor, "rb")
+
+
+def stamp_of(path: Path) -> Stamp:
+    """What changes when a file is replaced, or written again."""
+    try:
+        status = path.stat()
+    except OSError:
+        return NO_STAMP
+    return (status.st_ino, status.st_mtime_ns, status.st_size)

@@ -28,11 +28,29 @@ def install_hint(extra: str, root: Path = ROOT) -> str:
     return f"pip install 'qa_server-{__version__}-py3-none-any.whl[{extra}]'"
 
 
-def say_missing(error: ModuleNotFoundError, extra: str, packages: Iterable[str]) -> str:
-    """Names all packages of an extra that are missing, and the command that installs them."""
+def say_missing(
+    error: ModuleNotFoundError, extra: str, packages: Iterable[str] = (), root: Path = ROOT
+) -> str:
+    """One sentence: which packages are missing, and what has or installs them.
+
+    Args:
+        extra: What brings all that the program needs.
+        packages: Those that it needs, as far as they are known.
+
+    Raises:
+        ModuleNotFoundError: The module is one of ours: a bug.
+    """
+    if (error.name or "").startswith(("qa_service", "training")):
+        raise error
     missing = [name for name in packages if not installed_version(name)] or [str(error.name)]
-    verb = "is" if len(missing) == 1 else "are"
-    return f"{', '.join(missing)} {verb} missing: {install_hint(extra)}"
+    words = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+    program, python = Path(sys.argv[0]), root / ".venv" / "bin" / "python"
+    if program.suffix != ".py" or not (root / "pyproject.toml").is_file():
+        return f"{words}: {install_hint(extra, root)}"
+    if python.exists() and Path(sys.prefix).resolve() != (root / ".venv").resolve():
+        shown = python.relative_to(root) if Path.cwd() == root else python
+        return f"{words} for {sys.executable}: run {shown} {program}"
+    return f"{words}: {install_hint(extra, root)}, or `make model`, which makes {root / '.venv'}"
 
 
 def preparing_program() -> str:

@@ -44,6 +44,11 @@ def hide_password(url: str) -> str:
     return re.sub(r"(?s)^((?:\w+://)?[^:/@]*):.*@", r"\1:***@", url)
 
 
+def printable(text: str) -> str:
+    """A text as one line without control characters and halves of surrogate pairs."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time (RFC 3339), level, logger, process, message, any traceback."""
 

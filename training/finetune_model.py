@@ -7,13 +7,8 @@ if not __package__:  # run as a script, whose folder is on the path in place of 
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from qa_service.child_program import turn_off_telemetry
-from qa_service.programs.missing import advice
-
-turn_off_telemetry()
-try:
-    from training.finetune_model_main import main
-except ModuleNotFoundError as error:
-    sys.exit(advice(error))
+from qa_service.entry import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    turn_off_telemetry()
+    sys.exit(run("training.finetune_model_main", "cpu,models"))

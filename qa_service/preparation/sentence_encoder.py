@@ -18,6 +18,7 @@ from qa_service.preparation.prepare import package_versions, say
 from qa_service.retrieval.encoder_folder import (
     DEFAULT_ENCODER,
     ENCODER_FILE,
+    KNOWN_FILE,
     MANIFEST_FILE,
     TOKENIZER_FILE,
     EncoderManifest,
@@ -26,6 +27,8 @@ from qa_service.retrieval.encoder_folder import (
 
 MAX_TOKENS = 256
 """As many as the encoder was published for; passages have about 150, and their headings."""
+
+FILES = (ENCODER_FILE, TOKENIZER_FILE, KNOWN_FILE)
 
 _FORMAT_VERSION = 1
 """To be incremented when embeddings can no longer be compared with those made before."""
@@ -69,8 +72,8 @@ def is_complete(folder: Path, identity: str) -> bool:
     except SetupError:
         return False
     return manifest.identity == identity and all(
-        (folder / name).is_file() and sha256_of(folder / name) == digest
-        for name, digest in manifest.files.items()
+        (folder / name).is_file() and sha256_of(folder / name) == manifest.files.get(name)
+        for name in FILES
     )
 
 
@@ -86,16 +89,13 @@ def _make(source: Path, identity: str, folder: Path) -> None:
 
     say("converting it to int8, and comparing its embeddings with those in fp32")
     with quiet_libraries():
-        dimensions, cosine = sentence_graph.write(
-            source, folder / ENCODER_FILE, folder / TOKENIZER_FILE, MAX_TOKENS
-        )
-    names = (ENCODER_FILE, TOKENIZER_FILE)
+        dimensions, cosine = sentence_graph.write(source, folder, MAX_TOKENS)
     manifest = EncoderManifest(
         name=MINILM,
         identity=identity,
         dimensions=dimensions,
         max_tokens=MAX_TOKENS,
-        files={name: sha256_of(folder / name) for name in names},
+        files={name: sha256_of(folder / name) for name in FILES},
         versions=package_versions(is_shipped=True),
     )
     encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=2)

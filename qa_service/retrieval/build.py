@@ -14,9 +14,9 @@ from qa_service.errors import DamagedError, SetupError
 from qa_service.installation import install_hint, installed_version
 from qa_service.retrieval.documents import Document, Fault, ReadLimits
 from qa_service.retrieval.encoder import Encoder
-from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
+from qa_service.retrieval.encoder_folder import encoder_folder
 from qa_service.retrieval.extractor import Extractor
-from qa_service.retrieval.files import Found, SourceFile, find_files
+from qa_service.retrieval.files import Found, SourceFile, find_files, format_of
 from qa_service.retrieval.manifest import (
     MANIFEST_FILE,
     FileEntry,
@@ -29,6 +29,7 @@ from qa_service.retrieval.tantivy_index import load_tantivy
 from qa_service.retrieval.writing import Embedder, NextIndex, locked
 
 MAX_FIRST_FAULTS = 5  # are named of a file; further ones are counted
+MAX_NAMED_OTHERS = 5  # files of other kinds; all are counted
 LANGUAGE = "english"
 PACKAGES = (
     *("markdown-it-py", "openpyxl", "pypdfium2", "python-docx", "python-pptx", "selectolax"),
@@ -47,9 +48,9 @@ class IndexArgs(msgspec.Struct, frozen=True, kw_only=True):
         language: Whose stems words are reduced to; None for that of the collection that is updated,
             else English.
         passage_tokens: As in `IndexSettings`; None as for `language`.
-        embeddings: Whether passages are embedded too; None as for `language`, else if there is an
-            encoder and the language is among `EMBEDDED_LANGUAGES`.
-        encoder: The encoder's folder.
+        embeddings: Whether passages are embedded too; None as for `language`, else if the language
+            is among `EMBEDDED_LANGUAGES`.
+        encoder: The encoder's folder; None for `encoder_folder.DEFAULT_ENCODER`.
         num_threads: That embed passages.
         update: Whether files that have not changed are kept.
         follow_links: Whether links to files outside their folder are followed.
@@ -60,7 +61,7 @@ class IndexArgs(msgspec.Struct, frozen=True, kw_only=True):
     language: str | None = None
     passage_tokens: int | None = None
     embeddings: bool | None = None
-    encoder: Path = DEFAULT_ENCODER
+    encoder: Path | None = None
     num_threads: int = 1
     update: bool = False
     follow_links: bool = False
@@ -92,7 +93,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kept: Files that have not changed.
         removed: Files that are gone.
-        others: Files of a kind that is not read, or without a document.
+        others: Files of a kind that is not read, or JSON without a document.
+        first_others: Their first few names.
+        empty: Files without a text.
         faulty: Files and folders that were left out, or have parts that were.
     """
 
@@ -102,6 +105,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     kept: int
     removed: int
     others: int
+    first_others: list[str]
+    empty: int
     faulty: int
 
 
@@ -133,7 +138,7 @@ class _Run:
         self._reporter = reporter
         is_there = (args.output / MANIFEST_FILE).exists()  # a first run may be an update too
         base = load_manifest(args.output) if args.update and is_there else None
-        encoder = _open_encoder(args, base, reporter)
+        encoder = _open_encoder(args, base)
         settings = _settings(args, base, encoder)
         if base and base.settings != settings:
             reporter.on_note("other settings or versions than before: all files are read again")
@@ -171,13 +176,16 @@ class _Run:
             self._take(file)
             self._reporter.on_file_done(file.size_bytes)
         manifest = self._next.publish(_versions())
+        textless = [entry for entry in manifest.files if not (entry.passages or entry.faults)]
         return Summary(
             documents=manifest.documents,
             passages=manifest.passages,
             read=self._read_files,
             kept=len(found.files) - self._read_files,
             removed=len(removed),
-            others=found.others + sum(not (e.documents or e.faults) for e in manifest.files),
+            others=len(found.others) + sum(e.size_bytes > 0 for e in textless if not e.documents),
+            first_others=found.others[:MAX_NAMED_OTHERS],
+            empty=sum(e.documents > 0 or e.size_bytes == 0 for e in textless),
             faulty=len(faults) + sum(entry.faults > 0 for entry in manifest.files),
         )
 
@@ -250,6 +258,9 @@ def read_documents(args: IndexArgs) -> Iterator[Document | Fault]:
     _require_packages()
     found = find_files(args.sources, args.output, follow_links=args.follow_links)
     yield from found.faults
+    for source in args.sources:
+        if source.is_file() and not format_of(source.name):
+            yield Fault(source.name, "a file of another kind, which is not read")
     with closing(Extractor(args.limits)) as extractor:
         for file in found.files:
             yield from extractor.read(file, args.passage_tokens or PASSAGE_TOKENS)
@@ -267,26 +278,25 @@ def _language(args: IndexArgs, base: Manifest | None) -> str:
     return args.language or (base.settings.language if base else LANGUAGE)
 
 
-def _open_encoder(args: IndexArgs, base: Manifest | None, reporter: Reporter) -> Encoder | None:
+def _open_encoder(args: IndexArgs, base: Manifest | None) -> Encoder | None:
     """What passages are embedded with; None if they are found by words alone.
 
     Raises:
-        SetupError: There is no encoder, and the collection has embeddings or is to have them.
+        SetupError: The encoder is not there, or cannot be used.
     """
     wanted = args.embeddings
     if wanted is None and base:
         wanted = bool(base.settings.encoder)
-    if wanted is None and _language(args, base) not in EMBEDDED_LANGUAGES:
-        wanted = False
-    if wanted is False:
+    if wanted is None:
+        wanted = _language(args, base) in EMBEDDED_LANGUAGES
+    if not wanted:
         return None
     try:
-        return Encoder(args.encoder)
+        return Encoder(encoder_folder(args.encoder))
     except SetupError as error:
-        if wanted:
-            raise SetupError(f"{error}; or index with --no-embeddings") from None
-        reporter.on_note(f"passages are found by words alone: {error}")
-        return None
+        raise SetupError(
+            f"{error}; with --no-embeddings passages are found by words alone"
+        ) from None
 
 
 def _versions() -> dict[str, str]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qa_service.errors import DamagedError, SetupError
+from qa_service.files import Stamp, stamp_of
 from qa_service.locked_folder import LockedFolder
 from qa_service.retrieval.embeddings import Embeddings
-from qa_service.retrieval.encoder import SharedEncoder
+from qa_service.retrieval.encoder import Encoder, SharedEncoder
 from qa_service.retrieval.manifest import MANIFEST_FILE, ManifestHead, load_head
 from qa_service.retrieval.merging import Hit, MergedSearch
 from qa_service.retrieval.retriever import FoundPassage
@@ -28,8 +28,6 @@ from qa_service.wire.messages import Passage
 
 if TYPE_CHECKING:
     import tantivy
-
-logger = logging.getLogger(__name__)
 
 _OPEN_ATTEMPTS = 5
 """Each fails only if a run has replaced the index between the reads of its name and its files."""
@@ -53,7 +51,7 @@ class Collection:
         """
         self._folder = folder
         self._encoder = encoder or SharedEncoder(None)
-        self._stamp = _stamp(folder)
+        self._stamps = self._newest_stamps()
         self._opened = _open(folder, self._encoder)
 
     @property
@@ -66,6 +64,15 @@ class Collection:
         """Why passages are found by words alone though they have embeddings; "" if they are not."""
         return self._opened.fault
 
+    @property
+    def identity(self) -> str:
+        """Of the open index, and of what is wrong with it."""
+        return f"{self.head!r} {self.fault}"
+
+    def take_left_out(self) -> int:
+        """None: what is in an index is a passage."""
+        return 0
+
     def search(self, question: str, max_passages: int) -> list[FoundPassage]:
         """The passages that match a question best, the best first.
 
@@ -75,27 +82,32 @@ class Collection:
         return self._opened.search(question, max_passages)
 
     def refresh(self) -> bool:
-        """Opens the newest index; returns whether it is another than before.
+        """Opens the newest index, with the newest encoder; returns whether either is another.
 
-        Costs one `stat` of the manifest if it is not.
+        Costs one `stat` of each manifest if neither is, and nothing was wrong.
 
         Raises:
             SetupError: It cannot be opened; what was open stays so.
         """
-        stamp = _stamp(self._folder)
-        if stamp == self._stamp:
+        stamps = self._newest_stamps()
+        if stamps == self._stamps and not self.fault:
             return False
-        is_other = load_head(self._folder) != self._opened.head
-        if is_other:
-            self._opened = _open(self._folder, self._encoder)
-        self._stamp = stamp
-        return is_other
+        before, identity = self._opened, self.identity
+        if load_head(self._folder) != before.head or before.head.settings.encoder:
+            self._opened = _open(self._folder, self._encoder, before.encoder)
+        self._stamps = stamps
+        return self.identity != identity
+
+    def _newest_stamps(self) -> tuple[Stamp, Stamp]:
+        return stamp_of(self._folder / MANIFEST_FILE), self._encoder.stamp
 
 
 class _OpenIndex:
     """An index that does not change; its files stay mapped after they are removed."""
 
-    def __init__(self, folder: Path, head: ManifestHead, encoder: SharedEncoder) -> None:
+    def __init__(
+        self, folder: Path, head: ManifestHead, shared: SharedEncoder, former: Encoder | None
+    ) -> None:
         language = head.settings.language
         self.head = head
         self.fault = ""
@@ -104,15 +116,22 @@ class _OpenIndex:
             self._schema = index.schema
             self._searcher = index.searcher()
         self._analyzers = (make_analyzer(language, drops_stop_words=True), make_analyzer(language))
-        self._merged = self._open_merged(folder, encoder) if head.settings.encoder else None
+        self.encoder = self._find_encoder(shared, former) if head.settings.encoder else None
+        self._merged = self._open_merged(folder, self.encoder) if self.encoder else None
 
-    def _open_merged(self, folder: Path, shared: SharedEncoder) -> MergedSearch | None:
+    def _find_encoder(self, shared: SharedEncoder, former: Encoder | None) -> Encoder | None:
+        """What embeds questions: the encoder in its folder, else the one that did before."""
+        wanted = self.head.settings.encoder
         try:
-            encoder = shared.get(self.head.settings.encoder)
+            return shared.get(wanted)
         except SetupError as error:
+            if former and former.manifest.identity == wanted:
+                self.fault = f"the encoder that was loaded before is used: {error}"
+                return former
             self.fault = f"passages are found by words alone: {error}"
-            logger.warning("%s: %s", folder, self.fault)
             return None
+
+    def _open_merged(self, folder: Path, encoder: Encoder) -> MergedSearch:
         embeddings = Embeddings(folder / self.head.index, encoder.manifest.dimensions)
         return MergedSearch(self._searcher, self._schema, embeddings, encoder)
 
@@ -147,11 +166,11 @@ class _OpenIndex:
         return []
 
 
-def _open(folder: Path, encoder: SharedEncoder) -> _OpenIndex:
+def _open(folder: Path, shared: SharedEncoder, former: Encoder | None = None) -> _OpenIndex:
     for _ in range(_OPEN_ATTEMPTS):
         head = load_head(folder)
         try:
-            return _OpenIndex(folder, head, encoder)
+            return _OpenIndex(folder, head, shared, former)
         except SetupError:
             if load_head(folder) == head:
                 raise
@@ -175,15 +194,6 @@ def _linked(path: Path) -> Iterator[Path]:
             links.rename(folder.path / "opened")
     except OSError as error:
         raise DamagedError(f"{path} cannot be opened: {error.strerror}") from None
-
-
-def _stamp(folder: Path) -> tuple[int, int, int]:
-    """What changes when the manifest is replaced."""
-    try:
-        status = (folder / MANIFEST_FILE).stat()
-    except OSError:
-        return (0, 0, 0)
-    return (status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 def _passage(stored: tantivy.Document) -> Passage:

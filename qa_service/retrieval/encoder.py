@@ -4,12 +4,13 @@
 
 An embedding is a vector of length 1; the nearer two texts are in meaning, the larger is the product
 of theirs. The folder's manifest names the encoder: embeddings are only compared with those of the
-same one.
+same one. Its files are compared with their hashes and known texts are embedded before it is used.
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,8 +20,18 @@ import numpy as np
 import numpy.typing as npt
 
 from qa_service.errors import SetupError
-from qa_service.installation import install_hint
-from qa_service.retrieval.encoder_folder import ENCODER_FILE, TOKENIZER_FILE, load_encoder_manifest
+from qa_service.files import NO_STAMP, Stamp, stamp_of
+from qa_service.installation import install_hint, preparing_program
+from qa_service.retrieval.encoder_folder import (
+    ENCODER_FILE,
+    MANIFEST_FILE,
+    MIN_COSINE,
+    TOKENIZER_FILE,
+    EncoderManifest,
+    load_encoder_manifest,
+    load_known_embeddings,
+    read_encoder_file,
+)
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -28,11 +39,14 @@ if TYPE_CHECKING:
 
 FloatArray = npt.NDArray[np.float32]
 
+logger = logging.getLogger(__name__)
 
 MAX_BATCH_TOKENS = 512
 """A batch's rows times its longest. With 2048 a passage takes 1.4 times as long on an AVX2 core, as
 the activations between two layers do not fit into its cache."""
-_MAX_CHARS_PER_TOKEN = 16
+MAX_LENGTH_ERROR = 0.01
+"""Of an embedding's squared length, which rounding in float32 changes by 1e-6."""
+MAX_CHARS_PER_TOKEN = 16
 """A text is cut before it is tokenised, as the tokenizer cuts only its result."""
 
 
@@ -40,17 +54,18 @@ class Encoder:
     """An encoder that is loaded; several threads may use it at once."""
 
     def __init__(self, folder: Path, num_threads: int = 1) -> None:
-        """Loads it; takes about a quarter of a second.
+        """Loads it and has it embed known texts; takes about half a second.
 
         Args:
             num_threads: For each run.
 
         Raises:
-            SetupError: It is not there or damaged, or a package is not installed.
+            SetupError: It is not there, damaged or wrong, or a package is not installed.
         """
         self.manifest = load_encoder_manifest(folder)
-        self._session = _session(folder / ENCODER_FILE, num_threads)
-        self._tokenizer = _tokenizer(folder / TOKENIZER_FILE, self.manifest.max_tokens)
+        self._session = _session(folder, self.manifest, num_threads)
+        self._tokenizer = _tokenizer(folder, self.manifest)
+        self._prove(folder)
 
     def embed(self, texts: Sequence[str]) -> FloatArray:
         """Embeds texts: float32 [texts, dimensions]; texts of like lengths share a run.
@@ -58,13 +73,31 @@ class Encoder:
         Raises:
             SetupError: The encoder's outputs are not those that its manifest names.
         """
-        embeddings = np.empty((len(texts), self.manifest.dimensions), np.float32)
-        longest = self.manifest.max_tokens * _MAX_CHARS_PER_TOKEN
-        encoded = self._tokenizer.encode_batch([text[:longest] for text in texts])
-        rows = [row.ids for row in encoded]
+        rows = self._tokenize(texts)
+        embeddings = np.empty((len(rows), self.manifest.dimensions), np.float32)
         for batch in _batches(rows):
             embeddings[batch] = self._run([rows[number] for number in batch])
         return embeddings
+
+    def _tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        longest = self.manifest.max_tokens * MAX_CHARS_PER_TOKEN
+        encoded = self._tokenizer.encode_batch([text[:longest] for text in texts])
+        return [row.ids for row in encoded]
+
+    def _prove(self, folder: Path) -> None:
+        known = load_known_embeddings(folder, self.manifest)
+        texts = [its.text for its in known] or [""]  # an empty one proves the dimensions
+        found = self.embed(texts)
+        if not known:
+            logger.warning("%s: an older version prepared the encoder: whether it computes rightly "
+                           "cannot be checked until %s has run again",
+                           folder, preparing_program())  # fmt: skip
+            return
+        if self._tokenize(texts) != [its.ids for its in known]:
+            raise SetupError(f"the tokenizer in {folder} cuts texts otherwise than the encoder's")
+        wanted = np.array([its.embedding for its in known], np.float32)
+        if wanted.shape != found.shape or not (found * wanted).sum(axis=1).min() >= MIN_COSINE:
+            raise SetupError(f"the encoder in {folder} computes other embeddings than it should")
 
     def _run(self, rows: Sequence[Sequence[int]]) -> FloatArray:
         ids = np.zeros((len(rows), max(map(len, rows))), np.int64)
@@ -77,6 +110,8 @@ class Encoder:
         if found.shape != (len(rows), self.manifest.dimensions):
             wanted = f"{len(rows)} embeddings of {self.manifest.dimensions} values"
             raise SetupError(f"the encoder returned {found.shape} in place of {wanted}")
+        if not np.allclose(np.square(found).sum(axis=1), 1, atol=MAX_LENGTH_ERROR):
+            raise SetupError("the encoder returned vectors whose length is not 1")
         return found
 
 
@@ -92,38 +127,42 @@ def _batches(rows: Sequence[Sequence[int]]) -> Iterator[list[int]]:
         yield batch
 
 
-def _session(path: Path, num_threads: int) -> onnxruntime.InferenceSession:
+def _session(
+    folder: Path, manifest: EncoderManifest, num_threads: int
+) -> onnxruntime.InferenceSession:
     try:
         runtime = importlib.import_module("onnxruntime")
     except ModuleNotFoundError:
         raise SetupError(
             f"embeddings need the package onnxruntime: {install_hint('cpu')}"
         ) from None
+    graph = read_encoder_file(folder, manifest, ENCODER_FILE)
     options = runtime.SessionOptions()
     options.intra_op_num_threads = num_threads
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return runtime.InferenceSession(
-            str(path),
+            graph,
             options,
             providers=["CPUExecutionProvider"],
             disabled_optimizers=["SkipLayerNormFusion"],
         )
     except Exception as error:  # onnxruntime raises its C++ module's classes
         reason = " ".join(str(error).split())
-        raise SetupError(f"ONNX Runtime cannot load {path}: {reason}") from None
+        raise SetupError(f"ONNX Runtime cannot load {folder / ENCODER_FILE}: {reason}") from None
 
 
-def _tokenizer(path: Path, max_tokens: int) -> Tokenizer:
+def _tokenizer(folder: Path, manifest: EncoderManifest) -> Tokenizer:
     from tokenizers import Tokenizer  # noqa: PLC0415, searches without embeddings need none
 
+    data = read_encoder_file(folder, manifest, TOKENIZER_FILE)
     try:
-        tokenizer: Tokenizer = Tokenizer.from_file(str(path))
+        tokenizer: Tokenizer = Tokenizer.from_buffer(data)
     except Exception as error:  # tokenizers raises plain Exception
-        raise SetupError(f"{path} cannot be read: {error}") from None
+        raise SetupError(f"{folder / TOKENIZER_FILE} cannot be read: {error}") from None
     tokenizer.no_padding()
-    tokenizer.enable_truncation(max_tokens)
+    tokenizer.enable_truncation(manifest.max_tokens)
     return tokenizer
 
 
@@ -133,10 +172,15 @@ class SharedEncoder:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._lock = threading.Lock()
-        self._loaded: Encoder | None = None
+        self._loaded: tuple[Stamp, Encoder] | None = None
+
+    @property
+    def stamp(self) -> Stamp:
+        """Changes when the encoder is prepared again."""
+        return stamp_of(self._folder / MANIFEST_FILE) if self._folder else NO_STAMP
 
     def get(self, identity: str) -> Encoder:
-        """The encoder, if it is the one with this identity.
+        """The encoder that is in the folder now, if it is the one with this identity.
 
         Raises:
             SetupError: It is another, or cannot be loaded.
@@ -144,9 +188,14 @@ class SharedEncoder:
         if self._folder is None:
             raise SetupError("no encoder is given")
         with self._lock:
-            self._loaded = found = self._loaded or Encoder(self._folder)
+            stamp = self.stamp
+            if self._loaded is None or self._loaded[0] != stamp:
+                self._loaded = None
+                self._loaded = stamp, Encoder(self._folder)
+            found = self._loaded[1]
         if found.manifest.identity != identity:
             raise SetupError(
-                f"the encoder in {self._folder} is not the one that embedded the passages"
+                f"another encoder than the one in {self._folder} has embedded the passages:"
+                " --encoder names it, or qa-index embeds them again"
             )
         return found

@@ -1,17 +1,34 @@
-"""The folder of the encoder that embeds passages and questions: `prepare_model.py` writes it."""
+"""The folder of the encoder that embeds passages and questions: `prepare_model.py` writes it.
+
+manifest.json            what it is, and the SHA-256 of the other files
+encoder.int8.onnx        the graph
+tokenizer.json
+known_embeddings.json    texts, their tokens, and their embeddings by the encoder's source
+
+A file is compared with its hash before it is used.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from qa_service.errors import SetupError
+from qa_service.files import read_file
+from qa_service.installation import preparing_program
 
 DEFAULT_ENCODER = Path("saved_models/encoder")
 ENCODER_FILE = "encoder.int8.onnx"
 TOKENIZER_FILE = "tokenizer.json"
+KNOWN_FILE = "known_embeddings.json"
 MANIFEST_FILE = "manifest.json"
+
+MIN_COSINE = 0.95
+"""Between an embedding by the graph in int8 and by its source: the encoder's lowest is above 0.99,
+and a broken graph has about 0."""
 
 
 class EncoderManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +48,27 @@ class EncoderManifest(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
 
 
+class KnownEmbedding(msgspec.Struct, frozen=True):
+    """A text, its token ids, and what the encoder's source, in float32, makes of it."""
+
+    text: str
+    ids: list[int]
+    embedding: list[float]
+
+
+def encoder_folder(given: Path | None, models: Iterable[Path] = ()) -> Path:
+    """The encoder's folder, absolute: the given one, or the first of the usual ones that is there.
+
+    Args:
+        models: Folders of models: an encoder may be beside each, as `prepare_model.py` makes it.
+    """
+    if given is not None:
+        return given.absolute()
+    beside = (model.absolute().parent / DEFAULT_ENCODER.name for model in models)
+    places = [*beside, DEFAULT_ENCODER.absolute()]
+    return next((place for place in places if (place / MANIFEST_FILE).exists()), places[0])
+
+
 def load_encoder_manifest(folder: Path) -> EncoderManifest:
     """Reads an encoder's manifest.
 
@@ -39,8 +77,45 @@ def load_encoder_manifest(folder: Path) -> EncoderManifest:
     """
     path = folder / MANIFEST_FILE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=EncoderManifest)
+        return msgspec.json.decode(read_file(path), type=EncoderManifest)
     except FileNotFoundError:
-        raise SetupError(f"there is no encoder in {folder}: prepare_model.py makes it") from None
+        raise SetupError(
+            f"there is no encoder in {folder}: --encoder names its folder, and"
+            f" {preparing_program()} makes it"
+        ) from None
     except (msgspec.MsgspecError, OSError) as error:
         raise SetupError(f"{path} cannot be read: {error}") from None
+
+
+def read_encoder_file(folder: Path, manifest: EncoderManifest, name: str) -> bytes:
+    """Reads a file of an encoder, whole: what is used is what was compared with its hash.
+
+    Raises:
+        SetupError: It cannot be read, or is not what the manifest says.
+    """
+    path = folder / name
+    try:
+        data = read_file(path)
+    except OSError as error:
+        raise SetupError(f"{path} cannot be read: {error.strerror}") from None
+    if hashlib.sha256(data).hexdigest() != manifest.files.get(name):
+        raise SetupError(
+            f"{path} is not what its manifest says: it was changed, or is not all there;"
+            f" {preparing_program()} makes it again"
+        )
+    return data
+
+
+def load_known_embeddings(folder: Path, manifest: EncoderManifest) -> list[KnownEmbedding]:
+    """Reads what an encoder is known to compute; nothing if an older version prepared it.
+
+    Raises:
+        SetupError: The file is missing, damaged, or not what the manifest says.
+    """
+    if KNOWN_FILE not in manifest.files:
+        return []
+    data = read_encoder_file(folder, manifest, KNOWN_FILE)
+    try:
+        return msgspec.json.decode(data, type=list[KnownEmbedding])
+    except msgspec.DecodeError as error:
+        raise SetupError(f"{folder / KNOWN_FILE} cannot be read: {error}") from None

@@ -41,14 +41,14 @@ class SourceFile(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What the folders hold: files of known kinds, by name, and how many of others.
+    """What the folders hold: files of known kinds, by name, and the names of others.
 
     Attributes:
         faults: Folders that cannot be listed.
     """
 
     files: list[SourceFile]
-    others: int
+    others: list[str]
     faults: list[Fault]
 
 
@@ -79,7 +79,7 @@ def find_files(sources: Sequence[Path], leave_out: Path, *, follow_links: bool =
     """
     files: dict[str, SourceFile] = {}
     faults: list[Fault] = []
-    others = 0
+    others: list[str] = []
     for source in sources:
         if not source.exists():
             raise SetupError(f"{source} is not there")
@@ -90,12 +90,12 @@ def find_files(sources: Sequence[Path], leave_out: Path, *, follow_links: bool =
             if file and path != source and not follow_links and not file.path.is_relative_to(root):
                 faults.append(Fault(file.name, "a link out of the folder (--follow_links)"))
             elif file is None:
-                others += 1
+                others.append(_shown(path.relative_to(base).as_posix()))
             elif file.name in files and files[file.name].path != file.path:
                 raise SetupError(f"two files are called {file.name}: {file.path} is the second")
             else:
                 files[file.name] = file
-    return Found([files[name] for name in sorted(files)], others, faults)
+    return Found([files[name] for name in sorted(files)], sorted(others), faults)
 
 
 def _paths(source: Path, leave_out: Path, faults: list[Fault]) -> Iterator[Path]:

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from qa_service.child_program import turn_off_telemetry
 from qa_service.command_line import INTERRUPTED, count, make_parser
 from qa_service.errors import SetupError
-from qa_service.logs import complain
+from qa_service.logs import complain, printable
 from qa_service.machine import num_cpus
 from qa_service.progress import progress_bar
 from qa_service.retrieval.build import LANGUAGE, IndexArgs, Reporter, Summary, build, read_documents
@@ -100,9 +100,7 @@ class _Bar(Reporter):
         self._bar.update(size_bytes)
 
     def _print(self, line: str) -> None:
-        """Prints a line without control characters, which a file's name may contain."""
-        shown = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in line)
-        self._bar.write(shown, file=sys.stderr)
+        self._bar.write(printable(line), file=sys.stderr)
 
 
 def _described(summary: Summary, args: IndexArgs) -> str:
@@ -110,7 +108,8 @@ def _described(summary: Summary, args: IndexArgs) -> str:
         "read": summary.read,
         "unchanged": summary.kept,
         "gone": summary.removed,
-        "of other kinds": summary.others,
+        _of_other_kinds(summary): summary.others,
+        "empty": summary.empty,
         "with faults": summary.faulty,
     }
     files = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
@@ -118,6 +117,11 @@ def _described(summary: Summary, args: IndexArgs) -> str:
         f"{args.output}: {summary.documents} documents, {summary.passages} passages"
         f" (files: {files or 'none'})"
     )
+
+
+def _of_other_kinds(summary: Summary) -> str:
+    names = summary.first_others + ["…"] * (summary.others > len(summary.first_others))
+    return f"of other kinds ({', '.join(map(printable, names))})"
 
 
 def _args(flags: dict[str, Any]) -> IndexArgs:
@@ -142,12 +146,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--language", choices=LANGUAGES, metavar="LANGUAGE", help=stems)
     passages = f"about how long passages are ({PASSAGE_TOKENS} if not given)"
     add("--passage_tokens", type=_passage_tokens, help=passages)
-    add("--embeddings", action="store_true", default=None, help="embed passages, or fail")
-    words = "find passages by their words alone; without either, passages are embedded if there is "
-    words += "an encoder and the language is English"
+    meaning = "embed passages, so that they are found by their meaning too; so are English ones "
+    meaning += "if neither is given"
+    add("--embeddings", action="store_true", default=None, help=meaning)
+    words = "find passages by their words alone: no encoder is needed"
     add("--no-embeddings", "--no_embeddings", action="store_false", dest="embeddings", help=words)
-    encoder = "the encoder's folder, which prepare_model.py makes"
-    add("--encoder", type=Path, default=DEFAULT_ENCODER, metavar="DIRECTORY", help=encoder)
+    encoder = f"the encoder's folder, which prepare_model.py makes ({DEFAULT_ENCODER} if not given)"
+    add("--encoder", type=Path, metavar="DIRECTORY", help=encoder)
     threads = "threads that embed passages; one a CPU if not given"
     add("--num_threads", type=count, default=num_cpus(), help=threads)
     file = "longest file, unpacked; of JSON lines, the longest line"

@@ -78,7 +78,8 @@ class Opened(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     Attributes:
         identity: Differs between indexes in which a search may find something else.
-        fault: Why it is searched worse than it could be; empty if it is not.
+        fault: Why it is searched worse than it could be, or its cluster does not answer; empty if
+            neither.
     """
 
     identity: str
@@ -96,10 +97,15 @@ class Listed(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Found(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The passages that match best, the best first."""
+    """The passages that match best, the best first.
+
+    Attributes:
+        left_out: Documents that a search engine found and that are no passages.
+    """
 
     passages: list[FoundPassage]
     took_ms: float
+    left_out: int = 0
 
 
 class Ranked(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -7,15 +7,19 @@ network, so it never runs in the loop.
 from __future__ import annotations
 
 import importlib
+import logging
+import math
+import threading
+from contextlib import suppress
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 
 from qa_service.errors import SetupError, UnavailableError
 from qa_service.installation import install_hint
-from qa_service.logs import hide_password
+from qa_service.logs import hide_password, printable
 from qa_service.retrieval.retriever import FoundPassage
 from qa_service.wire.messages import Passage
 
@@ -25,9 +29,18 @@ if TYPE_CHECKING:
 MAX_QUESTION_CHARS = 1000
 """Words of a question that are searched for: clusters refuse queries of very many words."""
 
-SEARCH_TIMEOUT_S = 5  # for so long a cluster that does not answer holds a thread
+SEARCH_TIMEOUT_S = 5.0
+"""For so long a cluster that does not answer holds a thread."""
+PROBE_TIMEOUT_S = 1.0
+"""So that searches, which wait meanwhile, hardly wait."""
+MAX_START = 2**53 - 1
+"""The largest integer that all clients' JSON has; with the text's length it fits into 64 bits."""
+MAX_REASON_CHARS = 300
+"""A log line's worth."""
 FIELDS = ("title", "heading", "text")
 """Those that are searched."""
+
+logger = logging.getLogger(__name__)
 
 
 class _Source(msgspec.Struct, frozen=True):
@@ -37,17 +50,64 @@ class _Source(msgspec.Struct, frozen=True):
         document: Without it, the passage's own id is taken.
     """
 
-    text: str
+    text: Annotated[str, msgspec.Meta(min_length=1)]
     document: str = ""
     title: str = ""
     heading: str = ""
-    start: int = 0
+    start: Annotated[int, msgspec.Meta(ge=0, le=MAX_START)] = 0
+
+
+class _Hit(msgspec.Struct, frozen=True, rename=lambda name: f"_{name}"):
+    """A document that matches."""
+
+    id: str | int
+    score: float
+    source: _Source
+
+
+class _Parts(msgspec.Struct, frozen=True):
+    """How many shards, or clusters, were asked, and how many have answered."""
+
+    total: int = 1
+    successful: int = 1
+    failed: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all have; a shard without a node is neither successful nor failed."""
+        return self.total > 0 and self.successful >= self.total and not self.failed
+
+
+class _Hits(msgspec.Struct, frozen=True):
+    hits: list[Any]
+
+
+class _Reply(msgspec.Struct, frozen=True, rename={"shards": "_shards", "clusters": "_clusters"}):
+    """The reply to a search: https://docs.opensearch.org/latest/api-reference/search-apis/search/."""
+
+    hits: _Hits
+    timed_out: bool = False
+    shards: _Parts = _Parts()
+    clusters: _Parts = _Parts()
+
+    def why_partial(self) -> str:
+        """Why hits may be missing; empty if none are."""
+        if self.timed_out:
+            return "its search timed out"
+        for name, parts in (("shards", self.shards), ("clusters", self.clusters)):
+            if not parts.is_whole:
+                return f"{parts.successful} of {parts.total} {name} have answered"
+        return ""
 
 
 class OpenSearchIndex:
     """A `Retriever` over `http://host:9200/index`, which may hold a user and a password.
 
     `search` may be called by any number of threads at once.
+
+    Attributes:
+        identity: Of what is searched: a cluster's index changes without a sign.
+        fault: Why the last search failed; empty if it did not, or there was none.
     """
 
     def __init__(self, url: str) -> None:
@@ -61,40 +121,97 @@ class OpenSearchIndex:
             is_one = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
         except ValueError:  # a malformed address or port
             is_one = False
+        self._shown = hide_password(url)
         self._index = parts.path.strip("/") if is_one else ""
         if not is_one or "/" in self._index:
-            raise SetupError(f"{hide_password(url)} is not http[s]://HOST:PORT/INDEX")
+            raise SetupError(f"{self._shown} is not http[s]://HOST:PORT/INDEX")
         if not self._index:
-            raise SetupError(f"{hide_password(url)} names no index: http[s]://HOST:PORT/INDEX")
+            raise SetupError(f"{self._shown} names no index: http[s]://HOST:PORT/INDEX")
         package = _load()
-        self._errors = package.exceptions.OpenSearchException
         self._client: opensearchpy.OpenSearch = package.OpenSearch(
             hosts=[urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], "", "", ""))],
             http_auth=(unquote(parts.username), unquote(parts.password or ""))
             if parts.username
             else None,
-            timeout=SEARCH_TIMEOUT_S,
             max_retries=0,
         )
+        self.identity, self.fault = url, ""
+        self._is_known = False
+        self._lock = threading.Lock()
+        self._left_out = 0
+        self._names_left_out = True
 
     def search(self, question: str, max_passages: int) -> list[FoundPassage]:
         """The passages that match a question best, the best first.
 
+        A document that is no passage is left out: see `take_left_out`.
+
         Raises:
-            UnavailableError: The cluster does not answer, or not with passages.
+            UnavailableError: The cluster does not answer, not from all shards, or not with
+                passages.
         """
         fields = [*_Source.__struct_fields__]
         match = {"query": question[:MAX_QUESTION_CHARS], "fields": FIELDS, "type": "most_fields"}
         body = {"size": max_passages, "_source": fields, "query": {"multi_match": match}}
-        try:
-            reply: Any = self._client.search(index=self._index, body=body)
-            return [_passage(hit) for hit in reply["hits"]["hits"]]
-        except (self._errors, msgspec.ValidationError, LookupError, TypeError) as error:
-            raise UnavailableError("the collection cannot be searched now") from error
+        hits = self._ask(body, SEARCH_TIMEOUT_S)
+        found = [passage for hit in hits if (passage := self._passage(hit))]
+        if hits and not found:
+            raise self._failed("none of the documents found is a passage")
+        return found
 
     def refresh(self) -> bool:
-        """Does nothing: a cluster refreshes itself."""
+        """Asks the cluster whether it answers, unless its last reply was well; it has no news.
+
+        What is wrong then is in `fault`, and nothing is raised.
+        """
+        if self.fault or not self._is_known:
+            with suppress(UnavailableError):
+                self._ask({"size": 0}, PROBE_TIMEOUT_S)
         return False
+
+    def take_left_out(self) -> int:
+        """How many documents were left out since the last call, as they are no passages."""
+        with self._lock:
+            taken, self._left_out = self._left_out, 0
+        return taken
+
+    def _ask(self, body: dict[str, Any], timeout_s: float) -> list[Any]:
+        """The hits of a search that all shards have answered."""
+        try:
+            found: Any = self._client.search(
+                index=self._index,
+                body=body,
+                params={"allow_partial_search_results": "false", "request_timeout": timeout_s},
+            )
+            reply = msgspec.convert(found, _Reply)
+        except msgspec.ValidationError as error:
+            raise self._failed(f"its reply is none of a search: {error}") from error
+        except Exception as error:  # its client raises what HTTP, JSON and UTF-8 do, too
+            raise self._failed(_reason(error)) from error
+        if why := reply.why_partial():
+            raise self._failed(why)
+        self.fault, self._is_known = "", True
+        return reply.hits.hits
+
+    def _failed(self, why: str) -> UnavailableError:
+        self.fault, self._is_known = f"{self._shown}: {why}", True
+        return UnavailableError(self.fault)
+
+    def _passage(self, hit: object) -> FoundPassage | None:
+        try:
+            return _passage(hit)
+        except ValueError as error:
+            self._leave_out(hit, error)
+            return None
+
+    def _leave_out(self, hit: object, error: ValueError) -> None:
+        with self._lock:
+            self._left_out += 1
+            is_first, self._names_left_out = self._names_left_out, False
+        if is_first:
+            name = hit.get("_id") if isinstance(hit, dict) else None
+            logger.warning("%s: the document %.300a is left out, as others like it will be: %s",
+                           self._shown, name, error)  # fmt: skip
 
 
 def _load() -> ModuleType:
@@ -106,9 +223,36 @@ def _load() -> ModuleType:
         ) from None
 
 
-def _passage(hit: dict[str, Any]) -> FoundPassage:
-    source = msgspec.convert(hit["_source"], _Source)
-    document = source.document or str(hit["_id"])
-    end = source.start + len(source.text)
-    its = Passage(document, source.title, source.heading, source.start, end, source.text)
-    return FoundPassage(float(hit["_score"]), its)
+def _passage(hit: object) -> FoundPassage:
+    """A hit as a passage.
+
+    Raises:
+        ValueError: It is none, or cannot be sent: it has half of a surrogate pair.
+    """
+    its = msgspec.convert(hit, _Hit)
+    if not math.isfinite(its.score):
+        raise ValueError(f"its score is {its.score}")
+    source = its.source
+    name, end = source.document or str(its.id), source.start + len(source.text)
+    "".join((name, source.title, source.heading, source.text)).encode()
+    passage = Passage(name, source.title, source.heading, source.start, end, source.text)
+    return FoundPassage(its.score, passage)
+
+
+def _reason(error: Any) -> str:  # noqa: ANN401 - opensearch-py has no types
+    """Why a search failed, equal for equal causes: the status, or what the system says."""
+    status, kind, detail = (*error.args, "", "", "")[:3]
+    if isinstance(status, int):
+        words = f"HTTP {status}: {kind}"
+    elif isinstance(detail, BaseException):
+        words = _cause(detail)
+    else:
+        words = f"{type(error).__name__}: {status or kind}"
+    return printable(words)[:MAX_REASON_CHARS]
+
+
+def _cause(error: BaseException) -> str:
+    """What was first wrong: a library's own messages have addresses of its objects."""
+    while before := error.__cause__ or error.__context__:
+        error = before
+    return getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"

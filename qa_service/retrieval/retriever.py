@@ -56,6 +56,14 @@ def read_text(title: str, heading: str, passage: str) -> ReadText:
 class Retriever(Protocol):
     """Searches passages."""
 
+    @property
+    def identity(self) -> str:
+        """Differs between indexes in which a search may find something else."""
+
+    @property
+    def fault(self) -> str:
+        """Why it is searched worse than it could be, or not at all; empty if neither."""
+
     def search(self, question: str, max_passages: int) -> list[FoundPassage]:
         """The passages that match a question best, the best first."""
 
@@ -65,3 +73,6 @@ class Retriever(Protocol):
         Raises:
             SetupError: It cannot be opened; what was open stays so.
         """
+
+    def take_left_out(self) -> int:
+        """How many documents were left out since the last call, as they are no passages."""

@@ -23,7 +23,7 @@ from typing import Any
 
 from qa_service.child_program import end_with_parent
 from qa_service.errors import DamagedError, QaError, SetupError
-from qa_service.logs import configure_logging
+from qa_service.logs import configure_logging, printable
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.encoder import SharedEncoder
 from qa_service.retrieval.manifest import MANIFEST_FILE
@@ -89,7 +89,7 @@ class Searcher:
         except SetupError as error:
             return self._refused(work, str(error), "setup")
         except QaError as error:
-            return Refused(error.message, "unavailable")
+            return self._refused(work, error.message, "unavailable")
         except BaseException as error:
             logger.exception("a search failed")
             words = " ".join(str(error).split())[:MAX_REASON_CHARS]
@@ -97,20 +97,20 @@ class Searcher:
 
     def _refused(self, work: Work, reason: str, kind: Kind) -> Refused:
         is_open = isinstance(work, Open) and work.collection in self._open
-        return Refused(reason, kind, is_open)
+        return Refused(printable(reason), kind, is_open)
 
     def _open_one(self, work: Open) -> Result:
         known = None if work.is_fresh else self._open.get(work.collection)
         if work.is_fresh:
             self._open.pop(work.collection, None)
         if known and known[0] == work:
-            known[1].refresh()
             retriever = known[1]
         else:
             retriever = self._opened(work)
             its = Open(work.collection, work.path, work.url)
             self._open[work.collection] = (its, retriever)
-        return Opened(*_identity(retriever, work))
+        retriever.refresh()
+        return Opened(printable(retriever.identity), printable(retriever.fault))
 
     def _opened(self, work: Open) -> Retriever:
         if work.path:
@@ -127,22 +127,28 @@ class Searcher:
         retriever = self._open[work.collection][1]
         started_s = time.monotonic()
         found = retriever.search(work.question, work.max_passages)
-        return Found(found, (time.monotonic() - started_s) * 1e3)
-
-
-def _identity(retriever: Retriever, work: Open) -> tuple[str, str]:
-    """What the index is, and what is wrong with it."""
-    if isinstance(retriever, Collection):
-        return repr(retriever.head), retriever.fault
-    return work.url, ""
+        left_out = retriever.take_left_out()
+        return Found(found, (time.monotonic() - started_s) * 1e3, left_out)
 
 
 def _list(work: List) -> Result:
     folder = Path(work.folder)
     if not folder.is_dir():
         raise SetupError(f"--collections_dir {folder}: there is no such folder")
-    paths = sorted(folder.glob(f"*/{MANIFEST_FILE}"))
-    return Listed({path.parent.name: str(path.parent) for path in paths})
+    paths = sorted(path.parent for path in folder.glob(f"*/{MANIFEST_FILE}"))
+    odd = [path for path in paths if _is_odd(str(path))]
+    for path in odd:
+        logger.warning("the collection in the folder %a is not served: its name is no UTF-8", path)
+    return Listed({path.name: str(path) for path in paths if path not in odd})
+
+
+def _is_odd(name: str) -> bool:
+    """Whether a file's name is no UTF-8: Python has halves of surrogate pairs for its bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _rank(work: Rank) -> Result:
@@ -168,9 +174,18 @@ class _Channel:
         with self._reading:
             return receive_frame(self._frames, self._sock.recv)
 
-    def send(self, reply: Reply) -> None:
+    def send(self, frame: bytearray) -> None:
         with self._writing:
-            self._sock.sendall(encode(reply))
+            self._sock.sendall(frame)
+
+
+def _encoded(number: int, result: Result) -> bytearray:
+    """A reply's frame; of what cannot be sent, that of an error."""
+    try:
+        return encode(Reply(number, result))
+    except (ValueError, OverflowError) as error:
+        logger.exception("what a search has found cannot be sent")
+        return encode(Reply(number, Refused(f"{type(error).__name__} in what it found", "damaged")))
 
 
 def serve(sock: socket.socket, num_threads: int, encoder: SharedEncoder) -> None:
@@ -178,11 +193,11 @@ def serve(sock: socket.socket, num_threads: int, encoder: SharedEncoder) -> None
     channel, searcher = _Channel(sock), Searcher(encoder)
 
     def work() -> None:
-        while (frame := channel.receive()) is not None:
-            ask = ask_decoder.decode(frame)
-            reply = Reply(ask.number, searcher.do(ask.work))
+        while (asked := channel.receive()) is not None:
+            ask = ask_decoder.decode(asked)
+            frame = _encoded(ask.number, searcher.do(ask.work))
             try:
-                channel.send(reply)
+                channel.send(frame)
             except OSError:  # the server has ended, and reads no more
                 return
 
@@ -199,6 +214,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MAX_DATA_BYTES, MAX_DATA_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     configure_logging(log_level, log_format)
+    logging.getLogger("opensearch").setLevel(logging.ERROR)  # else a line for each failed request
     with socket.socket(fileno=int(fd)) as sock:
         serve(sock, int(num_threads), SharedEncoder(Path(encoder)))
     os._exit(0)  # a thread may hang in a search that nobody waits for

@@ -2,7 +2,7 @@
 
 Each room says what can be set about it in a struct; `ServerConfig` has one field for
 each. From that tree come the flags, `--help`, the file's tables, what `--print_config` prints, and
-the tables of docs/CONFIGURATION.md (`python -m qa_service.server.config` prints those).
+the tables of docs/CONFIGURATION.md (`python -m qa_service.server.config` writes those).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
-import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from msgspec import NODEFAULT, Meta, Struct, structs
 from qa_service.command_line import Parser
 from qa_service.errors import SetupError
 from qa_service.files import Stamp, read_text, stamp_of
+from qa_service.installation import ROOT
 from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions, hide_password
 from qa_service.net.options import ListenOptions, TlsOptions
@@ -250,9 +250,9 @@ def _make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def markdown() -> str:
-    """The tables of docs/CONFIGURATION.md: for each section, a row for each option."""
-    return "\n".join(_markdown_lines())
+def with_tables(page: str) -> str:
+    """docs/CONFIGURATION.md with the tables of these options: what is above the first stays."""
+    return page[: page.index("## `[")] + "\n".join(_markdown_lines())
 
 
 def _markdown_lines() -> Iterator[str]:
@@ -301,4 +301,5 @@ def _table(
 
 
 if __name__ == "__main__":
-    sys.stdout.write(markdown())
+    page = ROOT / "docs" / "CONFIGURATION.md"
+    page.write_text(with_tables(page.read_text()))

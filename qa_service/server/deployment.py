@@ -17,6 +17,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from qa_service.errors import SetupError, error_context
 from qa_service.files import Stamp, stamp_of
@@ -49,6 +50,12 @@ class _Look:
     plan: Plan
     generation: int
     credentials: Sequence[Stamp]
+
+
+def encoder_of(config: ServerConfig) -> Path:
+    """The folder of the encoder that embeds questions to collections."""
+    models = [model.path for model in config.models.values()]
+    return config.search.encoder_folder(models or [served_folder(config.repository.model)])
 
 
 class Deployment:

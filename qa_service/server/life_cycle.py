@@ -33,7 +33,7 @@ from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import ByteStream, Stream
 from qa_service.net.timers import LazyTimer
 from qa_service.server.config import ConfigSource, ServerConfig
-from qa_service.server.deployment import Deployment
+from qa_service.server.deployment import Deployment, encoder_of
 from qa_service.server.front.auth import Authenticator
 from qa_service.server.front.connection import Connection
 from qa_service.server.front.credentials import Credentials
@@ -133,8 +133,8 @@ class QaServer:
         self._failure: SetupError | None = None
 
     def _make_retrieval(self) -> Retrieval:
-        search, logs = self.config.search, self.config.logs
-        make_process = partial(SearchProcess, self._loop, logs, search.encoder)
+        search, encoder = self.config.search, encoder_of(self.config)
+        make_process = partial(SearchProcess, self._loop, self.config.logs, encoder)
         max_queue_size = self.config.queue.max_queue_size
         return Retrieval(self._loop, make_process, self._counts, search, max_queue_size)
 

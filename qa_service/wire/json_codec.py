@@ -5,6 +5,7 @@ The sender of a wrong body gets an error; the stream goes on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Annotated, Any, TypeVar, cast
@@ -50,6 +51,7 @@ _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _envelope_decoder = msgspec.json.Decoder(_Envelope)
 _string_decoder = msgspec.json.Decoder(str)
 _encoder = msgspec.json.Encoder()
+_WHOLE = re.compile(rb"(-?\d{1,15})\.0+")
 _Part = TypeVar("_Part", bound=msgspec.Struct)
 
 
@@ -101,7 +103,7 @@ def _decode(body: bytes) -> Request | Query | Cancel:
 
 
 def _decode_known(body: bytes, error: msgspec.ValidationError) -> Request:
-    """Decodes a question again, without its unknown fields.
+    """Decodes a question again, without its unknown fields, and with 1.0 as 1.
 
     Args:
         error: What is wrong with the question as it is.
@@ -113,10 +115,16 @@ def _decode_known(body: bytes, error: msgspec.ValidationError) -> Request:
     fields = _fields_decoder.decode(body)
     if fault := near_miss(fields, REQUEST_FIELDS):
         raise InvalidRequestError(fault)
-    known = {name: value for name, value in fields.items() if name in REQUEST_FIELDS}
-    if len(known) == len(fields):
+    known = {name: _whole(name, its) for name, its in fields.items() if name in REQUEST_FIELDS}
+    if known == fields:
         raise error
     return _request_decoder.decode(_encoder.encode(known))
+
+
+def _whole(name: str, value: msgspec.Raw) -> msgspec.Raw:
+    """A number without the `.0` that some languages write; an id is echoed as it is."""
+    found = None if name == "id" else _WHOLE.fullmatch(bytes(value))
+    return msgspec.Raw(found[1]) if found else value
 
 
 _auth_decoder = msgspec.json.Decoder(Auth)

@@ -191,6 +191,14 @@ def test_a_collection_that_is_damaged_at_the_start_is_served_when_it_is_repaired
         assert "answer" in serving.ask("bad", "banp danp")
 
 
+def test_a_folder_whose_name_is_no_utf8_is_left_out(builtin_model, pristine, folder):
+    shutil.copytree(pristine, folder / "caf\udce9")
+    with Serving(builtin_model, folder) as serving:
+        assert list(serving.server.health()["collections"]) == ["good"]
+        serving.check_others()
+        assert "its name is no UTF-8" in serving.server.log
+
+
 def test_a_manifest_that_is_a_fifo_does_not_block_the_server(builtin_model, pristine, folder):
     bad = folder / "bad"
     shutil.copytree(pristine, bad)
@@ -238,7 +246,7 @@ def test_a_search_process_that_hangs_keeps_deadlines_and_is_replaced(builtin_mod
             assert errors == ["deadline_exceeded"] * 2
             assert receive(sock)["answer"] == FIRST_WORD
         serving.server.wait_for_log("a search took too long")
-        assert serving.fault_of("good") == "a search failed: a search took too long"
+        assert serving.fault_of("good") == "", "the next process has answered"
 
 
 def test_a_search_that_hangs_fails_with_a_retryable_error(builtin_model, folder):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 
@@ -11,13 +12,14 @@ import pytest
 
 from harness.collections import ANSWERS, DOCUMENTS, index, write_documents
 from harness.frames import frame
-from harness.server import EXACT_ENGINE, running_server
+from harness.process import wait_until
+from harness.server import EXACT_ENGINE, INSTANT, running_server
 from qa_service.aio.client import AsyncQaClient
 from qa_service.client import Answer, QaClient
 from tests.http_calls import get, post
 from tests.programs import run_python
 from tests.support import all_of, present
-from tests.unit.retrieval.test_open_search import Cluster
+from tests.unit.retrieval.test_open_search import HITS, WHOLE, Cluster
 
 TELEPHONE = "Alexander Bell patented the telephone in 1876. It carried speech over a wire.\n"
 
@@ -328,20 +330,55 @@ def test_open_inference_tensors_ask_a_collection(server):
     assert [output["name"] for output in reply.json["outputs"]] == ["answer"]
 
 
-def test_an_opensearch_index_answers(builtin_model, tmp_path):
+@pytest.fixture
+def cluster():
     pytest.importorskip("opensearchpy")
-    cluster, config = Cluster(), tmp_path / "server.toml"
+    found = Cluster()
+    yield found
+    found.close()
+
+
+RIVERS = {"question": "What is long?", "collection": "rivers"}
+
+
+def test_an_opensearch_index_answers(builtin_model, tmp_path, cluster):
+    config = tmp_path / "server.toml"
     config.write_text(f'[collections.rivers]\nurl = "{cluster.url}/rivers"\n')
-    asked = {"question": "What is long?", "collection": "rivers"}
-    try:
-        with running_server(builtin_model, "--config", str(config), *EXACT_ENGINE) as server:
-            reply = server.ask(**asked)
-            assert (reply["answer"], reply["passage"]["document"]) == ("Nile", "a.md")
-            assert reply["start"] == 44
-            cluster.status = 500
-            assert server.ask(**asked)["error"]["code"] == "unavailable"
-    finally:
-        cluster.close()
+    with running_server(builtin_model, "--config", str(config), *EXACT_ENGINE) as server:
+        reply = server.ask(**RIVERS)
+        assert (reply["answer"], reply["passage"]["document"]) == ("Nile", "a.md")
+        assert reply["start"] == 44
+        bad = {"text": "The Nile is long \ud83e.", "start": 2**70}
+        cluster.reply = {"hits": {"hits": [{"_id": "bad", "_score": 9, "_source": bad}, *HITS]}}
+        for question in ("Is the Nile long?", "Is the Rhine long?"):
+            assert server.ask(question=question, collection="rivers")["score"]
+        assert server.stats()["collections"]["rivers"]["left_out_total"] == 2
+        assert server.health()["collection_faults"] == {}
+
+
+def test_an_opensearch_index_that_fails_is_said_until_it_answers(builtin_model, tmp_path, cluster):
+    config = tmp_path / "server.toml"
+    url = cluster.url.replace("//", "//me:secret@")
+    config.write_text(f'[collections.rivers]\nurl = "{url}/rivers"\n')
+    shards = {"total": 5, "successful": 4, "failed": 1}
+    cluster.status, cluster.reply = 401, b"Unauthorized"
+    with running_server(builtin_model, "--config", str(config), *EXACT_ENGINE) as server:
+        fault = server.health()["collection_faults"]["rivers"]
+        assert "/rivers: HTTP 401: Unauthorized" in fault, "it is known before a question is asked"
+        cluster.status, cluster.reply = 200, WHOLE | {"_shards": shards}
+        error = server.ask(**RIVERS)["error"]
+        assert (error["code"], error["retryable"]) == ("unavailable", True)
+        assert "4 of 5" not in error["message"]
+        health = server.health()
+        assert health["collections"] == {"rivers": "READY"}
+        assert "4 of 5 shards have answered" in health["collection_faults"]["rivers"]
+        assert server.stats()["collections"]["rivers"]["failed_total"] == 1
+        assert "HTTP 401" in server.log
+        assert "4 of 5 shards have answered" in server.log
+        assert "secret" not in server.log + str(health)
+        cluster.reply = WHOLE
+        assert server.ask(**RIVERS)["answer"] == "Nile"
+        assert server.health()["collection_faults"] == {}
 
 
 STAFF = {
@@ -377,3 +414,28 @@ def test_without_the_encoder_health_reports_search_by_words_alone(builtin_model,
         health = server.health()
         assert health["collections"] == {"staff": "READY"}
         assert "words alone" in health["collection_faults"]["staff"]
+
+
+def test_an_encoder_that_is_prepared_while_serving_is_used_after_sighup(
+    builtin_model, staff, encoder, tmp_path
+):
+    folder = tmp_path / "encoder"
+    meant = {"question": "How much holiday does staff get?", "collection": "staff"}
+    flags = ("--collections_dir", str(staff), "--encoder", str(folder), *EXACT_ENGINE)
+    with running_server(builtin_model, *flags) as server:
+        fault = server.health()["collection_faults"]["staff"]
+        assert f"there is no encoder in {folder}: --encoder names its folder" in fault
+        assert server.ask(**meant)["answer"] == "", "no passage has a word of it"
+        shutil.copytree(encoder, tmp_path / "new").rename(folder)
+        server.signal(signal.SIGHUP)
+        assert wait_until(lambda: server.health()["collection_faults"] == {})
+        assert server.ask(**meant)["answer"] == "twenty-five days"
+
+
+def test_a_shuffled_vocabulary_is_in_health(builtin_model, staff, encoder, tmp_path):
+    folder = shutil.copytree(encoder, tmp_path / "encoder")
+    path = folder / "tokenizer.json"
+    path.write_text(path.read_text().replace('"the":', '"THE":').replace('"of":', '"the":'))
+    flags = ("--collections_dir", str(staff), "--encoder", str(folder), *INSTANT)
+    with running_server(builtin_model, *flags) as server:
+        assert "is not what its manifest says" in server.health()["collection_faults"]["staff"]

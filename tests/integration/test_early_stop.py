@@ -1,4 +1,4 @@
-"""Programs that are stopped while they load their modules, or start without standard error."""
+"""Programs that are stopped while they load their modules, or whose output nobody reads."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from harness.process import GIVE_UP_S, wait_until
-from harness.server import ROOT
+from harness.server import INSTANT, ROOT, running_server
 from tests.support import present
 
 SERVER = [sys.executable, "server.py", "--port", "0", "--inference_engine_type", "instant"]
 
-CODE = "import sys; from qa_service import entry; getattr(entry, sys.argv.pop(1))()"
+CODE = "import sys; from qa_service import entry; sys.exit(getattr(entry, sys.argv.pop(1))())"
 ENTRY = [
     sys.executable,
     "-c",
@@ -68,3 +68,76 @@ def test_a_server_without_standard_error_keeps_descriptor_2_free(builtin_model):
         finally:
             server.terminate()
             present(server.stdout).read()
+
+
+ONE_LINE_READ = 'set -o pipefail; "$@" | head -n 1'
+NO_STDERR = 'exec "$@" 2>&-'
+NO_STDOUT = 'exec "$@" >&-'
+
+
+def run_in_shell(script: str, *command: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        ["bash", "-c", script, "bash", *command], cwd=ROOT, capture_output=True, text=True,
+        check=False, timeout=GIVE_UP_S,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def letters(tmp_path):
+    """More text than a pipe holds."""
+    for number in range(20):
+        (tmp_path / f"{number}.txt").write_text(f"Letter {number}.\n\n" * 2000)
+    return tmp_path
+
+
+@pytest.mark.parametrize("script", [ONE_LINE_READ, NO_STDERR, NO_STDOUT])
+def test_texts_that_nobody_reads_end_with_the_code_of_the_work(letters, script):
+    ended = run_in_shell(script, *ENTRY, "index", "--text", str(letters))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("Letter 0.\n") == (script != NO_STDOUT)
+    (letters / "mail.xyz").write_text("no text")
+    ended = run_in_shell(script, *ENTRY, "index", "--text", str(letters / "mail.xyz"))
+    assert ended.returncode == 1
+    assert ("mail.xyz: a file of another kind" in ended.stderr) == (script != NO_STDERR)
+
+
+@pytest.fixture(scope="module")
+def instant(builtin_model):
+    with running_server(builtin_model, *INSTANT) as server:
+        yield server
+
+
+@pytest.mark.parametrize("script", [ONE_LINE_READ, NO_STDERR, NO_STDOUT])
+@pytest.mark.parametrize("what", ["--stats", "--health", "--models"])
+def test_a_client_whose_output_nobody_reads_ends_with_the_code_of_the_work(instant, script, what):
+    client = (sys.executable, "-u", "client.py", "--port", str(instant.port), what)
+    ended = run_in_shell(script, *client)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("script", ['exec "$@" 2>&-', 'exec "$@" 2> >(exit)', NO_STDOUT])
+def test_a_run_of_questions_without_standard_error_is_made(instant, tmp_path, script):
+    questions, answers = tmp_path / "questions.jsonl", tmp_path / "answers.jsonl"
+    questions.write_text('{"question": "Who?", "text": "Ada wrote."}\n' * 20)
+    port = ("--port", str(instant.port))
+    jobs = (sys.executable, "jobs.py", "run", str(questions), "--output", str(answers), *port)
+    assert run_in_shell(script, *jobs).returncode == 0
+    assert answers.read_text().count("\n") == 20
+
+
+@pytest.mark.parametrize("which", ["questions", "answers"])
+def test_a_run_of_questions_refuses_pipes_and_devices(instant, tmp_path, which):
+    questions, answers = tmp_path / "questions.jsonl", Path(os.devnull)
+    if which == "questions":
+        answers = tmp_path / "answers.jsonl"
+        os.mkfifo(questions)
+    else:
+        questions.write_text('{"question": "Who?", "text": "Ada wrote."}\n')
+    port = ("--port", str(instant.port))
+    jobs = (sys.executable, "jobs.py", "run", str(questions), "--output", str(answers), *port)
+    ended = run_in_shell('exec "$@"', *jobs)
+    assert ended.returncode == 2
+    named = questions if which == "questions" else answers
+    assert ended.stderr.endswith(
+        f"jobs.py: {named} is no regular file, which a run that is resumed reads again\n"
+    )

@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from qa_service.programs.jobs.claim import CHUNK_BYTES, ahead_of
 from qa_service.programs.jobs.job import is_error
+from qa_service.programs.jobs.questions_file import check_regular
 
 _MAX_AHEAD_BYTES = 1 << 24
 """Above this, the second file is rewritten without the answers that are in order by now."""
@@ -30,6 +31,7 @@ class OrderedOutput:
         last_line: The last line in order; None if there is none.
 
     Raises:
+        FileError: One is a pipe or a device.
         OSError: A file cannot be written.
     """
 
@@ -119,6 +121,7 @@ class OrderedOutput:
 
 
 def _open(path: Path) -> BinaryIO:
+    check_regular(path)
     path.touch()
     return path.open("r+b", buffering=0)
 

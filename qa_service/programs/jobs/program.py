@@ -21,13 +21,11 @@ from typing import Any
 
 from qa_service.client import QaClientError
 from qa_service.command_line import INTERRUPTED, ExitCode
-from qa_service.installation import say_missing
 from qa_service.logs import complain, configure_logging
 from qa_service.programs.jobs.base import BrokerError, SetupRefusedError
 from qa_service.programs.jobs.flags import FlagError, make_flags
 from qa_service.programs.jobs.questions_file import FileError
 
-_PACKAGES = ("aio-pika", "tqdm")
 _FAULTS = (
     *(OSError, UnicodeDecodeError, QaClientError),
     *(FlagError, FileError, BrokerError, SetupRefusedError),
@@ -45,9 +43,6 @@ def main() -> int:
         module = "file_run" if flags["command"] == "run" else flags["command"]
         command = importlib.import_module(f"qa_service.programs.jobs.{module}")
         return int(asyncio.run(command.main(flags)))
-    except ModuleNotFoundError as error:
-        complain(say_missing(error, "jobs", _PACKAGES))
-        return ExitCode.ERROR
     except _FAULTS as error:
         complain(error)
         return ExitCode.ERROR

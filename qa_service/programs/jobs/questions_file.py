@@ -99,7 +99,18 @@ def _kind(path: Path) -> str:
     return kind
 
 
+def check_regular(path: Path) -> None:
+    """Checks that a file, if it is there, is no pipe and no device: those are not read twice.
+
+    Raises:
+        FileError: It is one.
+    """
+    if path.exists() and not path.is_file():
+        raise FileError(f"{path} is no regular file, which a run that is resumed reads again")
+
+
 def _open(path: Path) -> BinaryIO:
+    check_regular(path)
     return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
@@ -181,7 +192,10 @@ def _csv_request(row: dict[str | Any, str | Any]) -> dict[str, Any]:
 
 
 def _number(name: str, value: str) -> str | float:
-    return float(value) if name in NUMBERS else value
+    if name not in NUMBERS:
+        return value
+    number = float(value)
+    return int(number) if number.is_integer() else number
 
 
 def _squad(path: Path, _: bool) -> Iterator[dict[str, Any]]:

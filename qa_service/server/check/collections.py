@@ -9,6 +9,7 @@ from functools import partial
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.check.report import Finding, error, ok, warning
 from qa_service.server.config import ServerConfig
+from qa_service.server.deployment import encoder_of
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.sidecars.search_process import SearchProcess
 from qa_service.server.telemetry.services import ServiceCounts
@@ -23,7 +24,7 @@ def check_collections(config: ServerConfig) -> Iterator[Finding]:
         yield ok("there are no collections")
         return
     loop = EventLoop()
-    make_process = partial(SearchProcess, loop, config.logs, config.search.encoder)
+    make_process = partial(SearchProcess, loop, config.logs, encoder_of(config))
     retrieval = Retrieval(
         loop, make_process, ServiceCounts(), config.search, config.queue.max_queue_size
     )

@@ -29,7 +29,7 @@ from qa_service.retrieval.messages import (
     Work,
 )
 from qa_service.server.services.options import CollectionOptions, check_name
-from qa_service.server.services.searches import Searches
+from qa_service.server.services.searches import HUNG, Searches
 from qa_service.server.services.served_collection import (
     FIRST_RETRY_S,
     MAX_RETRY_S,
@@ -86,6 +86,8 @@ class CollectionSet:
         """
         for name, options in named.items():
             _check(name, options)
+        if folder:
+            _check_path("--collections_dir", folder)
         if folder != self._folder:
             self._listed, self.empty_folder = {}, None
         self._named, self._folder = named, folder
@@ -134,6 +136,10 @@ class CollectionSet:
         self._note_fault(served, reason)
         self._open(served, is_fresh=True)
 
+    def note_unavailable(self, served: ServedCollection, reason: str) -> None:
+        """Notes that a cluster did not answer a search."""
+        self._note_fault(served, reason, ends_with_success=True)
+
     def processes(self) -> list[Searches]:
         """All searches, those that end included."""
         self._ending = [searches for searches in self._ending if not searches.reap()]
@@ -158,10 +164,13 @@ class CollectionSet:
     def on_search_fault(self, work: Work, reason: str) -> None:
         """Blames the collection whose search has ended its process, or held it for too long."""
         if isinstance(work, Search) and (served := self._served.get(work.collection)):
-            self._note_fault(served, reason)
+            self._note_fault(served, reason, ends_with_success=reason == HUNG)
 
-    def _note_fault(self, served: ServedCollection, reason: str) -> None:
-        if served.note_search_fault(reason, self._clock.now_s()):
+    def _note_fault(
+        self, served: ServedCollection, reason: str, *, ends_with_success: bool = False
+    ) -> None:
+        now_s = self._clock.now_s()
+        if served.note_search_fault(reason, now_s, ends_with_success=ends_with_success):
             logger.error("collection %s: a search failed: %s", served.name, reason)
         if counts := self._counts.collections.get(served.name):
             counts.failed_total += 1
@@ -253,24 +262,37 @@ class CollectionSet:
         if (work.path, work.url) != (served.opening().path, served.opening().url):
             self._open(served)  # another folder was named meanwhile
         elif isinstance(result, Opened):
-            self._use_opened(served, result.identity)
-            served.embedding_fault = result.fault
+            self._use_opened(served, result)
         elif isinstance(result, Refused):
             self._keep_closed(served, result)
         self._clock.mark()
 
-    def _use_opened(self, served: ServedCollection, identity: str) -> None:
+    def _use_opened(self, served: ServedCollection, opened: Opened) -> None:
+        is_new = opened.identity != served.identity
         if served.state == "UNAVAILABLE" or not served.identity:
             logger.info("collection %s is served", served.name)
-        elif identity != served.identity:
+        elif is_new:
             logger.info("collection %s: the new index is served", served.name)
-        if identity != served.identity:
+        if is_new:
             served.edition = next(self._editions)
             served.faulty_until_s = 0.0
-        served.identity = identity
+        served.identity = opened.identity
         served.state = "READY"
         served.open_fault, served.needs_setup = "", False
+        if opened.fault:
+            self._note_index_fault(served, opened.fault)
+            return
+        served.index_fault = ""
         served.retry_s = FIRST_RETRY_S
+        if served.is_remote:
+            served.note_success()
+
+    def _note_index_fault(self, served: ServedCollection, fault: str) -> None:
+        """Notes why an open index is not searched as well as it could be; looks again later."""
+        if fault not in (served.index_fault, served.search_fault):
+            logger.error("collection %s: %s", served.name, fault)
+        served.index_fault = fault
+        self._open_later(served)
 
     def _keep_closed(self, served: ServedCollection, refused: Refused) -> None:
         """Notes why a collection, or its newest index, cannot be opened; tries again later."""
@@ -280,6 +302,11 @@ class CollectionSet:
         served.open_fault = refused.reason
         served.needs_setup = refused.kind == "setup"
         served.state = "READY" if refused.is_open else "UNAVAILABLE"
+        self._open_later(served)
+
+    def _open_later(self, served: ServedCollection) -> None:
+        if served.retry:
+            served.retry.cancel()
         again_s = self._clock.now_s() + served.retry_s
         served.retry = self._clock.call_at(again_s, partial(self._open, served))
         served.retry_s = min(2 * served.retry_s, MAX_RETRY_S)
@@ -290,6 +317,15 @@ def _check(name: str, options: CollectionOptions) -> None:
         check_name(name)
         if bool(options.path) == bool(options.url):
             raise SetupError("needs either path or url")
+        if options.path:
+            _check_path("path", options.path)
+
+
+def _check_path(what: str, path: Path) -> None:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise SetupError(f"{what}: {str(path)!a} is no UTF-8") from None
 
 
 def _is_name(name: str) -> bool:

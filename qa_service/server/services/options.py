@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ from msgspec import Meta, Struct
 
 from qa_service.errors import SetupError
 from qa_service.options import MAX_MS
-from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
+from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER, encoder_folder
 from qa_service.wire.messages import MAX_NAME_CHARS, MAX_PASSAGES
 
 DEFAULT_ROUTE = "default"
@@ -82,12 +83,13 @@ class SearchOptions(Struct, frozen=True, kw_only=True):
     """Searches in collections and in skimmed texts, in separate processes."""
 
     encoder: Annotated[
-        Path,
+        Path | None,
         Meta(
             description="folder of the encoder prepared by `prepare_model.py`, for collections "
-            "with embeddings"
+            "with embeddings; if not given, `encoder` in the folder that the model is in, else "
+            f"`{DEFAULT_ENCODER}`"
         ),
-    ] = DEFAULT_ENCODER
+    ] = None
     search_timeout_ms: Annotated[
         int,
         Meta(
@@ -106,6 +108,10 @@ class SearchOptions(Struct, frozen=True, kw_only=True):
             "collection, and further collections share them",
         ),
     ] = 16
+
+    def encoder_folder(self, models: Iterable[Path]) -> Path:
+        """The encoder's folder, where these folders of models are served."""
+        return encoder_folder(self.encoder, models)
 
     @property
     def search_timeout_s(self) -> float:

@@ -143,14 +143,16 @@ class Retrieval:
     ) -> None:
         if isinstance(result, Found):
             passages = _to_be_read(result.passages, usual)
+            served.note_success()
             if counts := self._counts.collections.get(served.name):
                 counts.search_ms.observe(result.took_ms)
                 counts.passages_total += len(passages)
+                counts.left_out_total += result.left_out
             on_found(passages)
-        elif isinstance(result, Refused) and result.kind == "unavailable":
-            on_found(UnavailableError(result.reason))
         elif isinstance(result, Refused):
-            if served.state != "UNAVAILABLE":  # else it waited while the index could not be opened
+            if result.kind == "unavailable":
+                self.collections.note_unavailable(served, result.reason)
+            elif served.state != "UNAVAILABLE":  # else it waited while it could not be opened
                 self.collections.note_damage(served, result.reason)
             on_found(_unavailable(served))
 

@@ -63,12 +63,15 @@ class CollectionCounts:
     """The counts of a collection: its searches, and the passages found by them that were read.
 
     Attributes:
-        failed_total: Searches that a damaged index failed, or that ended or held their process.
+        failed_total: Searches that a damaged index or a cluster failed, or that ended or held their
+            process.
+        left_out_total: Documents that a cluster's search found and that are no passages.
     """
 
     search_ms: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_MS))
     passages_total: int = 0
     failed_total: int = 0
+    left_out_total: int = 0
 
     def report(self) -> dict[str, object]:
         """The counts."""
@@ -76,6 +79,7 @@ class CollectionCounts:
             "search_ms": self.search_ms.report(),
             "passages_total": self.passages_total,
             "failed_total": self.failed_total,
+            "left_out_total": self.left_out_total,
         }
 
 
@@ -181,8 +185,11 @@ class ServiceCounts:
         text = "Passages of a collection that were found and read."
         yield Family("qa_collection_passages_total", "counter", text, passages)
         failed = [Sample(counts.failed_total, labels) for counts, labels in collections]
-        text = "Searches that a damaged or hanging index has failed."
+        text = "Searches that a damaged or hanging index, or a cluster, has failed."
         yield Family("qa_collection_failed_searches_total", "counter", text, failed)
+        left_out = [Sample(counts.left_out_total, labels) for counts, labels in collections]
+        text = "Documents that a cluster's search found and that are no passages."
+        yield Family("qa_collection_left_out_documents_total", "counter", text, left_out)
         ready = [
             Sample(float(states.get(labels["collection"]) == READY), labels)
             for _, labels in collections

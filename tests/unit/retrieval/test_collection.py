@@ -286,6 +286,16 @@ def test_hidden_files_and_non_files_are_skipped(docs, tmp_path):
         assert (summary.documents, summary.others) == (2, 3)
 
 
+def test_empty_files_are_counted_and_those_of_other_kinds_named(docs, output):
+    for name in ("nothing.txt", "nothing.md", "nothing.html"):
+        (docs / name).write_text("")
+    for number in range(7):
+        (docs / f"{number}.bin").write_text("x")
+    summary = index(docs, output)
+    assert (summary.documents, summary.empty, summary.others) == (5, 3, 7)
+    assert summary.first_others == [f"{number}.bin" for number in range(5)]
+
+
 def test_names_that_are_not_utf8_are_shown(docs, output):
     name = os.fsencode(docs) + b"/caf\xe9.txt"
     with open(name, "w") as file:  # noqa: PTH123

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +19,15 @@ from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.embeddings import EMBEDDINGS_FILE, Embeddings
 from qa_service.retrieval.encoder import Encoder, SharedEncoder
-from qa_service.retrieval.encoder_folder import ENCODER_FILE, load_encoder_manifest
+from qa_service.retrieval.encoder_folder import (
+    ENCODER_FILE,
+    KNOWN_FILE,
+    MANIFEST_FILE,
+    TOKENIZER_FILE,
+    encoder_folder,
+    load_encoder_manifest,
+    load_known_embeddings,
+)
 from qa_service.retrieval.manifest import PROGRESS_FILE, load_manifest
 
 TEXTS = {
@@ -133,13 +144,32 @@ def test_an_encoder_whose_outputs_have_another_shape_fails(encoder, monkeypatch)
         loaded.embed(["one text", "another text"])
 
 
-def test_a_missing_encoder_is_logged_once(index, output, tmp_path):
-    noted = Noted()
-    index(noted, encoder=tmp_path / "nowhere")
-    assert len(noted.notes) == 1
-    assert "words alone" in noted.notes[0]
-    with pytest.raises(SetupError, match="--no-embeddings"):
-        index(encoder=tmp_path / "nowhere", embeddings=True)
+@pytest.mark.parametrize("embeddings", [None, True])
+def test_without_the_encoder_there_is_no_collection_unless_words_are_enough(
+    index, output, tmp_path, monkeypatch, embeddings
+):
+    monkeypatch.chdir(tmp_path)
+    why = f"there is no encoder in {tmp_path}/nowhere: --encoder names its folder.*--no-embeddings"
+    with pytest.raises(SetupError, match=why):
+        index(encoder=Path("nowhere"), embeddings=embeddings)
+    with pytest.raises(SetupError, match=f"there is no encoder in {tmp_path}/saved_models/encoder"):
+        index(encoder=None, embeddings=embeddings)
+    assert not (output / "manifest.json").exists()
+    index(encoder=Path("nowhere"), embeddings=False)
+
+
+def test_the_encoder_is_looked_for_beside_models_then_below_the_working_directory(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    models = [Path("a/models/one"), Path("b/models/two")]
+    assert encoder_folder(None, models) == tmp_path / "a/models/encoder", "where it may be made"
+    assert encoder_folder(None) == tmp_path / "saved_models/encoder"
+    for place in ("saved_models/encoder", "b/models/encoder", "a/models/encoder"):
+        Path(place).mkdir(parents=True)
+        Path(place, "manifest.json").write_text("{}")
+        assert encoder_folder(None, models) == tmp_path / place
+    assert encoder_folder(Path("mine"), models) == tmp_path / "mine"
 
 
 def test_another_language_is_embedded_only_if_asked_for(index, output):
@@ -156,13 +186,14 @@ def test_an_update_embeds_new_passages_and_keeps_the_rest(
     before = rows_of(output)
     (docs / "new.txt").write_text("The canteen is closed on Sunday.")
     (docs / "rain.txt").unlink()
+    known = {its.text for its in load_known_embeddings(encoder, load_encoder_manifest(encoder))}
     embedded = []
     embed = Encoder.embed
     monkeypatch.setattr(
         Encoder, "embed", lambda self, texts: embedded.extend(texts) or embed(self, texts)
     )
     index(update=True)
-    assert [text.split()[-1] for text in embedded] == ["Sunday."]
+    assert [text.split()[-1] for text in embedded if text not in known] == ["Sunday."]
     collection = Collection(output, SharedEncoder(encoder))
     assert best(collection, "On which day is there no lunch?") == "new"
     assert "rain.txt" not in [
@@ -256,13 +287,123 @@ def test_an_encoder_is_prepared_again_only_if_damaged_or_changed(encoder, tmp_pa
     assert not is_complete(tmp_path / "nowhere", identity)
 
 
-@pytest.mark.parametrize("name", [ENCODER_FILE, "tokenizer.json", "manifest.json"])
-def test_with_a_damaged_encoder_words_are_searched_and_its_file_is_named(
-    index, output, encoder, tmp_path, name
+# An encoder that is damaged, wrong, or another by now.
+
+
+@pytest.fixture
+def own_encoder(encoder, tmp_path):
+    return shutil.copytree(encoder, tmp_path / "encoder")
+
+
+def prepare_again(folder, **fields):
+    """Puts another encoder in a folder, as `prepare_encoder` does: all at once."""
+    new = shutil.copytree(folder, folder.parent / "new")
+    manifest = json.loads((new / MANIFEST_FILE).read_bytes())
+    files = {name: hashlib.sha256((new / name).read_bytes()).hexdigest()
+             for name in manifest["files"]}  # fmt: skip
+    (new / MANIFEST_FILE).write_text(json.dumps({**manifest, "files": files, **fields}))
+    folder.rename(folder.parent / f"old{len(list(folder.parent.iterdir()))}")
+    new.rename(folder)
+
+
+@pytest.mark.parametrize("name", [ENCODER_FILE, TOKENIZER_FILE, KNOWN_FILE, MANIFEST_FILE])
+@pytest.mark.parametrize("damage", ["other bytes", "one byte", "a FIFO", "nothing"])
+def test_a_damaged_encoder_is_not_used_and_its_file_is_named(
+    index, output, own_encoder, name, damage
 ):
     index()
-    folder = shutil.copytree(encoder, tmp_path / "encoder")
-    (folder / name).write_bytes(b"not this")
-    collection = Collection(output, SharedEncoder(folder))
+    path = own_encoder / name
+    data = path.read_bytes()
+    path.unlink()
+    if damage == "a FIFO":
+        os.mkfifo(path)
+    elif damage != "nothing":
+        path.write_bytes(b"not this" if damage == "other bytes" else data[:-2] + b"x" + data[-1:])
+    collection = Collection(output, SharedEncoder(own_encoder))
     assert best(collection, "vacation") == "leave"
-    assert name in collection.fault
+    what = "there is no encoder in" if (name, damage) == (MANIFEST_FILE, "nothing") else name
+    assert what in collection.fault
+    with pytest.raises(SetupError, match=what):
+        index(encoder=own_encoder)
+
+
+def shuffle_vocabulary(folder):
+    path = folder / TOKENIZER_FILE
+    found = json.loads(path.read_bytes())
+    words = list(found["model"]["vocab"])
+    turned = [*words[:2000], *words[:1999:-1]]  # the first are special tokens and single letters
+    found["model"]["vocab"] = {word: number for number, word in enumerate(turned)}
+    path.write_text(json.dumps(found))
+
+
+def turn_embeddings(folder):
+    path = folder / KNOWN_FILE
+    found = json.loads(path.read_bytes())
+    for its in found:
+        its["embedding"].reverse()
+    path.write_text(json.dumps(found))
+
+
+@pytest.mark.parametrize(
+    ("change", "fields", "why"),
+    [
+        (shuffle_vocabulary, {}, "cuts texts otherwise"),
+        (turn_embeddings, {}, "computes other embeddings"),
+        (lambda folder: None, {"dimensions": 383}, "embeddings of 383 values"),
+    ],
+)
+def test_an_encoder_that_computes_wrongly_is_not_used(
+    index, output, own_encoder, change, fields, why
+):
+    index()
+    change(own_encoder)
+    prepare_again(own_encoder, **fields)
+    collection = Collection(output, SharedEncoder(own_encoder))
+    assert best(collection, "vacation") == "leave"
+    assert why in collection.fault
+
+
+def test_an_encoder_of_an_older_version_is_used_with_a_warning(own_encoder, caplog):
+    files = load_encoder_manifest(own_encoder).files
+    prepare_again(own_encoder, files={n: digest for n, digest in files.items() if n != KNOWN_FILE})
+    assert Encoder(own_encoder).embed(["a text"]).shape == (1, 384)
+    assert "cannot be checked" in caplog.text
+    assert not is_complete(own_encoder, load_encoder_manifest(own_encoder).identity)
+
+
+def test_an_encoder_that_is_prepared_again_is_loaded(index, output, own_encoder):
+    index(encoder=own_encoder)
+    collection = Collection(output, SharedEncoder(own_encoder))
+    prepare_again(own_encoder, identity="another")
+    index(encoder=own_encoder)
+    assert collection.refresh()
+    assert collection.fault == ""
+    assert {question: best(collection, question) for question in MEANT} == MEANT
+    assert not collection.refresh()
+
+
+def test_an_encoder_that_comes_later_is_loaded(index, output, own_encoder):
+    index(encoder=own_encoder)
+    own_encoder.rename(own_encoder.parent / "away")
+    collection = Collection(output, SharedEncoder(own_encoder))
+    assert "words alone" in collection.fault
+    assert not collection.refresh()
+    (own_encoder.parent / "away").rename(own_encoder)
+    assert collection.refresh(), "a search may find something else"
+    assert collection.fault == ""
+    assert {question: best(collection, question) for question in MEANT} == MEANT
+
+
+def test_the_encoder_before_is_used_while_the_one_prepared_again_is_no_good(
+    index, output, own_encoder
+):
+    index(encoder=own_encoder)
+    collection = Collection(output, SharedEncoder(own_encoder))
+    prepare_again(own_encoder, identity="another")
+    collection.refresh()
+    assert {question: best(collection, question) for question in MEANT} == MEANT
+    assert "the encoder that was loaded before is used: another encoder than" in collection.fault
+    prepare_again(own_encoder, files={})
+    collection.refresh()
+    assert {question: best(collection, question) for question in MEANT} == MEANT
+    assert "is not what its manifest says" in collection.fault

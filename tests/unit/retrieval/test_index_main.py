@@ -37,7 +37,7 @@ def output(tmp_path) -> Path:
 
 def test_a_run_prints_what_it_did(docs, output, capsys):
     assert main([str(docs), "--no-embeddings", "--output", str(output)]) == 0
-    counts = "1 documents, 1 passages (files: 1 read, 1 of other kinds)"
+    counts = "1 documents, 1 passages (files: 1 read, 1 of other kinds (more.py))"
     assert capsys.readouterr() == (f"{output}: {counts}\n", "")
     assert main([str(docs), "--no-embeddings", "--output", str(output), "--update"]) == 0
     assert "1 unchanged" in capsys.readouterr().out

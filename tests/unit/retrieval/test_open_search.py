@@ -4,6 +4,7 @@ import json
 import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
@@ -24,12 +25,20 @@ HITS = [
 ]
 
 
+WHOLE: Any = {
+    "took": 3,
+    "timed_out": False,
+    "_shards": {"total": 5, "successful": 5, "skipped": 0, "failed": 0},
+    "hits": {"total": {"value": 2, "relation": "eq"}, "max_score": 2.5, "hits": HITS},
+}
+
+
 class Cluster:
     """Answers every search with the same reply; keeps what it was asked."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str | None, dict]] = []
-        self.status, self.reply = 200, {"hits": {"hits": HITS}}
+        self.status, self.reply = 200, WHOLE
         cluster = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -38,7 +47,8 @@ class Cluster:
                 cluster.asked.append(
                     (self.path, self.headers.get("Authorization"), json.loads(body))
                 )
-                reply = json.dumps(cluster.reply).encode()
+                reply = cluster.reply
+                reply = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
                 self.send_response(cluster.status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(reply)))
@@ -50,7 +60,7 @@ class Cluster:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
-        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
         self.thread.start()
 
     def close(self) -> None:
@@ -94,6 +104,10 @@ def test_the_user_is_sent_to_the_cluster(cluster):
         (200, {}),
         (200, {"hits": {"hits": [{"_id": "1", "_score": 1, "_source": {}}]}}),
         (200, {"hits": {"hits": [{"_id": "1", "_score": None, "_source": {"text": "x"}}]}}),
+        (200, {"hits": {"hits": None}}),
+        (200, []),
+        (200, b"\xff"),
+        (200, b"[" * 100_000),
     ],
 )
 def test_a_malformed_reply_is_unavailable(cluster, status, reply):
@@ -103,10 +117,106 @@ def test_a_malformed_reply_is_unavailable(cluster, status, reply):
     assert len(cluster.asked) == 1, "it is not asked again"
 
 
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"timed_out": True}, "its search timed out"),
+        ({"_shards": {"total": 5, "successful": 4, "failed": 1}}, "4 of 5 shards have answered"),
+        ({"_shards": {"total": 5, "successful": 4, "failed": 0}}, "4 of 5 shards have answered"),
+        ({"_shards": {"total": 5, "successful": 0, "failed": 5}}, "0 of 5 shards have answered"),
+        ({"_shards": {"total": 0, "successful": 0, "failed": 0}}, "0 of 0 shards have answered"),
+        ({"_clusters": {"total": 2, "successful": 1, "skipped": 1}}, "1 of 2 clusters have"),
+    ],
+)
+@pytest.mark.parametrize("hits", [HITS, []])
+def test_a_part_of_an_answer_is_unavailable(cluster, fields, why, hits):
+    cluster.reply = {"hits": {"hits": hits}, **fields}
+    index = OpenSearchIndex(f"{cluster.url}/handbook")
+    with pytest.raises(UnavailableError, match=why):
+        index.search("?", 1)
+    assert index.fault.startswith(f"{cluster.url}/handbook: {why}")
+
+
+def test_an_answer_of_all_shards_is_whole(cluster):
+    shards = {"total": 5, "successful": 5, "skipped": 3, "failed": 0}
+    cluster.reply = {"hits": {"hits": HITS}, "timed_out": False, "_shards": shards}
+    assert len(OpenSearchIndex(f"{cluster.url}/handbook").search("?", 2)) == 2
+    assert "allow_partial_search_results=false" in cluster.asked[0][0]
+
+
+@pytest.mark.parametrize(
+    ("status", "reply", "fault"),
+    [
+        (401, b"Unauthorized", "HTTP 401: Unauthorized"),
+        (404, {"error": {"type": "index_not_found_exception", "root_cause": []}, "status": 404},
+         "HTTP 404: index_not_found_exception"),
+        (503, {"error": {"type": "search_phase_execution_exception"}}, "HTTP 503: search_phase"),
+        (200, {"hits": []}, "its reply is none of a search"),
+    ],
+)  # fmt: skip
+def test_a_cluster_that_refuses_is_a_fault_until_it_answers(cluster, status, reply, fault):
+    index = OpenSearchIndex(cluster.url.replace("//", "//me:secret@") + "/handbook")
+    assert index.fault == ""
+    whole = cluster.reply
+    cluster.status, cluster.reply = status, reply
+    index.refresh()
+    assert index.fault.startswith(f"{cluster.url}/handbook: {fault}".replace("//", "//me:***@"))
+    cluster.status, cluster.reply = 200, whole
+    index.refresh()
+    assert index.fault == ""
+    assert [body.get("size") for _, _, body in cluster.asked] == [0, 0]
+    index.refresh()
+    assert len(cluster.asked) == 2, "a cluster that answers is not asked without a question"
+
+
 def test_an_unreachable_cluster_is_unavailable(cluster):
-    cluster.server.server_close()
-    with pytest.raises(UnavailableError):
-        OpenSearchIndex(f"{cluster.url}/handbook").search("?", 1)
+    cluster.close()
+    index = OpenSearchIndex(f"{cluster.url}/handbook")
+    for _ in range(2):
+        with pytest.raises(UnavailableError):
+            index.search("?", 1)
+        assert index.fault == f"{cluster.url}/handbook: Connection refused"
+
+
+BAD = {
+    "half a surrogate pair": {"text": "The Nile \ud83e is long."},
+    "half a pair in its name": {"text": "The Nile is long.", "document": "\udc00.md"},
+    "a large start": {"text": "The Nile is long.", "start": 2**70},
+    "a negative start": {"text": "The Nile is long.", "start": -5},
+    "no title": {"text": "The Nile is long.", "title": None},
+    "no text": {"document": "a.md"},
+    "an empty text": {"text": ""},
+    "text of numbers": {"text": 5},
+}
+
+
+@pytest.mark.parametrize("source", BAD.values(), ids=BAD)
+def test_a_document_that_is_no_passage_is_left_out_and_counted(cluster, source, caplog):
+    bad = {"_id": "bad", "_score": 3, "_source": source}
+    cluster.reply = {"hits": {"hits": [bad, *HITS, bad]}}
+    index = OpenSearchIndex(f"{cluster.url}/handbook")
+    found = index.search("?", 4)
+    assert [its.passage.document for its in found] == ["a.md", "8"]
+    assert [index.take_left_out(), index.take_left_out()] == [2, 0]
+    index.search("?", 4)
+    assert len(caplog.records) == 1, "the first is named"
+    assert "'bad'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "hit",
+    [
+        None,
+        {"_id": "1", "_score": float("nan"), "_source": {"text": "x"}},
+        {"_id": "1", "_score": float("inf"), "_source": {"text": "x"}},
+        {"_id": "\ud800", "_score": 1, "_source": {"text": "x"}},
+    ],
+)
+def test_a_hit_that_cannot_be_sent_is_left_out(cluster, hit):
+    cluster.reply = {"hits": {"hits": [hit, *HITS]}}
+    index = OpenSearchIndex(f"{cluster.url}/handbook")
+    assert len(index.search("?", 4)) == 2
+    assert index.take_left_out() == 1
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,11 @@ from qa_service.errors import SetupError
 from qa_service.net.readings import HANGS_AFTER_S, MAX_READINGS
 from qa_service.server import deployment as module
 from qa_service.server.config import ServerConfig
-from qa_service.server.deployment import Deployment
+from qa_service.server.deployment import Deployment, encoder_of
 from qa_service.server.models import plan
 from qa_service.server.models.options import ModelOptions
 from tests.unit.server.fake_services import ManualClock
+from tests.unit.server.test_config import parse_server_flags
 
 POLL_S = 5
 
@@ -279,3 +280,17 @@ def test_a_reload_after_a_change_of_the_tokens_loads_no_model_again(monkeypatch,
         setting.deployment.reload()
         setting.loop.run_thread()
     assert setting.generations == ([0, 0, 1] if changed else [0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("flags", "folder"),
+    [
+        ({}, "saved_models/encoder"),
+        ({"model": "a/models/one"}, "a/models/encoder"),
+        ({"model": "a/models/one", "encoder": "mine"}, "mine"),
+    ],
+)
+def test_the_encoder_is_looked_for_where_the_model_is(monkeypatch, tmp_path, flags, folder):
+    monkeypatch.chdir(tmp_path)
+    words = [word for name, value in flags.items() for word in (f"--{name}", value)]
+    assert encoder_of(parse_server_flags(words)) == tmp_path / folder

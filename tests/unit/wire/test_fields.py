@@ -196,3 +196,13 @@ def test_tensorflow_serving_has_each_output_in_rows_and_columns(top_k):
     assert json.loads(columns.reply([RESULT]).body) == {
         "outputs": {name: [value] for name, value in expected.items()}
     }
+
+
+@pytest.mark.parametrize("name", ["top_k", "priority"])
+def test_a_whole_number_with_a_point_is_that_number(name):
+    asked = b'{"id": 1.0, "question": "Who?", "text": "Ada.", "%s": %s}'
+    request = json_codec.parse_request(asked % (name.encode(), b"1.0"), LIMITS)
+    assert (getattr(request, name), request.id_json) == (1, b"1.0")
+    for other in (b"1.5", b'"1.0"', b"true"):
+        with pytest.raises(RejectedError):
+            json_codec.parse_request(asked % (name.encode(), other), LIMITS)

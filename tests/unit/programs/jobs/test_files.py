@@ -234,3 +234,10 @@ def test_a_header_without_a_question_is_quoted(tmp_path):
     file.write_text("frage;text\nWer?;Ada.\n")
     with pytest.raises(FileError, match="names no question, but frage, text"):
         list(read_rows(file))
+
+
+def test_a_tables_whole_numbers_are_whole(tmp_path):
+    path = tmp_path / "q.csv"
+    path.write_text("question,text,top_k,timeout_ms\nWho?,Ada.,2,1500\nWho?,Ada.,3.0,1e3\n")
+    requests = [json.loads(row.body) for row in read_rows(path)]
+    assert [repr(its["top_k"]) for its in requests] == ["2", "3"]

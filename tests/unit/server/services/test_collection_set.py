@@ -12,8 +12,12 @@ from qa_service.retrieval.messages import Close, List, Listed, Open, Opened, Ref
 from qa_service.server.services.collection_set import LIST_AGAIN_S, REMOTE_SEARCHES
 from qa_service.server.services.options import CollectionOptions, SearchOptions
 from qa_service.server.services.retrieval import Retrieval
-from qa_service.server.services.searches import DIED
-from qa_service.server.services.served_collection import FAULT_KEPT_S, MAX_RETRY_S
+from qa_service.server.services.searches import DIED, HUNG
+from qa_service.server.services.served_collection import (
+    FAULT_KEPT_S,
+    LOG_AGAIN_S,
+    MAX_RETRY_S,
+)
 from qa_service.server.telemetry.services import ServiceCounts
 from tests.unit.server.fake_services import ManualClock
 from tests.unit.server.services.search_processes import FakeProcess
@@ -158,6 +162,47 @@ def test_a_failed_search_is_reported_for_a_while(setting):
     assert setting.counts.collections["docs"].failed_total == 2
 
 
+def test_a_search_that_took_too_long_is_no_fault_once_another_is_made(setting):
+    setting.use_and_settle()
+    served = setting.collections.find("docs")
+    setting.collections.on_search_fault(Search("docs", "Who?", 3), HUNG)
+    assert setting.collections.faults() == {"docs": f"a search failed: {HUNG}"}
+    served.note_success()
+    assert setting.collections.faults() == {}
+    setting.collections.on_search_fault(Search("docs", "Who?", 3), DIED)
+    served.note_success()
+    assert setting.collections.faults() == {"docs": f"a search failed: {DIED}"}, "another place"
+
+
+def test_a_cluster_that_fails_and_recovers_by_turns_is_logged_now_and_then(setting, caplog):
+    setting.use_and_settle()
+    served = setting.collections.find("docs")
+    for _ in range(100):
+        setting.collections.note_unavailable(served, "connection refused")
+        served.note_success()
+    assert [record.levelname for record in caplog.records].count("ERROR") == 1
+    setting.clock.advance(LOG_AGAIN_S + 0.1)
+    setting.collections.note_unavailable(served, "connection refused")
+    assert [record.levelname for record in caplog.records].count("ERROR") == 2
+
+
+def test_an_open_index_with_a_fault_is_looked_at_again_until_it_has_none(setting, caplog):
+    setting.use()
+    process = setting.processes["docs"]
+    process.reply(Opened("one", "its cluster does not answer"))
+    assert setting.collections.states() == {"docs": "READY"}
+    assert setting.collections.faults() == {"docs": "its cluster does not answer"}
+    for wait_s in (1.0, 2.0):
+        setting.clock.advance(wait_s)
+        process.reply(Opened("one", "its cluster does not answer"))
+    assert [record.levelname for record in caplog.records].count("ERROR") == 1
+    setting.clock.advance(4.0)
+    process.reply(Opened("one"))
+    assert setting.collections.faults() == {}
+    setting.clock.advance(2 * MAX_RETRY_S)
+    assert process.waiting == []
+
+
 def test_collections_are_added_and_removed(setting):
     setting.use_and_settle()
     setting.use_and_settle({"more": CollectionOptions(path=Path("more"))})
@@ -268,6 +313,7 @@ def test_a_hanging_folder_is_retried_and_open_collections_serve(setting):
         ("docs", {}, "needs either path or url"),
         ("docs", {"path": Path("docs"), "url": "http://cluster:9200/docs"},
          "needs either path or url"),
+        ("docs", {"path": Path("caf\udce9")}, r"path: 'caf\udce9' is no UTF-8"),
     ],
 )  # fmt: skip
 def test_a_collection_has_a_plain_name_and_is_in_one_place(setting, name, fields, why):

@@ -11,7 +11,7 @@ import pytest
 from qa_service.errors import QueueFullError, WorkerCrashedError
 from qa_service.instance.messages import ModelFacts
 from qa_service.instance.model_folder.manifest import ReadingConfig
-from qa_service.retrieval.messages import Open, Refused
+from qa_service.retrieval.messages import Found, Open, Refused
 from qa_service.retrieval.retriever import MAX_LEAD, TYPICAL_COSINE, FoundPassage, read_text
 from qa_service.server.scheduling.call import SegmentRead
 from qa_service.server.services.collections import Collections
@@ -279,11 +279,28 @@ def test_a_cancelled_search_reads_no_passage(setting):
     assert setting.dispatcher.submitted == []
 
 
-def test_a_cluster_that_does_not_answer_is_an_error_and_no_damage(setting):
+def test_a_cluster_that_does_not_answer_is_an_error_and_a_fault_until_it_does(setting, caplog):
+    counts = setting.counts.collections["docs"]
+    for total in (1, 2):
+        setting.ask()
+        setting.process.reply(Refused("http://cluster/docs: HTTP 401", "unavailable"))
+        error = setting.outcomes[-1]
+        assert (error.code, error.retryable) == ("unavailable", True)
+        assert "cluster/" not in error.message, "a client is not told where it is"
+        assert counts.failed_total == total
+    assert [record.levelname for record in caplog.records] == ["ERROR"], "said once"
+    faults = setting.retrieval.collections.faults
+    assert faults() == {"docs": "a search failed: http://cluster/docs: HTTP 401"}
+    assert setting.process.waiting == [], "its index is not damaged"
     setting.ask()
-    setting.process.reply(Refused("the collection cannot be searched now", "unavailable"))
-    assert [outcome.code for outcome in setting.outcomes] == ["unavailable"]
-    assert setting.retrieval.collections.faults() == {}
+    setting.process.find(FOUND)
+    assert faults() == {}
+
+
+def test_documents_that_are_no_passages_are_counted(setting):
+    setting.ask()
+    setting.process.reply(Found(FOUND, 0.5, 3))
+    assert setting.counts.collections["docs"].left_out_total == 3
 
 
 def test_a_damaged_index_is_an_error_and_opened_afresh(setting):
