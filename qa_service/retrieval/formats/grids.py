@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import NamedTuple
 
 from qa_service.retrieval.blocks import BlockList
@@ -64,10 +64,10 @@ class Row(NamedTuple):
     """
 
     line: int
-    cells: Sequence[str]
-    from_left: Collection[int] = frozenset()
-    from_above: Collection[int] = frozenset()
-    strong: Collection[int] = frozenset()
+    cells: list[str]
+    from_left: Set[int] = frozenset()
+    from_above: Set[int] = frozenset()
+    strong: Set[int] = frozenset()
     is_head: bool = False
 
     def columns(self) -> list[int]:
@@ -137,6 +137,7 @@ def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> 
         has_head: Whether there is one table whose first row of several cells names the columns,
             whatever it holds; empty rows are left out.
     """
+    rows = [row for row in rows if not row.columns() or set(row.columns()) - row.from_above]
     regions = [[row for row in rows if any(row.cells)]] if has_head else _regions(rows)
     table: _Table | None = None
     for region in filter(None, regions):
@@ -185,7 +186,14 @@ def _num_head(rows: Sequence[Row], *, has_head: bool) -> int:
     declared = sum(1 for _ in itertools.takewhile(lambda row: row.is_head, rows))
     if 0 < declared < len(rows):
         return declared
-    strong = sum(1 for _ in itertools.takewhile(_is_strong, rows))
+    strong = next(
+        (
+            place
+            for place, row in enumerate(rows)
+            if not (_is_strong(row) and all(_may_name(rows, place, c) for c in row.columns()[1:]))
+        ),
+        len(rows),
+    )
     if 0 < strong < len(rows):
         return strong if strong > 1 else _with_more_rows(rows)
     if has_head:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 _MAX_SHAPES = 10_000
 """Of a slide; groups within groups count too."""
-_NO_TITLE = "PowerPoint Presentation"
-"""What PowerPoint calls a presentation that nobody named."""
 
 
 def read_pptx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
@@ -41,7 +39,7 @@ def read_pptx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
         if slide.element.get("show") != "0":
             _read_slide(slide, out)
     title = presentation.core_properties.title or ""
-    yield lay_out(Parsed(out.blocks, "" if title == _NO_TITLE else title), name)
+    yield lay_out(Parsed(out.blocks, title), name)
 
 
 def _read_slide(slide: Slide, out: BlockList) -> None:

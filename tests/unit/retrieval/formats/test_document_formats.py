@@ -303,7 +303,7 @@ def test_workbooks_have_a_row_a_line_with_its_columns():
     book.create_sheet("Hidden").sheet_state = "hidden"
     (document,) = read("prices.xlsx", saved(book))
     assert document.text == (
-        "Prices\n\nPlans of 2031\nPlan: Solo; EUR: 5; Share: 25%; From: 2031-05-01\n"
+        "Prices\n\nPlans of 2031\nPlan: Solo; EUR: 5; Share: 25.0%; From: 2031-05-01\n"
         "Plan: Team; EUR: 18.5\n\nalone\n\nNotes\n\nfar down"
     )
     assert [block.line for block in document.blocks if block.line] == [1, 3, 4, 6, 1048576]
