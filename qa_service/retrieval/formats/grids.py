@@ -32,6 +32,7 @@ _NUMBER_AS_NAME = re.compile(r"(?:19|20)\d\d(?:\s?[-–/]\s?(?:19|20)?\d\d)?|\d+
 """A year or a range, which may name a column."""
 _MAX_LABEL_CHARS = 60
 """Longer texts are no keys, nor names of the rows below them."""
+_DIGIT = re.compile(r"\d")
 _UNIT = re.compile(r"[(\[].{1,20}[)\]]|[%‰€$£¥]")
 
 
@@ -245,13 +246,18 @@ def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
 
 
 def _may_name(rows: Sequence[Row], place: int, column: int) -> bool:
-    """Whether a cell may name its column: it is words, or a year over other things than years."""
+    """Whether a cell may name its column: it is words, or a number over what are none.
+
+    A year or a range may stand over numbers that are none.
+    """
     text = rows[place].at(column)
     if not _VALUE.fullmatch(text):
         return True
+    below = [row.at(column) for row in rows[place + 1 : place + _SAMPLE_ROWS]]
+    if not rows[place].at(_columns(rows)[0]) and not any(map(_DIGIT.search, below)):
+        return True
     if not _NUMBER_AS_NAME.fullmatch(text):
         return False
-    below = [row.at(column) for row in rows[place + 1 : place + _SAMPLE_ROWS]]
     return not any(map(_NUMBER_AS_NAME.fullmatch, below[_MAX_HEAD_ROWS:] or below))
 
 

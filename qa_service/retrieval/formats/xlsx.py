@@ -123,12 +123,12 @@ class _Workbook:
         """A cell's value as it is shown; of an error nothing."""
         kind = cell.get("t", "n")
         if kind == "inlineStr":
-            return _string(cell)
+            return _string(cell).strip()
         held = next((one.text or "" for one in cell if name_of(one) == "v"), "")
         if kind == "n" and held:
             return shown(float(held), form.code, is_1904=self._is_1904)
         if kind == "s" and held:
-            return self._strings[int(held)]
+            return self._strings[int(held)].strip()
         if kind == "b":
             return {"0": "FALSE", "1": "TRUE"}.get(held, "")
         return held.strip() if kind in {"str", "d"} else ""
@@ -142,7 +142,7 @@ def _string(element: Xml.Element) -> str:
             parts.append(one.text or "")
         elif name in {"r", "is"}:
             parts.append(_string(one))
-    return "".join(parts).strip()
+    return "".join(parts)
 
 
 def _formats(styles: Xml.Element) -> dict[str, _Format]:
@@ -199,14 +199,14 @@ def _filled(rows: list[Row], merged: list[str], hidden: set[int]) -> Iterator[Ro
     by_line = {row.line: row for row in rows if row.line}
     lines = sorted(by_line)
     from_left, from_above, strong = (defaultdict[int, set[int]](set) for _ in range(3))
-    left = _MAX_MERGED_CELLS
+    budget = _MAX_MERGED_CELLS
     for reference in merged:
         (top, first), (bottom, end) = map(_place, (reference.split(":") * 2)[:2])
         columns = [c for c in range(first, min(end + 1, MAX_COLUMNS)) if c not in hidden]
         inside = lines[bisect_left(lines, top) : bisect_right(lines, bottom)]
         text = by_line[top].at(first) if top in by_line else ""
-        left -= len(inside) * len(columns)
-        if not text or left < 0:
+        budget -= len(inside) * len(columns)
+        if not text or budget < 0:
             continue
         for line, column in itertools.product(inside, columns):
             cells = by_line[line].cells
@@ -221,5 +221,5 @@ def _filled(rows: list[Row], merged: list[str], hidden: set[int]) -> Iterator[Ro
     for row in rows:
         cells = ["" if n in hidden else cell for n, cell in enumerate(row.cells)]
         marked = row.strong | strong.get(row.line, set())
-        its = (marks.get(row.line, set()) for marks in (from_left, from_above))
-        yield Row(row.line, cells if hidden else row.cells, *its, marked, row.is_head)
+        left, above = from_left.get(row.line, set()), from_above.get(row.line, set())
+        yield Row(row.line, cells if hidden else row.cells, left, above, marked, row.is_head)
