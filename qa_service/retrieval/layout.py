@@ -20,8 +20,9 @@ _NO_TITLE = re.compile(
     r"|.*\.(?:docx?|odt|rtf|xlsx?|ods|csv|pptx?|odp|pdf|pages|key|indd|qxd|pub|fm|tex|dvi|e?ps|txt)"
     r"|(?:untitled|unbenannt|sans titre|sin título|senza titolo|no title|title|titel|titre|título"
     r"|(?:word |microsoft )?(?:document|dokument|documento)|(?:power ?point[- ])?(?:presentation|"
-    r"präsentation|présentation|presentación)|slide|folie|diapositive|(?:work)?sheet|tabelle|feuil|"
-    r"hoja|foglio|(?:work)?book|mappe|classeur)(?:[ -]?(?:document|presentation|slide|sheet))?"
+    r"präsentation|présentation|presentación)|slide|folie|diapositive|スライド|"
+    r"(?:work)?sheet|tabelle|feuil|hoja|foglio|(?:work)?book|mappe|classeur)"
+    r"(?:[ -]?(?:document|presentation|slide|sheet))?"
     r"[ _#(-]*\d{0,4}\)?",
     re.IGNORECASE,
 )

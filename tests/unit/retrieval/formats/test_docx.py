@@ -134,7 +134,7 @@ NUMBERING = (
 )  # fmt: skip
 
 
-def numbered(text: str, place: int, *properties: str, known_as: int = 1) -> str:
+def numbered(text: str, place: int | str, *properties: str, known_as: int = 1) -> str:
     inner = val("ilvl", place) + val("numId", known_as)
     return paragraph(text, within("numPr", inner), *properties)
 

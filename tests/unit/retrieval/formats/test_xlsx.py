@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import Sequence
 
 import openpyxl
 import pytest
@@ -25,7 +26,7 @@ def read(book: openpyxl.Workbook | bytes, name: str = "a.xlsx") -> Document:
     return document
 
 
-def book_of(*rows: list[str | float | None]) -> tuple[openpyxl.Workbook, Worksheet]:
+def book_of(*rows: Sequence[str | float | None]) -> tuple[openpyxl.Workbook, Worksheet]:
     book = openpyxl.Workbook()
     sheet = book.active
     assert isinstance(sheet, Worksheet)
