@@ -7,6 +7,7 @@ import importlib
 import io
 import re
 import zipfile
+import zlib
 from types import ModuleType
 from typing import BinaryIO
 
@@ -31,7 +32,10 @@ _MEANT = {
     "gbk": "gb18030",
 }
 """What HTML's standard has these names mean."""
-PACKAGE_ERRORS = (AttributeError, IndexError, KeyError, OSError, SyntaxError, ValueError)
+PACKAGE_ERRORS = (
+    *(AttributeError, IndexError, KeyError, OSError, RuntimeError, SyntaxError, ValueError),
+    *(EOFError, zipfile.BadZipFile, zlib.error),
+)
 """What libraries raise over a zip archive that is no document of their kind."""
 _MAX_NUL_SHARE = 0.01
 _COMPOUND_FILE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"

@@ -44,11 +44,11 @@ def read_docx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
     try:
         package = OfficePackage(data)
         reader = _Reader(package, out)
-        reader.read(package.read(package.main))
+        reader.read(package.document("document"))
         title = package.title()
     except RecursionError:
         raise UnreadableError("it is nested too deep") from None
-    except (*PACKAGE_ERRORS, RuntimeError) as error:
+    except PACKAGE_ERRORS as error:
         raise UnreadableError(f"not a Word document: {error}") from None
     yield lay_out(Parsed(out.blocks, title or reader.title), name)
 

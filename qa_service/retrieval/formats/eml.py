@@ -6,8 +6,6 @@ and tables; files that are attached are left out.
 
 from __future__ import annotations
 
-import email
-import email.policy
 from collections.abc import Iterator
 from email.errors import MessageError
 from typing import BinaryIO
@@ -27,6 +25,8 @@ def read_eml(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
     Raises:
         UnreadableError: It is longer than the bound, or no message.
     """
+    import email.policy  # noqa: PLC0415, with its parsers, which few collections need
+
     data = read_bytes(stream, max_bytes)
     out = BlockList()
     try:

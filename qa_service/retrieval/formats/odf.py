@@ -50,7 +50,7 @@ def read_odf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
         _Reader(out, content).read()
     except RecursionError:
         raise UnreadableError("it is nested too deep") from None
-    except (*PACKAGE_ERRORS, RuntimeError) as error:
+    except PACKAGE_ERRORS as error:
         raise UnreadableError(f"not in OpenDocument's format: {error}") from None
     title = text_of(meta.find(".//{*}title")) if meta is not None else ""
     yield lay_out(Parsed(out.blocks, title), name)

@@ -45,6 +45,17 @@ class OfficePackage:
         """A part's XML."""
         return Xml.fromstring(self._archive.read(name))
 
+    def document(self, kind: str) -> Xml.Element:
+        """The document itself.
+
+        Raises:
+            ValueError: Its element has another name than `kind`.
+        """
+        found = self.read(self.main)
+        if name_of(found) != kind:
+            raise ValueError(f"it holds a {name_of(found)[:40]}")
+        return found
+
     def part(self, kind: str) -> Xml.Element:
         """A part of the document, such as its `styles`; an empty element if there is none."""
         return next(map(self.read, self.related(self.main, kind)), Xml.Element(kind))

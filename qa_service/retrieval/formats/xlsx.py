@@ -46,7 +46,7 @@ def read_xlsx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
         package = OfficePackage(data)
         _Workbook(package).read(out)
         title = package.title()
-    except (*PACKAGE_ERRORS, RuntimeError) as error:
+    except PACKAGE_ERRORS as error:
         raise UnreadableError(f"not a workbook: {error}") from None
     yield lay_out(Parsed(out.blocks, title if says_something(title) else title_of(name)), name)
 
@@ -64,7 +64,7 @@ _PLAIN = _Format(GENERAL, is_strong=False)
 class _Workbook:
     def __init__(self, package: OfficePackage) -> None:
         self._package = package
-        self._book = package.read(package.main)
+        self._book = package.document("workbook")
         self._is_1904 = attribute(child(self._book, "workbookPr"), "date1904") in {"1", "true"}
         self._formats = _formats(package.part("styles"))
         self._strings = [_string(one) for one in package.part("sharedStrings")]

@@ -29,7 +29,7 @@ def word_file(body: str, **parts: str) -> bytes:
     """A document of a body's elements, and of other parts' (`styles`, `numbering`, `footnotes`)."""
     parts = {"document": f"<w:body>{body}</w:body>", **parts}
     data = io.BytesIO()
-    with zipfile.ZipFile(data, "w") as archive:
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
         overrides = "".join(
             f'<Override PartName="/word/{name}.xml" ContentType="{_TYPES}.'
             f'{"document.main" if name == "document" else name}+xml"/>'
