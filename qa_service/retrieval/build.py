@@ -31,10 +31,7 @@ from qa_service.retrieval.writing import Embedder, NextIndex, locked
 MAX_FIRST_FAULTS = 5  # are named of a file; further ones are counted
 MAX_NAMED_OTHERS = 5  # files of other kinds; all are counted
 LANGUAGE = "english"
-PACKAGES = (
-    *("markdown-it-py", "openpyxl", "pypdfium2", "python-docx", "python-pptx", "selectolax"),
-    "tantivy",
-)
+PACKAGES = (*("markdown-it-py", "pypdfium2", "python-pptx", "selectolax", "tantivy"),)
 """What documents are read and indexed with; a manifest names their versions."""
 EMBEDDED_LANGUAGES = ("english", "none")
 """The encoder has learned from English texts; others are embedded if one asks for it."""

@@ -7,6 +7,7 @@ rows. Code is kept as it is. A heading is a line, and listed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import PurePath
 
@@ -14,6 +15,18 @@ from qa_service.retrieval.blocks import Block, Kind, Parsed
 from qa_service.retrieval.documents import Document, Heading, Place, shortened
 
 _LINES = frozenset({Kind.ITEM, Kind.ROW})
+_NO_TITLE = re.compile(
+    r"microsoft (?:word|excel|powerpoint|publisher) - .*"
+    r"|.*\.(?:docx?|odt|rtf|xlsx?|ods|csv|pptx?|odp|pdf|pages|key|indd|qxd|pub|fm|tex|dvi|e?ps|txt)"
+    r"|(?:untitled|unbenannt|sans titre|sin título|senza titolo|no title|title|titel|titre|título"
+    r"|(?:word |microsoft )?(?:document|dokument|documento)|(?:power ?point[- ])?(?:presentation|"
+    r"präsentation|présentation|presentación)|slide|folie|diapositive|スライド|"
+    r"(?:work)?sheet|tabelle|feuil|hoja|foglio|(?:work)?book|mappe|classeur)"
+    r"(?:[ -]?(?:document|presentation|slide|sheet))?"
+    r"[ _#(-]*\d{0,4}\)?",
+    re.IGNORECASE,
+)
+"""What programs call a document, a presentation or a sheet that nobody named, in some languages."""
 _JOINS = _LINES | {Kind.PARAGRAPH}
 
 
@@ -38,7 +51,8 @@ def lay_out(parsed: Parsed, name: str) -> Document:
         if block.kind is Kind.HEADING:
             headings.append(Heading(start, block.level, shortened(words)))
         before = block
-    title = shortened(parsed.title) or _only_first_level(headings) or title_of(name)
+    titles = (shortened(parsed.title), _only_first_level(headings))
+    title = next(filter(says_something, titles), title_of(name))
     return Document(name, title, "".join(parts), tuple(headings), tuple(places))
 
 
@@ -46,6 +60,11 @@ def _only_first_level(headings: Iterable[Heading]) -> str:
     """The heading of the first level, if there is one alone."""
     highest = [heading.text for heading in headings if heading.level == 1]
     return highest[0] if len(highest) == 1 else ""
+
+
+def says_something(title: str) -> bool:
+    """Whether a title is one: no file's name, nor what programs write where nobody wrote any."""
+    return bool(title.strip(" -_.")) and not _NO_TITLE.fullmatch(title.strip())
 
 
 def title_of(name: str) -> str:

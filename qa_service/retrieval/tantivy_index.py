@@ -1,5 +1,6 @@
-"""The index on disk: tantivy's, with one searched field, `words`: title, headings and passage.
+"""The index on disk: tantivy's, with one searched field, `words`.
 
+The words are those of the title, the file's name, the headings and the passage.
 `file` finds the passages of a file, and `row` that of an embedding; the others are only stored.
 What a word is, `analysis` says; all are indexed, and a question's stop words are left out when it
 is asked.
@@ -20,6 +21,7 @@ from qa_service.installation import install_hint
 from qa_service.retrieval.analysis import words_of
 from qa_service.retrieval.documents import Document, Passage
 from qa_service.retrieval.index_checksums import META_FILE, check_files
+from qa_service.retrieval.layout import title_of
 
 if TYPE_CHECKING:
     import tantivy
@@ -165,7 +167,7 @@ class IndexWriter:
         """Adds a passage of a document of a file, whose embedding is in a row, or nowhere."""
         text = document.text[passage.start : passage.end]
         entry = load_tantivy().Document()
-        entry.add_text("words", words_of(f"{document.title}\n{passage.heading}\n{text}"))
+        entry.add_text("words", words_of("\n".join([*_names(document), passage.heading, text])))
         entry.add_text("file", file)
         stored = (document.name, document.title, passage.heading, text)
         for name, value in zip(STORED_WORDS, stored, strict=True):
@@ -209,6 +211,11 @@ class IndexWriter:
             self._writer.wait_merging_threads()
             for path in index_files(self._path):
                 path.chmod(0o644)
+
+
+def _names(document: Document) -> list[str]:
+    """What a document is called: its title, and its file's name if that is another."""
+    return list(dict.fromkeys([document.title, title_of(document.name)]))
 
 
 def index_files(path: Path) -> Iterator[Path]:

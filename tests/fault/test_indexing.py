@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import random
 import shutil
 import signal
+import zipfile
 import zlib
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from qa_service.retrieval.index_main import main
 from qa_service.retrieval.manifest import INDEX, PROGRESS_FILE, load_manifest
 from tests.programs import run_python
 from tests.unit.retrieval.formats.pdf_files import packed_stream, pdf_file, pdf_of
+from tests.unit.retrieval.formats.word_files import paragraph, word_file
 
 KILLED = """
 import os, pathlib, signal, sys
@@ -275,6 +278,68 @@ def test_hostile_documents_break_nothing_and_cost_bounded_memory(tmp_path):
     assert not documents(collection, "steal")
     found = collection.search("x 1 inn oder", 1000)
     assert max(len(its.passage.text) for its in found) < 2000
+
+
+def hostile_office_files() -> dict[str, tuple[bytes, str]]:
+    """Each file, and what is said of it."""
+    laughs = "".join(f'<!ENTITY a{n + 1} "{f"&a{n};" * 10}">' for n in range(9))
+    entities = f'<!DOCTYPE x [<!ENTITY a0 "{"ha" * 50}">{laughs}]><document>&a9;</document>'
+    good = word_file(paragraph("The Elbe."))
+    deep = "<w:sdt><w:sdtContent>" * 20_000 + "</w:sdtContent></w:sdt>" * 20_000
+    return {
+        "bomb.docx": (word_file(" " * (128 * MIB)), "unpacked longer than"),
+        "lying.docx": (lying(word_file(" " * (128 * MIB))), "not a Word document"),
+        "laughs.docx": (repacked(good, "word/document.xml", entities), "amplification"),
+        "deep.docx": (word_file(deep), "nested too deep"),
+        "cut.docx": (good[:-200], "not a zip archive"),
+        "broken.docx": (word_file("<w:p>"), "not a Word document"),
+        "locked.xlsx": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(4096), "encrypted"),
+        "other.xlsx": (good, "not a workbook"),
+        "other.ods": (good, "not in OpenDocument's format"),
+        "none.eml": (bytes(4096), "not a message"),
+    }
+
+
+def repacked(package: bytes, name: str, text: str) -> bytes:
+    """A package with another text in one of its parts."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(package)) as source, zipfile.ZipFile(data, "w") as archive:
+        for entry in source.namelist():
+            archive.writestr(entry, text if entry == name else source.read(entry))
+    return data.getvalue()
+
+
+def lying(package: bytes) -> bytes:
+    """A package that says of its parts that they are a KiB long."""
+    data = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(package)) as source,
+        zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for entry in source.namelist():
+            archive.writestr(entry, source.read(entry))
+        for info in archive.infolist():
+            info.file_size = min(info.file_size, 1024)
+    return data.getvalue()
+
+
+def test_hostile_office_files_are_named_and_the_rest_is_indexed(tmp_path):
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    hostile = hostile_office_files()
+    for name, (data, _) in hostile.items():
+        (folder / name).write_bytes(data)
+    (folder / "good.docx").write_bytes(word_file(paragraph("The Elbe.")))
+    flags = ("--no-embeddings", "--output", tmp_path / "out", "--max_file_bytes", 64 * MIB)
+    done = run_python("-c", PROGRAM, folder, *flags)
+    assert done.returncode == 1
+    for name, (_, why) in hostile.items():
+        (line,) = [row for row in done.stderr.splitlines() if row.startswith(f"left out: {name}")]
+        assert why in line
+    summary, *memory = done.stdout.splitlines()
+    assert f"{len(hostile)} with faults" in summary
+    assert max(map(int, memory)) * 1024 < 400 * MIB
+    assert documents(Collection(tmp_path / "out"), "Elbe") == ["good.docx"]
 
 
 def test_time_that_cutting_takes_has_a_bound(tmp_path):

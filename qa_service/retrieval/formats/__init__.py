@@ -14,10 +14,12 @@ from qa_service.retrieval.documents import Document, Fault
 from qa_service.retrieval.formats.bounded import read_text
 from qa_service.retrieval.formats.csv import read_csv
 from qa_service.retrieval.formats.docx import read_docx
+from qa_service.retrieval.formats.eml import read_eml
 from qa_service.retrieval.formats.epub import read_epub
 from qa_service.retrieval.formats.json_lines import read_json_lines
 from qa_service.retrieval.formats.markups import ENDINGS, parse
 from qa_service.retrieval.formats.notebook import read_notebook
+from qa_service.retrieval.formats.odf import read_odf
 from qa_service.retrieval.formats.pdf import read_pdf
 from qa_service.retrieval.formats.pptx import read_pptx
 from qa_service.retrieval.formats.squad import read_squad
@@ -35,11 +37,18 @@ def read_markup(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Documen
 FORMATS: dict[str, FileReader] = dict.fromkeys(ENDINGS, read_markup) | {
     ".csv": read_csv,
     ".tsv": read_csv,
+    ".docm": read_docx,
     ".docx": read_docx,
+    ".eml": read_eml,
     ".epub": read_epub,
     ".ipynb": read_notebook,
+    ".odp": read_odf,
+    ".ods": read_odf,
+    ".odt": read_odf,
     ".pdf": read_pdf,
+    ".pptm": read_pptx,
     ".pptx": read_pptx,
+    ".xlsm": read_xlsx,
     ".xlsx": read_xlsx,
     ".jsonl": read_json_lines,
     ".json": read_squad,

@@ -7,6 +7,7 @@ import importlib
 import io
 import re
 import zipfile
+import zlib
 from types import ModuleType
 from typing import BinaryIO
 
@@ -21,17 +22,24 @@ _DECLARED = re.compile(
     re.IGNORECASE,
 )
 _DECLARED_WITHIN_BYTES = 2048
-_LATIN_OF_THE_WEB = {
+_MEANT = {
     "iso-8859-1": "cp1252",
     "latin-1": "cp1252",
     "latin1": "cp1252",
     "ascii": "cp1252",
     "us-ascii": "cp1252",
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
 }
 """What HTML's standard has these names mean."""
-PACKAGE_ERRORS = (AttributeError, IndexError, KeyError, OSError, SyntaxError, ValueError)
+PACKAGE_ERRORS = (
+    *(AttributeError, IndexError, KeyError, OSError, RuntimeError, SyntaxError, ValueError),
+    *(EOFError, zipfile.BadZipFile, zlib.error),
+)
 """What libraries raise over a zip archive that is no document of their kind."""
 _MAX_NUL_SHARE = 0.01
+_COMPOUND_FILE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+"""How a file begins that Office encrypts, or wrote before 2007."""
 
 
 def library(module: str, package: str, kind: str) -> ModuleType:
@@ -67,6 +75,8 @@ def read_package(stream: BinaryIO, max_bytes: int) -> bytes:
         UnreadableError: It is none, or longer than the bound, also unpacked.
     """
     data = read_bytes(stream, max_bytes)
+    if data.startswith(_COMPOUND_FILE):
+        raise UnreadableError("it is encrypted, or in a format of Office before 2007")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
@@ -117,4 +127,4 @@ def _known(declared: bytes) -> str:
     except LookupError:
         return "utf-8"
     is_wide = name.startswith(("utf-16", "utf-32", "utf16", "utf32", "utf-8", "utf8"))
-    return "utf-8" if is_wide or not is_text else _LATIN_OF_THE_WEB.get(name, name)
+    return "utf-8" if is_wide or not is_text else _MEANT.get(name, name)

@@ -4,41 +4,51 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
 from qa_service.retrieval.blocks import BlockList, Parsed
 from qa_service.retrieval.documents import Document, UnreadableError
 from qa_service.retrieval.formats.bounded import read_text
+from qa_service.retrieval.formats.grids import MAX_COLUMNS, Row, add_grid
 from qa_service.retrieval.layout import lay_out
 
 _SEPARATORS = ",;\t|"
+_SAMPLE_LINES = 20
+_SAMPLE_CHARS = 1 << 16
+_MAX_CELL_CHARS = 1 << 30
+"""No bound of its own: the file has one."""
+_DECLARED = re.compile(r"sep=([^\w\r\n\"])\r?\n", re.IGNORECASE)
+"""What Excel writes and reads before the first line."""
+_QUOTED = re.compile(r'"[^"]*"')
 
 
 def read_csv(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
-    """Reads a file whose first line names the columns.
+    """Reads a file whose first line of several values names the columns.
 
     Raises:
         UnreadableError: It is longer than the bound, no text, or no table.
     """
     text = read_text(stream, max_bytes)
-    separator = _separator(text)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
-    out = BlockList()
+    declared = _DECLARED.match(text)
+    csv.field_size_limit(_MAX_CELL_CHARS)
+    lines = io.StringIO(text[declared.end() :] if declared else text, newline="")
+    reader = csv.reader(lines, delimiter=declared[1] if declared else _separator(text))
+    rows, line = list[Row](), 1 + bool(declared)
     try:
-        head = next(reader, [])
-        line = reader.line_num + 1
-        rows = list[tuple[int, list[str]]]()
-        for row in reader:
-            rows.append((line, row))
-            line = reader.line_num + 1
+        for cells in reader:
+            rows.append(Row(line, [cell.strip() for cell in cells[:MAX_COLUMNS]]))
+            line = 1 + bool(declared) + reader.line_num
     except csv.Error as error:
         raise UnreadableError(f"line {reader.line_num}: {error}") from None
-    out.table(head, rows)
+    out = BlockList()
+    add_grid(out, rows, has_head=True)
     yield lay_out(Parsed(out.blocks), name)
 
 
 def _separator(text: str) -> str:
-    """The one that the first line has most often; Excel writes `sep=;` before it."""
-    first = text.split("\n", 1)[0]
-    return max(_SEPARATORS, key=first.count)
+    """The one that most of the first lines have, outside quotes, and then most often."""
+    lines = _QUOTED.sub("", text[:_SAMPLE_CHARS]).splitlines()[:_SAMPLE_LINES]
+    counts = {one: [line.count(one) for line in lines] for one in _SEPARATORS}
+    return max(_SEPARATORS, key=lambda one: (sum(map(bool, counts[one])), sum(counts[one])))

@@ -1,87 +1,222 @@
-"""Word's documents, by python-docx: headings, paragraphs, lists and tables."""
+"""Word's documents, from their XML: headings, paragraphs, lists with their numbers, tables, notes.
+
+Format: ECMA-376, part 1, 17. Text boxes and notes follow the paragraph that they are anchored in.
+"""
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
+from xml.etree import ElementTree as Xml
 
 from qa_service.retrieval.blocks import BlockList, Parsed
-from qa_service.retrieval.documents import Document, UnreadableError
-from qa_service.retrieval.formats.bounded import PACKAGE_ERRORS, library, read_package
+from qa_service.retrieval.documents import MAX_NAME_CHARS, Document, UnreadableError
+from qa_service.retrieval.formats.bounded import PACKAGE_ERRORS, read_package
+from qa_service.retrieval.formats.grids import Cell, Grid, add_grid
+from qa_service.retrieval.formats.office_package import (
+    OfficePackage,
+    attribute,
+    child,
+    is_on,
+    name_of,
+    number,
+)
+from qa_service.retrieval.formats.word_styles import Numbering, Role, Roles, Styles
+from qa_service.retrieval.formats.word_text import WRAPPERS, WordText
 from qa_service.retrieval.layout import lay_out
 
-if TYPE_CHECKING:
-    from docx.document import Document as WordDocument
-    from docx.text.paragraph import Paragraph
-
-_HEADING = re.compile(r"heading (\d)", re.IGNORECASE)
-_LIST = re.compile(r"list (?P<kind>bullet|number|paragraph)?(?: (?P<depth>\d))?", re.IGNORECASE)
+_LONG_CELL_CHARS = 300
+"""A single row with longer cells arranges the page."""
+_FIRST_ROW, _FIRST_COLUMN = 0x20, 0x80
+"""Bits of a table's look: what its style sets off."""
+_PLAIN_FILLS = frozenset({"", "auto", "FFFFFF", "ffffff"})
 
 
 def read_docx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
-    """Reads a document's body.
+    """Reads a document's body with its notes and text boxes.
 
     Raises:
-        UnreadableError: It is longer than the bound, also unpacked, or not in this format.
+        UnreadableError: It is longer than the bound, also unpacked, nested too deep, or not in
+            this format.
     """
     data = read_package(stream, max_bytes)
-    package = library("docx", "python-docx", ".docx")
+    out = BlockList()
     try:
-        document: WordDocument = package.Document(io.BytesIO(data))
+        package = OfficePackage(data)
+        reader = _Reader(package, out)
+        reader.read(package.document("document"))
+        title = package.title()
+    except RecursionError:
+        raise UnreadableError("it is nested too deep") from None
     except PACKAGE_ERRORS as error:
         raise UnreadableError(f"not a Word document: {error}") from None
-    out = BlockList()
-    _Body(out).read(document)
-    yield lay_out(Parsed(out.blocks, document.core_properties.title or ""), name)
+    yield lay_out(Parsed(out.blocks, title or reader.title), name)
 
 
-class _Body:
-    def __init__(self, out: BlockList) -> None:
+class _Reader:
+    """Adds a document's blocks.
+
+    Attributes:
+        title: Its first paragraph in the style of titles.
+    """
+
+    def __init__(self, package: OfficePackage, out: BlockList) -> None:
         self._out = out
-        self._number = 0
+        self._styles = Styles(package.part("styles"))
+        self._roles = Roles(self._styles, Numbering(package.part("numbering"), self._styles))
+        self._notes = {
+            (kind, attribute(note, "id")): note
+            for kind in ("footnote", "endnote")
+            for note in package.part(f"{kind}s")
+        }
+        self._carried = ""
+        """The text of a paragraph whose end is deleted: it goes on in the next one."""
+        self.title = ""
 
-    def read(self, document: WordDocument) -> None:
-        from docx.table import Table  # noqa: PLC0415, an extra's package
-
-        for item in document.iter_inner_content():
-            if isinstance(item, Table):
-                self._out.unnest()
-                rows = [[cell.text for cell in row.cells] for row in item.rows]
-                if len(rows) > 1:
-                    self._out.table(rows[0], [(0, row) for row in rows[1:]])
-                else:
-                    self._out.table([], [(0, row) for row in rows])
-            else:
-                self._paragraph(item)
+    def read(self, element: Xml.Element) -> None:
+        """Adds the blocks of a body, a text box or a cell."""
+        for one in element:
+            name = name_of(one)
+            if name == "p":
+                self._paragraph(one)
+            elif name == "tbl":
+                self._table(one)
+            elif name == "AlternateContent":
+                self.read(one[0])
+            elif name in WRAPPERS:
+                self.read(one)
         self._out.unnest()
 
-    def _paragraph(self, paragraph: Paragraph) -> None:
-        if not paragraph.text.strip():
+    def _paragraph(self, element: Xml.Element) -> None:
+        found = WordText(element, self._notes)
+        text = self._carried + str(found)
+        self._carried = ""
+        if child(element, "pPr", "rPr", "del") is not None:
+            self._carried = text
             return
-        style = (paragraph.style.name or "") if paragraph.style is not None else ""
-        depth = _list_depth(paragraph, style)
-        self._out.unnest(depth)
-        if found := _HEADING.fullmatch(style):
-            self._out.heading(int(found[1]), paragraph.text)
-        elif style.lower() == "title":
-            self._out.heading(1, paragraph.text)
-        elif depth:
-            if self._out.nest(depth):
-                self._number = 0
-            self._number += 1
-            self._out.begin_item(f"{self._number}." if "number" in style.lower() else "-")
-            self._out.paragraph(paragraph.text)
+        role = self._roles.of(element)
+        if text.strip() and not role.is_contents:
+            self._write(role, text)
+        for note in found.notes:
+            self._out.paragraph(self._joined(note, []))
+        for box in found.boxes:
+            self.read(box)
+
+    def _write(self, role: Role, text: str) -> None:
+        if role.heading and len(text) <= MAX_NAME_CHARS:
+            self._out.unnest()
+            self.title = self.title or (text if role.is_title else "")
+            self._out.heading(role.heading, _numbered(role, text))
+        elif role.depth and role.mark:
+            self._out.unnest(role.depth)
+            self._out.nest(role.depth)
+            self._out.begin_item(role.mark)
+            self._out.paragraph(text)
             self._out.end_item()
         else:
-            self._out.paragraph(paragraph.text)
+            self._out.unnest(role.depth)
+            self._out.paragraph(text)
+
+    def _table(self, element: Xml.Element) -> None:
+        self._out.unnest()
+        rows = [(row, list(_within(row, "tc"))) for row in _within(element, "tr")]
+        rows = [(row, cells) for row, cells in rows if child(row, "trPr", "del") is None]
+        after = list[Xml.Element]()
+        grid = Grid()
+        look = self._look(element)
+        for place, (row, cells) in enumerate(rows):
+            is_head = is_on(child(row, "trPr", "tblHeader"))
+            skipped = number(child(row, "trPr", "gridBefore")) or 0
+            made = [Cell("", columns=skipped)] if skipped else []
+            for column, cell in enumerate(cells):
+                is_set_off = bool(look & (_FIRST_ROW * (not place) | _FIRST_COLUMN * (not column)))
+                made.append(self._cell(cell, after, is_strong=is_set_off))
+            grid.add_row(made, is_head=is_head)
+        if _arranges(grid, after):
+            for _, cells in rows:
+                for cell in cells:
+                    self.read(cell)
+            return
+        add_grid(self._out, grid.rows)
+        for one in after:
+            if name_of(one) == "tbl":
+                self._table(one)
+            elif name_of(one) == "txbxContent":
+                self.read(one)
+            else:
+                self._out.paragraph(self._joined(one, []))
+
+    def _cell(self, cell: Xml.Element, after: list[Xml.Element], *, is_strong: bool) -> Cell:
+        merged = child(cell, "tcPr", "vMerge")
+        fill = attribute(child(cell, "tcPr", "shd"), "fill")
+        bold = list[bool]()
+        text = self._joined(cell, after, bold)
+        return Cell(
+            text,
+            columns=number(child(cell, "tcPr", "gridSpan")) or 1,
+            is_strong=is_strong or fill not in _PLAIN_FILLS or (bool(bold) and all(bold)),
+            goes_on=merged is not None and attribute(merged) != "restart",
+        )
+
+    def _joined(
+        self, element: Xml.Element, after: list[Xml.Element], bold: list[bool] | None = None
+    ) -> str:
+        """The text of a cell or note in a line.
+
+        Args:
+            after: Takes the tables, boxes and notes in it.
+            bold: Takes of each paragraph whether it is bold.
+        """
+        parts = list[str]()
+        for one in element:
+            name = name_of(one)
+            if name == "p":
+                found = WordText(one, self._notes)
+                after += [*found.notes, *found.boxes]
+                role = self._roles.of(one)
+                if text := str(found).strip():
+                    parts.append(_numbered(role, text))
+                    if bold is not None:
+                        bold.append(found.is_bold)
+            elif name == "tbl":
+                after.append(one)
+            elif name in WRAPPERS:
+                parts.append(self._joined(one, after, bold))
+        return " ".join(filter(None, parts))
+
+    def _look(self, table: Xml.Element) -> int:
+        """Whether the table's style sets off the first row and the first column: bits."""
+        look = child(table, "tblPr", "tblLook")
+        value = attribute(look)
+        bits = int(value, 16) if value else 0
+        for bit, name in ((_FIRST_ROW, "firstRow"), (_FIRST_COLUMN, "firstColumn")):
+            bits |= bit * (attribute(look, name) == "1")
+        style = attribute(child(table, "tblPr", "tblStyle"))
+        parts = [
+            one for found in self._styles.named(style) for one in found
+            if is_on(child(one, "rPr", "b")) or child(one, "tcPr", "shd") is not None
+        ]  # fmt: skip
+        named = {attribute(one, "type") for one in parts if name_of(one) == "tblStylePr"}
+        return bits & (_FIRST_ROW * ("firstRow" in named) | _FIRST_COLUMN * ("firstCol" in named))
 
 
-def _list_depth(paragraph: Paragraph, style: str) -> int:
-    """How many lists a paragraph is in: by its style, or by its numbering."""
-    level = paragraph._p.xpath("./w:pPr/w:numPr/w:ilvl/@w:val")
-    if level or paragraph._p.xpath("./w:pPr/w:numPr"):
-        return 1 + int(level[0] if level else 0)
-    found = _LIST.match(style)
-    return int(found["depth"] or 1) if found and found["kind"] != "paragraph" else 0
+def _numbered(role: Role, text: str) -> str:
+    return f"{role.mark} {text}" if role.mark and not (role.heading and role.mark == "-") else text
+
+
+def _within(element: Xml.Element, name: str) -> Iterator[Xml.Element]:
+    """A table's rows, or a row's cells, also within content controls."""
+    for one in element:
+        if name_of(one) == name:
+            yield one
+        elif name_of(one) in WRAPPERS:
+            yield from _within(one, name)
+
+
+def _arranges(grid: Grid, within: list[Xml.Element]) -> bool:
+    """Whether a table only arranges the page: one column, or one row of long cells or tables."""
+    if all(len(row.columns()) < 2 for row in grid.rows):
+        return True
+    is_wide = any(len(cell) > _LONG_CELL_CHARS for row in grid.rows for cell in row.cells)
+    has_tables = any(name_of(one) == "tbl" for one in within)
+    return len(grid.rows) == 1 and (is_wide or has_tables)

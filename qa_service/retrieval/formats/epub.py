@@ -41,7 +41,7 @@ def read_epub(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
                     raise UnreadableError("the book is encrypted")
                 text = decoded(archive.read(page))
                 parse_into(out, text, [0] * (1 + text.count("\n")))
-    except (*PACKAGE_ERRORS, RuntimeError) as error:
+    except PACKAGE_ERRORS as error:
         raise UnreadableError(f"not a book: {error}") from None
     titles = [" ".join("".join(one.itertext()).split()) for one in _named(book, "title")]
     yield lay_out(Parsed(out.blocks, next(iter(titles), "")), name)

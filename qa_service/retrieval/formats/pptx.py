@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
+from xml.etree import ElementTree as Xml
 
 from qa_service.retrieval.blocks import BlockList, Parsed
 from qa_service.retrieval.documents import Document, UnreadableError
 from qa_service.retrieval.formats.bounded import PACKAGE_ERRORS, library, read_package
+from qa_service.retrieval.formats.grids import Cell, Grid, add_grid
 from qa_service.retrieval.layout import lay_out
 
 if TYPE_CHECKING:
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
 
 _MAX_SHAPES = 10_000
 """Of a slide; groups within groups count too."""
-_NO_TITLE = "PowerPoint Presentation"
-"""What PowerPoint calls a presentation that nobody named."""
 
 
 def read_pptx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
@@ -41,7 +41,7 @@ def read_pptx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
         if slide.element.get("show") != "0":
             _read_slide(slide, out)
     title = presentation.core_properties.title or ""
-    yield lay_out(Parsed(out.blocks, "" if title == _NO_TITLE else title), name)
+    yield lay_out(Parsed(out.blocks, title), name)
 
 
 def _read_slide(slide: Slide, out: BlockList) -> None:
@@ -53,8 +53,14 @@ def _read_slide(slide: Slide, out: BlockList) -> None:
             continue
         if shape.has_table:
             _read_table(shape.table, out)
+        elif shape.has_chart:
+            if shape.chart.has_title and shape.chart.chart_title.has_text_frame:
+                out.paragraph(shape.chart.chart_title.text_frame.text)
         elif shape.has_text_frame:
             _read_text(shape.text_frame, out, is_list=_is_list(shape))
+    for part in slide.part.rels.values():
+        if part.reltype.endswith("/diagramData") and not part.is_external:
+            _read_diagram(part.target_part.blob, out)
     if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame) is not None:
         _read_text(notes, out, is_list=False)
 
@@ -99,6 +105,24 @@ def _read_text(frame: TextFrame, out: BlockList, *, is_list: bool) -> None:
 
 
 def _read_table(table: Table, out: BlockList) -> None:
-    rows = [[cell.text for cell in row.cells] for row in table.rows]
-    has_head = len(rows) > 1 and table.first_row
-    out.table(rows[0] if has_head else [], [(0, row) for row in rows[int(has_head) :]])
+    grid = Grid()
+    for place, row in enumerate(table.rows):
+        cells = [cell for cell in row.cells if not cell.is_spanned]
+        made = [
+            Cell(cell.text, cell.span_width, cell.span_height) if cell.is_merge_origin
+            else Cell(cell.text) for cell in cells
+        ]  # fmt: skip
+        grid.add_row(made, is_head=not place and table.first_row)
+    add_grid(out, grid.rows)
+
+
+def _read_diagram(data: bytes, out: BlockList) -> None:
+    """Adds the texts of a diagram that Office calls SmartArt, as a list."""
+    out.begin_list()
+    for point in Xml.fromstring(data).iterfind(".//{*}pt"):
+        paragraphs = point.iterfind(".//{*}p")
+        if text := " ".join("".join(one.itertext()) for one in paragraphs).strip():
+            out.begin_item("-")
+            out.paragraph(text)
+            out.end_item()
+    out.end_list()

@@ -34,8 +34,7 @@ LEFT_OUT = {
         "ray",
         "pynvml",
     ),
-    *("opensearchpy", "pypdfium2", "markdown_it", "mdit_py_plugins", "selectolax", "docx"),
-    *("openpyxl", "pptx"),
+    *("opensearchpy", "pypdfium2", "markdown_it", "mdit_py_plugins", "selectolax", "pptx"),
 }
 """Imported only where they are used: by engines, through Ray, with GPUs, to export traces, where
 collections are made or are a cluster's.

@@ -96,6 +96,12 @@ def test_a_passage_is_found_with_its_place(docs, output):
     assert found.score > 0
 
 
+def test_a_document_is_found_by_its_files_name(docs, output):
+    (docs / "report_2026.md").write_text("# Danube\n\nShips go to the sea.\n")
+    index(docs, output)
+    assert documents(Collection(output), "the report of 2026")[0] == "report_2026.md"
+
+
 def test_words_are_found_by_their_stems_and_stop_words_are_not_asked_for(docs, output):
     (docs / "thames.txt").write_text("Is it the one? The other one is it.")
     index(docs, output)

@@ -212,6 +212,44 @@ def test_a_table_as_excel_saves_it_is_a_row_a_line(encoding, separator):
     assert [block.line for block in document.blocks] == [2, 4]
 
 
+def test_a_table_with_lines_above_its_head_is_read_below_them():
+    (document,) = read("a.csv", "Report of May\n\nName,Size,Age\nfox,3,1\n\nhare,,2\n")
+    assert document.text == ("Report of May\nName: fox; Size: 3; Age: 1\nName: hare; Age: 2")
+    assert [block.line for block in document.blocks] == [1, 4, 6]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["sep=;\nName;Size\nfox, red;3", '"Name";"Size, in, m"\n"fox, red";3', "Name|Size\nfox, red|3"],
+)
+def test_a_tables_separator_is_declared_or_outside_quotes(text):
+    (document,) = read("a.csv", text)
+    size = "Size, in, m" if "in, m" in text else "Size"
+    assert document.text == f"Name: fox, red; {size}: 3"
+
+
+def test_a_tables_cell_may_be_long():
+    (document,) = read("a.csv", f'Name,Text\nfox,"{"x" * 140_000}"')
+    assert document.text == f"Name: fox; Text: {'x' * 140_000}"
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        "untitled", "Untitled 1", "Microsoft Word - template.docx", "Document1", "Sheet1", " - ",
+        "PowerPoint Presentation", "Tabelle1", "Dokument 2", "annual_report.PDF", "Slide 1",
+    ],
+)  # fmt: skip
+def test_a_title_that_says_nothing_counts_for_nothing(title):
+    (document,) = read("report_2026.html", f"<title>{title}</title><h1>{title}</h1><p>Words.")
+    assert document.title == "report 2026"
+
+
+@pytest.mark.parametrize("title", ["Untitled poems", "Document management", "Sheet metal", "1984"])
+def test_a_title_of_words_counts(title):
+    assert read("a.html", f"<title>{title}</title><p>Words.")[0].title == title
+
+
 @pytest.mark.parametrize(
     ("name", "data"),
     [
@@ -227,6 +265,11 @@ def test_a_table_as_excel_saves_it_is_a_row_a_line(encoding, separator):
 def test_a_file_is_read_in_its_declared_encoding(name, data):
     (document,) = read(name, data)
     assert document.text == "Größe"
+
+
+def test_a_chinese_file_may_hold_more_than_it_declares():
+    (document,) = read("a.html", '<meta charset="gb2312"><p>镕, 囍'.encode("gbk"))
+    assert document.text == "镕, 囍"
 
 
 def test_a_notebook_is_its_markdown_and_code():
@@ -303,7 +346,7 @@ def test_workbooks_have_a_row_a_line_with_its_columns():
     book.create_sheet("Hidden").sheet_state = "hidden"
     (document,) = read("prices.xlsx", saved(book))
     assert document.text == (
-        "Prices\n\nPlans of 2031\nPlan: Solo; EUR: 5; Share: 25%; From: 2031-05-01\n"
+        "Prices\n\nPlans of 2031\nPlan: Solo; EUR: 5; Share: 25.0%; From: 2031-05-01\n"
         "Plan: Team; EUR: 18.5\n\nalone\n\nNotes\n\nfar down"
     )
     assert [block.line for block in document.blocks if block.line] == [1, 3, 4, 6, 1048576]
@@ -353,7 +396,10 @@ def test_a_book_that_is_encrypted_is_refused():
         read("a.epub", epub(PAGES, encrypted="O/b.xhtml"))
 
 
-@pytest.mark.parametrize("name", ["a.docx", "a.epub", "a.pptx", "a.xlsx"])
+PACKAGES = ["a.docx", "a.epub", "a.odt", "a.ods", "a.pptx", "a.xlsx"]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
 def test_a_package_that_is_too_long_unpacked_is_refused(name):
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -362,7 +408,7 @@ def test_a_package_that_is_too_long_unpacked_is_refused(name):
         read(name, data.getvalue())
 
 
-@pytest.mark.parametrize("name", ["a.docx", "a.epub", "a.pptx", "a.xlsx"])
+@pytest.mark.parametrize("name", PACKAGES)
 def test_a_package_of_another_kind_is_refused(name):
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
@@ -371,11 +417,17 @@ def test_a_package_of_another_kind_is_refused(name):
         read(name, data.getvalue())
 
 
-@pytest.mark.parametrize("name", ["a.docx", "a.epub", "a.ipynb", "a.pptx", "a.xlsx"])
+@pytest.mark.parametrize("name", [*PACKAGES, "a.ipynb"])
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"\0" * 50, b"[" * 5000])
 def test_broken_packages_are_refused(name, data):
     with pytest.raises(UnreadableError):
         read(name, data)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_an_encrypted_file_is_named(name):
+    with pytest.raises(UnreadableError, match="encrypted"):
+        read(name, b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(512))
 
 
 HOSTILE = ["<table><tr><td>", "{{", "{% ", "<sup>", "> ", "- ", "[", "`a", "**", "| a ", ". "]

@@ -1,0 +1,190 @@
+"""LibreOffice's texts, sheets and slides (.odt, .ods, .odp), from their XML.
+
+Format: OpenDocument 1.3, part 3. What is deleted or hidden, and comments, are left out; notes and
+text boxes follow the paragraph that they are anchored in.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import zipfile
+from collections.abc import Iterator
+from typing import BinaryIO
+from xml.etree import ElementTree as Xml
+
+from qa_service.retrieval.blocks import BlockList, Parsed
+from qa_service.retrieval.documents import Document, UnreadableError
+from qa_service.retrieval.formats.bounded import PACKAGE_ERRORS, read_package
+from qa_service.retrieval.formats.grids import MAX_COLUMNS, Cell, Grid, add_grid
+from qa_service.retrieval.formats.office_package import attribute, child, name_of, number, text_of
+from qa_service.retrieval.layout import lay_out, says_something
+
+_ENCRYPTED = b"encryption-data"
+_MAX_REPEATED_ROWS = 100
+"""A row that is repeated more often is what a sheet is filled with."""
+_LEFT_OUT = frozenset(
+    {"tracked-changes", "annotation", "annotation-end", "table-of-content", "alphabetical-index"}
+    | {"ruby-text", "forms", "note-citation", "illustration-index", "desc", "title"}
+)
+_ASIDE = frozenset({"note", "frame", "custom-shape", "table"})
+"""What follows the paragraph that it stands in."""
+
+
+def read_odf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
+    """Reads a text, a workbook or a presentation.
+
+    Raises:
+        UnreadableError: It is longer than the bound, also unpacked, encrypted, nested too deep, or
+            not in this format.
+    """
+    data = read_package(stream, max_bytes)
+    out = BlockList()
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            if _ENCRYPTED in archive.read("META-INF/manifest.xml"):
+                raise UnreadableError("it is encrypted")
+            content = Xml.fromstring(archive.read("content.xml"))
+            has_title = "meta.xml" in archive.namelist()
+            meta = Xml.fromstring(archive.read("meta.xml")) if has_title else None
+        _Reader(out, content).read()
+    except RecursionError:
+        raise UnreadableError("it is nested too deep") from None
+    except PACKAGE_ERRORS as error:
+        raise UnreadableError(f"not in OpenDocument's format: {error}") from None
+    title = text_of(meta.find(".//{*}title")) if meta is not None else ""
+    yield lay_out(Parsed(out.blocks, title), name)
+
+
+class _Reader:
+    def __init__(self, out: BlockList, content: Xml.Element) -> None:
+        self._out = out
+        self._content = content
+        styles = (one for one in content.iter() if name_of(one) in {"style", "list-style"})
+        self._styles = {attribute(one, "name"): one for one in styles}
+
+    def read(self) -> None:
+        """Adds the blocks of the body; of a workbook each sheet's below its name."""
+        kind = next(iter(child(self._content, "body") or ()))
+        if name_of(kind) != "spreadsheet":
+            self._blocks(kind)
+            return
+        sheets = [one for one in kind if name_of(one) == "table" and not self._is_hidden(one)]
+        for sheet in sheets:
+            title = attribute(sheet, "name")
+            if len(sheets) > 1 or says_something(title):
+                self._out.heading(1, title)
+            self._table(sheet)
+
+    def _is_hidden(self, table: Xml.Element) -> bool:
+        style = self._styles.get(attribute(table, "style-name"))
+        return attribute(child(style, "table-properties"), "display") == "false"
+
+    def _blocks(self, element: Xml.Element, *, is_title: bool = False) -> None:
+        for one in element:
+            name = name_of(one)
+            if name == "h" or (name == "p" and is_title):
+                self._heading(one)
+            elif name == "p":
+                self._paragraph(one)
+            elif name == "list":
+                self._list(one)
+            elif name == "table":
+                self._table(one)
+            elif name not in _LEFT_OUT:
+                self._blocks(one, is_title=is_title or attribute(one, "class") == "title")
+
+    def _heading(self, element: Xml.Element) -> None:
+        text, aside = _text(element)
+        self._out.unnest()
+        self._out.heading(number(element, "outline-level") or 1, text)
+        self._asides(aside)
+
+    def _paragraph(self, element: Xml.Element) -> None:
+        text, aside = _text(element)
+        self._out.paragraph(text)
+        self._asides(aside)
+
+    def _asides(self, aside: list[Xml.Element]) -> None:
+        for one in aside:
+            if name_of(one) == "table":
+                self._table(one)
+            else:
+                self._blocks(one)
+
+    def _list(self, element: Xml.Element) -> None:
+        style = self._styles.get(attribute(element, "style-name"))
+        levels = [name_of(one) for one in style] if style is not None else []
+        is_numbered = bool(levels) and levels[0] == "list-level-style-number"
+        self._out.begin_list()
+        count = 0
+        for item in element:
+            if name_of(item) not in {"list-item", "list-header"}:
+                continue
+            count += 1
+            self._out.begin_item(f"{count}." if is_numbered else "-")
+            self._blocks(item)
+            self._out.end_item()
+        self._out.end_list()
+
+    def _table(self, table: Xml.Element) -> None:
+        grid, aside, line = Grid(), list[Xml.Element](), 0
+        for row, is_head in _rows(table, is_head=False):
+            times = number(row, "number-rows-repeated") or 1
+            found = (cell for one in row for cell in _cells(one, aside))
+            cells = list(itertools.islice(found, MAX_COLUMNS))
+            is_shown = attribute(row, "visibility") not in {"collapse", "filter"}
+            for place in range(min(times, _MAX_REPEATED_ROWS) if any(c.text for c in cells) else 1):
+                if is_shown:
+                    grid.add_row(cells, line + place + 1, is_head=is_head)
+            line += times
+        add_grid(self._out, grid.rows)
+        self._asides(aside)
+
+
+def _rows(element: Xml.Element, *, is_head: bool) -> Iterator[tuple[Xml.Element, bool]]:
+    """A table's rows, and whether each is a head's."""
+    for one in element:
+        name = name_of(one)
+        if name == "table-row":
+            yield one, is_head
+        elif name in {"table-header-rows", "table-rows", "table-row-group"}:
+            yield from _rows(one, is_head=name == "table-header-rows")
+
+
+def _cells(element: Xml.Element, aside: list[Xml.Element]) -> Iterator[Cell]:
+    """A cell as often as it is repeated; a place that a merged cell covers is none."""
+    if name_of(element) != "table-cell":
+        return
+    parts = list[str]()
+    for one in element.iter():
+        if name_of(one) in {"p", "h"}:
+            text, its = _text(one)
+            parts.append(text)
+            aside += its
+    text = " ".join(parts)
+    columns = number(element, "number-columns-spanned") or 1
+    rows = number(element, "number-rows-spanned") or 1
+    times = number(element, "number-columns-repeated") or 1
+    yield from itertools.repeat(Cell(text, columns, rows), min(times, MAX_COLUMNS))
+
+
+def _text(element: Xml.Element) -> tuple[str, list[Xml.Element]]:
+    """A paragraph's text, and what follows it."""
+    parts, aside = [element.text or ""], list[Xml.Element]()
+    for one in element:
+        name = name_of(one)
+        if name == "s":
+            parts.append(" ")
+        elif name == "tab":
+            parts.append("\t")
+        elif name == "line-break":
+            parts.append("\n")
+        elif name in _ASIDE:
+            aside.append(one)
+        elif name not in _LEFT_OUT:
+            text, its = _text(one)
+            parts.append(text)
+            aside += its
+        parts.append(one.tail or "")
+    return "".join(parts), aside

@@ -1,0 +1,265 @@
+"""What a paragraph of Word is by its style and numbering: a heading, an item, and with what number.
+
+Format: ECMA-376, part 1, 17.3.1 (paragraphs), 17.7 (styles) and 17.9 (numbering).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+from xml.etree import ElementTree as Xml
+
+from qa_service.retrieval.formats.office_package import (
+    attribute,
+    child,
+    is_on,
+    name_of,
+    number,
+)
+
+_MAX_CHAIN = 20
+"""Styles that are based on one another; more are a circle."""
+_MAX_LEVELS = 9
+_NUM_HEADING_LEVELS = 9
+_HEADING = re.compile(
+    r"(?:heading|überschrift|titre|título|titulo|titolo|kop|rubrik|overskrift|otsikko|nagłówek|"
+    r"nadpis|заголовок|标题|見出し|제목) ?(\d)",
+    re.IGNORECASE,
+)
+_TITLE = re.compile(r"title|titel|titre|título|titolo", re.IGNORECASE)
+_LIST = re.compile(r"list (?P<kind>bullet|number)?(?: (?P<depth>\d))?", re.IGNORECASE)
+_CONTENTS = re.compile(r"(?:toc|table of figures|verzeichnis|index) ?\d*", re.IGNORECASE)
+_ROMAN = (
+    (1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l"),
+    (40, "xl"), (10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i"),
+)  # fmt: skip
+_MAX_ROMAN = 5000
+_MAX_LETTERS = 26 * 20
+
+
+class Role(NamedTuple):
+    """What a paragraph is.
+
+    Attributes:
+        heading: Its level, 1 for the highest; 0 if it is none.
+        depth: How many lists it is in.
+        mark: Its number as Word shows it, or "-" for a bullet.
+        is_title: Whether it is the document's title.
+        is_contents: Whether it is an entry of a table of contents.
+    """
+
+    heading: int = 0
+    depth: int = 0
+    mark: str = ""
+    is_title: bool = False
+    is_contents: bool = False
+
+
+class Styles:
+    """The styles of paragraphs and tables."""
+
+    def __init__(self, part: Xml.Element) -> None:
+        self._styles = {attribute(one, "styleId"): one for one in part if name_of(one) == "style"}
+        self._default = next(
+            (
+                attribute(style, "styleId")
+                for style in self._styles.values()
+                if attribute(style, "default") == "1" and attribute(style, "type") == "paragraph"
+            ),
+            "",
+        )
+
+    def chain(self, paragraph: Xml.Element) -> Iterator[Xml.Element]:
+        """A paragraph's properties' style, and those that it is based on, one after another."""
+        named = attribute(child(paragraph, "pPr", "pStyle")) or self._default
+        return self.named(named)
+
+    def named(self, name: str) -> Iterator[Xml.Element]:
+        """A style, and those that it is based on."""
+        for _ in range(_MAX_CHAIN):
+            style = self._styles.get(name)
+            if style is None:
+                return
+            yield style
+            name = attribute(child(style, "basedOn"))
+
+
+class _Level(NamedTuple):
+    start: int
+    format: str
+    text: str
+    style: str
+
+    @classmethod
+    def of(cls, level: Xml.Element) -> _Level:
+        """Reads a level of a list."""
+        start = number(child(level, "start"))
+        return cls(
+            1 if start is None else start,
+            attribute(child(level, "numFmt")) or "decimal",
+            attribute(child(level, "lvlText")),
+            attribute(child(level, "pStyle")),
+        )
+
+
+class Numbering:
+    """Word's lists, and where each of them is in its count."""
+
+    def __init__(self, part: Xml.Element, styles: Styles) -> None:
+        self._styles = styles
+        self._lists = dict[str, dict[int, _Level]]()
+        self._links = dict[str, str]()
+        for one in part:
+            if name_of(one) == "abstractNum":
+                known_as = attribute(one, "abstractNumId")
+                self._lists[known_as] = _levels(one)
+                self._links[known_as] = attribute(child(one, "numStyleLink"))
+        self._numbers = {attribute(one, "numId"): one for one in part if name_of(one) == "num"}
+        self._counts = dict[str, list[int | None]]()
+        self._begun = set[str]()
+
+    def next_mark(self, known_as: str, level: int | None, style: str) -> tuple[int, str] | None:
+        """Counts a paragraph; returns its level, from 0, and its mark; None if it is in no list.
+
+        Args:
+            known_as: The `numId` of its list.
+            level: Its `ilvl`; None if only its style has a list.
+            style: Its style's id, by which a level may be known.
+        """
+        abstract, levels = self._list(known_as)
+        if not levels:
+            return None
+        if level is None:
+            level = next((place for place, one in levels.items() if one.style == style), 0)
+        level = min(level, _MAX_LEVELS - 1)
+        counts = self._counts.setdefault(abstract, [None] * _MAX_LEVELS)
+        self._restart(known_as, counts)
+        for place in range(level):
+            if counts[place] is None and place in levels:
+                counts[place] = levels[place].start
+        now = counts[level]
+        mine = levels.get(level, _Level(1, "decimal", "", ""))
+        counts[level] = mine.start if now is None else now + 1
+        counts[level + 1 :] = [None] * (_MAX_LEVELS - level - 1)
+        return level, _mark(mine, levels, counts)
+
+    def _list(self, known_as: str) -> tuple[str, dict[int, _Level]]:
+        """A list's definition, perhaps by a style that has it, and its levels."""
+        for _ in range(_MAX_CHAIN):
+            entry = self._numbers.get(known_as)
+            abstract = attribute(child(entry, "abstractNumId")) if entry is not None else ""
+            link = self._links.get(abstract)
+            if not link:
+                changed = {
+                    place: _Level.of(level)
+                    for one in (entry if entry is not None else ())
+                    if (level := child(one, "lvl")) is not None
+                    and (place := number(one, "ilvl")) is not None
+                }
+                return abstract, {**self._lists.get(abstract, {}), **changed}
+            style = next(self._styles.named(link), None)
+            known_as = attribute(child(style, "pPr", "numPr", "numId"))
+        return "", {}
+
+    def _restart(self, known_as: str, counts: list[int | None]) -> None:
+        """At its first paragraph a list that says so begins to count where it says."""
+        if known_as in self._begun:
+            return
+        self._begun.add(known_as)
+        for one in self._numbers.get(known_as, ()):
+            start, place = number(child(one, "startOverride")), number(one, "ilvl")
+            if start is not None and place is not None and place < _MAX_LEVELS:
+                counts[place:] = [None] * (_MAX_LEVELS - place)
+                counts[place] = start - 1
+
+
+def _levels(abstract: Xml.Element) -> dict[int, _Level]:
+    found = ((number(one, "ilvl"), one) for one in abstract if name_of(one) == "lvl")
+    return {place: _Level.of(one) for place, one in found if place is not None}
+
+
+def _mark(level: _Level, levels: dict[int, _Level], counts: list[int | None]) -> str:
+    if level.format == "bullet":
+        return "-"
+    if level.format == "none":
+        return ""
+
+    def counted(found: re.Match[str]) -> str:
+        place = int(found[1]) - 1
+        count = counts[place] or 0
+        return _written(count, levels[place].format if place in levels else "decimal")
+
+    return re.sub(r"%([1-9])", counted, level.text).strip()
+
+
+def _written(count: int, form: str) -> str:
+    """A number as a list's format has it."""
+    if form in {"lowerRoman", "upperRoman"} and 0 < count < _MAX_ROMAN:
+        letters = ""
+        for value, sign in _ROMAN:
+            letters += sign * (count // value)
+            count %= value
+    elif form in {"lowerLetter", "upperLetter"} and 0 < count < _MAX_LETTERS:
+        letters = chr(ord("a") + (count - 1) % 26) * (1 + (count - 1) // 26)
+    else:
+        return f"{count:02}" if form == "decimalZero" else str(count)
+    return letters.upper() if form.startswith("upper") else letters
+
+
+class Roles:
+    """Says of each paragraph, in the order of the document, what it is."""
+
+    def __init__(self, styles: Styles, numbering: Numbering) -> None:
+        self._styles = styles
+        self._numbering = numbering
+
+    def of(self, paragraph: Xml.Element) -> Role:
+        """What a paragraph is; counts it, if it is in a list with numbers."""
+        chain = list(self._styles.chain(paragraph))
+        names = [attribute(child(style, "name")) for style in chain]
+        if names and _CONTENTS.fullmatch(names[0]):
+            return Role(is_contents=True)
+        heading = _heading(paragraph, chain, names)
+        is_title = bool(names) and _TITLE.fullmatch(names[0]) is not None
+        depth, mark = self._numbered(paragraph, chain)
+        if not mark and not depth and names and (found := _LIST.fullmatch(names[0])):
+            depth = int(found["depth"] or 1) if found["kind"] else 0
+            mark = "-" if depth else ""
+        return Role(1 if is_title else heading, depth, mark, is_title)
+
+    def _numbered(self, paragraph: Xml.Element, chain: list[Xml.Element]) -> tuple[int, str]:
+        """How many lists a paragraph is in, and its mark."""
+        for one in (paragraph, *chain):
+            properties = child(one, "pPr", "numPr")
+            known_as = attribute(child(properties, "numId"))
+            if not known_as:
+                continue
+            if known_as == "0":
+                return 0, ""
+            level = number(child(paragraph, "pPr", "numPr", "ilvl"))
+            if level is None:
+                level = number(child(properties, "ilvl"))
+            style = attribute(chain[0], "styleId") if chain else ""
+            found = self._numbering.next_mark(known_as, level, style)
+            return (found[0] + 1, found[1]) if found else (1 + (level or 0), "-")
+        return 0, ""
+
+
+def _heading(paragraph: Xml.Element, chain: list[Xml.Element], names: list[str]) -> int:
+    """The level of a heading, by its outline or the name of its style or of one below that."""
+    level = number(child(paragraph, "pPr", "outlineLvl"))
+    if level is not None:
+        return level + 1 if level < _NUM_HEADING_LEVELS else 0
+    for style, name in zip(chain, names, strict=True):
+        level = number(child(style, "pPr", "outlineLvl"))
+        if level is not None:
+            return level + 1 if level < _NUM_HEADING_LEVELS else 0
+        if found := _HEADING.fullmatch(name):
+            return int(found[1])
+    return 0
+
+
+def is_bold(run: Xml.Element) -> bool:
+    """Whether a run is bold by its own properties."""
+    return is_on(child(run, "rPr", "b"))

@@ -1,0 +1,211 @@
+"""Word's documents are read as Word shows them."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from qa_service.retrieval.documents import Document, UnreadableError
+from qa_service.retrieval.formats import FORMATS
+from tests.support import all_of
+from tests.unit.retrieval.formats.word_files import cell, paragraph, row, run, table, word_file
+
+
+def read(body: str, **parts: str) -> Document:
+    data = io.BytesIO(word_file(body, **parts))
+    (document,) = all_of(Document, list(FORMATS[".docx"](data, "a.docx", 1 << 24)))
+    return document
+
+
+def val(name: str, value: str | int) -> str:
+    return f'<w:{name} w:val="{value}"/>'
+
+
+def within(name: str, content: str) -> str:
+    return f"<w:{name}>{content}</w:{name}>"
+
+
+def control(content: str) -> str:
+    return within("sdt", f"<w:sdtPr/>{within('sdtContent', content)}")
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (within("ins", run("how staff")) + within("del", "<w:r><w:delText>X</w:delText></w:r>"),
+         "how staff"),
+        (within("moveFrom", run("X")) + within("moveTo", run("moved")), "moved"),
+        (control(run("in")) + within("smartTag", run(" a")) + within("hyperlink", run(" link")),
+         "in a link"),
+        (within("fldSimple", run("field")), "field"),
+        ('<w:r><w:fldChar w:fldCharType="begin"/></w:r><w:r><w:instrText>IF</w:instrText></w:r>'
+         + run("X") + '<w:r><w:fldChar w:fldCharType="separate"/></w:r>' + run("result")
+         + '<w:r><w:fldChar w:fldCharType="end"/></w:r>' + run(" on"), "result on"),
+        ('<w:r><w:fldChar w:fldCharType="begin"><w:ffData><w:checkBox><w:checked/></w:checkBox>'
+         '</w:ffData></w:fldChar></w:r><w:r><w:fldChar w:fldCharType="end"/></w:r>' + run("yes"),
+         "☑ yes"),
+        ("<w:r><w:rPr><w:vanish/></w:rPr><w:t>X</w:t></w:r>" + run("seen"), "seen"),
+        ("<w:r><w:t>a</w:t><w:tab/><w:t>b</w:t><w:noBreakHyphen/><w:t>c</w:t><w:br/><w:t>d</w:t>"
+         '<w:sym w:font="Symbol" w:char="F0B0"/></w:r>', "a b-c\nd°"),
+        ("<m:oMath><m:r><m:t>E=m</m:t></m:r><m:sSup><m:sSupPr/><m:e><m:r><m:t>c</m:t></m:r></m:e>"
+         "<m:sup><m:r><m:t>2</m:t></m:r></m:sup></m:sSup></m:oMath>", "E=mc^2"),
+        ("<m:oMath><m:f><m:num><m:r><m:t>a+b</m:t></m:r></m:num><m:den><m:r><m:t>c</m:t></m:r>"
+         "</m:den></m:f></m:oMath>", "(a+b)/c"),
+    ],
+)  # fmt: skip
+def test_a_paragraph_is_what_a_person_sees(content, expected):
+    assert read(paragraph(content)).text == expected
+
+
+def test_content_controls_hold_paragraphs_rows_and_cells():
+    rows = row("A", control(cell("B"))) + control(row("1", "2"))
+    assert read(control(paragraph("Block")) + table(rows)).text == "Block\nA: 1; B: 2"
+
+
+def test_a_paragraph_whose_end_is_deleted_goes_on_in_the_next():
+    first = paragraph("One, ", within("rPr", "<w:del/>"))
+    assert read(first + paragraph("two.")).text == "One, two."
+
+
+def text_box(text: str) -> str:
+    content = within("txbxContent", paragraph(text))
+    return (
+        '<w:r><mc:AlternateContent><mc:Choice Requires="wps"><w:drawing><wps:txbx>'
+        f"{content}</wps:txbx></w:drawing></mc:Choice><mc:Fallback><w:pict><v:textbox>{content}"
+        "</v:textbox></w:pict></mc:Fallback></mc:AlternateContent></w:r>"
+    )
+
+
+def test_text_boxes_and_notes_follow_their_paragraph():
+    noted = '<w:r><w:footnoteReference w:id="1"/></w:r><w:r><w:endnoteReference w:id="2"/></w:r>'
+    notes = {
+        "footnotes": f'<w:footnote w:id="1">{paragraph("The note.")}</w:footnote>',
+        "endnotes": f'<w:endnote w:id="2">{paragraph("At the end.")}</w:endnote>',
+    }
+    body = paragraph(run("Costs 12") + noted + text_box("In a box")) + paragraph("Next.")
+    assert read(body, **notes).text == ("Costs 12\n\nThe note.\n\nAt the end.\n\nIn a box\n\nNext.")
+    in_table = table(row("A", "B"), row(cell(paragraph(run("1") + noted)), "2"))
+    assert read(in_table, **notes).text == "A: 1; B: 2\n\nThe note.\n\nAt the end."
+
+
+STYLES = "".join(
+    f'<w:style w:type="paragraph" w:styleId="{known_as}">{val("name", name)}{more}</w:style>'
+    for known_as, name, more in (
+        ("berschrift1", "heading 1", within("pPr", val("outlineLvl", 0))),
+        ("Kapitel", "Kapitel", val("basedOn", "berschrift1")),
+        ("Titre2", "Titre 2", ""),
+        ("Round1", "Round 1", val("basedOn", "Round2")),
+        ("Round2", "Round 2", val("basedOn", "Round1")),
+        ("Clause", "Clause", within("pPr", within("numPr", val("numId", 1)))),
+        ("Titel", "Title", ""),
+        ("TOC1", "toc 1", ""),
+    )
+)
+
+
+def test_headings_are_found_by_outline_by_the_style_below_and_by_a_translated_name():
+    names = ("Kapitel", "Titre2", "Round1", "TOC1")
+    body = "".join(paragraph(name, val("pStyle", name)) for name in names)
+    document = read(body + paragraph("Direct", val("outlineLvl", 2)), styles=STYLES)
+    found = [(one.level, one.text) for one in document.headings]
+    assert found == [(1, "Kapitel"), (2, "Titre2"), (3, "Direct")]
+    assert document.text == "Kapitel\n\nTitre2\n\nRound1\n\nDirect"
+
+
+def test_a_paragraph_in_the_titles_style_is_the_title():
+    body = paragraph("The plan", val("pStyle", "Titel"))
+    body += "".join(paragraph(one, val("outlineLvl", 0)) for one in ("One", "Two"))
+    assert read(body, styles=STYLES).title == "The plan"
+
+
+def level(place: int, form: str, text: str, more: str = "") -> str:
+    inner = val("start", 1) + val("numFmt", form) + more + val("lvlText", text)
+    return f'<w:lvl w:ilvl="{place}">{inner}</w:lvl>'
+
+
+NUMBERING = (
+    '<w:abstractNum w:abstractNumId="0">'
+    + level(0, "decimal", "%1.") + level(1, "decimal", "%1.%2", val("pStyle", "Clause"))
+    + level(2, "lowerLetter", "%3)") + level(3, "bullet", "o") + level(4, "upperRoman", "%5")
+    + '</w:abstractNum><w:num w:numId="1"><w:abstractNumId w:val="0"/></w:num>'
+    + '<w:num w:numId="2"><w:abstractNumId w:val="0"/><w:lvlOverride w:ilvl="0">'
+    + '<w:startOverride w:val="7"/></w:lvlOverride></w:num>'
+)  # fmt: skip
+
+
+def numbered(text: str, place: int | str, *properties: str, known_as: int = 1) -> str:
+    inner = val("ilvl", place) + val("numId", known_as)
+    return paragraph(text, within("numPr", inner), *properties)
+
+
+def test_items_and_headings_have_the_numbers_that_word_counts():
+    body = (
+        numbered("Scope", 0, val("outlineLvl", 0)) + numbered("one", 1) + numbered("two", 1)
+        + numbered("deep", 2) + numbered("deeper", 2) + numbered("point", 3) + numbered("4", 4)
+        + numbered("Terms", 0, val("outlineLvl", 0)) + paragraph("styled", val("pStyle", "Clause"))
+        + numbered("again", 0, known_as=2) + numbered("none", 0, known_as=0)
+    )  # fmt: skip
+    assert read(body, numbering=NUMBERING, styles=STYLES).text == (
+        "1. Scope\n\n  1.1 one\n  1.2 two\n    a) deep\n    b) deeper\n      - point\n        I 4"
+        "\n\n2. Terms\n\n  2.1 styled\n7. again\n\nnone"
+    )
+
+
+def test_merged_cells_are_read_below_one_another():
+    merge, goes_on = '<w:vMerge w:val="restart"/>', "<w:vMerge/>"
+    wide = val("gridSpan", 2)
+    body = table(
+        row("A", "B", "C"),
+        row(cell("x", merge), "1", "2"), row(cell("", goes_on), "3", "4"),
+        row(cell("wide", wide, merge), "5"), row(cell("", wide, goes_on), "6"),
+        row("8", "9", properties='<w:gridBefore w:val="1"/>'),
+    )  # fmt: skip
+    assert read(body).text == (
+        "A: x; B: 1; C: 2\nA: x; B: 3; C: 4\nA: wide; C: 5\nA: wide; C: 6\nB: 8; C: 9"
+    )
+    broken = table(row(cell("wide", wide), "b"), row(cell("", goes_on), cell("", goes_on), "c"))
+    assert read(broken).text == "wide: b\nwide: c"
+
+
+def test_a_tables_head_is_what_word_repeats_or_the_style_sets_off():
+    rows = (row("Term", "Meaning", properties="<w:tblHeader/>"), row("fox", "an animal"))
+    assert read(table(*rows)).text == "Term: fox; Meaning: an animal"
+    set_off = '<w:tblStylePr w:type="firstRow"><w:rPr><w:b/></w:rPr></w:tblStylePr>'
+    style = f'<w:style w:type="table" w:styleId="Grid4">{set_off}</w:style>'
+    body = table(row("Term", "Meaning"), row("fox", "an animal")).replace(
+        "<w:tblPr/>", f'<w:tblPr>{val("tblStyle", "Grid4")}<w:tblLook w:val="04A0"/></w:tblPr>'
+    )
+    assert read(body, styles=style).text == "Term: fox; Meaning: an animal"
+    keys = "".join(row(cell(paragraph(f"<w:r><w:rPr><w:b/></w:rPr><w:t>{key}</w:t></w:r>")), "5")
+                   for key in ("Width", "Height"))  # fmt: skip
+    assert read(table(keys)).text == "Width: 5\nHeight: 5"
+
+
+def test_tables_within_tables_are_read():
+    inner = table(row("k", "v"), row("k2", "v2"))
+    body = table(row("A", cell(paragraph("outer") + inner)), row("B", "c"))
+    assert read(body).text == "A: outer\nB: c\n\nk: v\nk2: v2"
+    assert read(table(row(cell(paragraph("Page") + inner)))).text == "Page\nk: v\nk2: v2"
+
+
+def test_a_document_that_is_nested_too_deep_is_named():
+    deep = "<w:sdt><w:sdtContent>" * 3000 + "</w:sdtContent></w:sdt>" * 3000
+    with pytest.raises(UnreadableError, match="nested too deep"):
+        read(deep)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"styles": '<w:style w:styleId="x">'},
+        {"numbering": "<w:num><w:abstractNumId/></w:num>"},
+        {"numbering": f'<w:num w:numId="1"><w:abstractNumId w:val="{"9" * 5000}"/></w:num>'},
+    ],
+)
+def test_broken_parts_are_named_or_left_out(parts):
+    body = numbered("words", "9" * 5000)
+    try:
+        assert "words" in read(body, **parts).text
+    except UnreadableError as error:
+        assert "not a Word document" in str(error)

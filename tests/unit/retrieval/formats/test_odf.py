@@ -1,0 +1,144 @@
+"""LibreOffice's files, and messages, are read as a person sees them."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from email.message import EmailMessage
+
+import pytest
+
+from qa_service.retrieval.documents import Document, UnreadableError
+from qa_service.retrieval.formats import FORMATS
+from tests.support import all_of
+
+_SPACE = "urn:oasis:names:tc:opendocument:xmlns"
+_NAMES = " ".join(
+    f'xmlns:{name}="{_SPACE}:{name}:1.0"'
+    for name in ("office", "text", "table", "style", "draw", "presentation")
+)
+MANIFEST = "<manifest/>"
+
+
+def odf_file(kind: str, body: str, styles: str = "", manifest: str = MANIFEST) -> bytes:
+    content = (
+        f"<office:document-content {_NAMES}><office:automatic-styles>{styles}"
+        f"</office:automatic-styles><office:body><office:{kind}>{body}</office:{kind}>"
+        "</office:body></office:document-content>"
+    )
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr("META-INF/manifest.xml", manifest)
+        archive.writestr("content.xml", content)
+        archive.writestr("meta.xml", '<m xmlns:dc="urn:x"><dc:title>The title</dc:title></m>')
+    return data.getvalue()
+
+
+def read(name: str, data: bytes) -> Document:
+    (document,) = all_of(Document, list(FORMATS[name[1:]](io.BytesIO(data), name, 1 << 24)))
+    return document
+
+
+def cell(text: str, more: str = "") -> str:
+    return f"<table:table-cell {more}><text:p>{text}</text:p></table:table-cell>"
+
+
+def row(*cells: str, more: str = "") -> str:
+    inner = "".join(one if one.startswith("<") else cell(one) for one in cells)
+    return f"<table:table-row {more}>{inner}</table:table-row>"
+
+
+def test_a_text_has_headings_lists_tables_and_notes():
+    note = "<text:note><text:note-citation>1</text:note-citation><text:note-body><text:p>The note."
+    note += "</text:p></text:note-body></text:note>"
+    item = "<text:list-item><text:p>{}</text:p></text:list-item>"
+    items = "".join(map(item.format, ("one", "two")))
+    wide = cell("Q1", 'table:number-columns-spanned="2"')
+    body = (
+        '<text:h text:outline-level="1">Top</text:h>'
+        f'<text:p>Costs<text:s text:c="2"/>12{note} <text:span>EUR</text:span><text:line-break/>a'
+        "<text:tab/>b</text:p><text:tracked-changes><text:p>deleted</text:p></text:tracked-changes>"
+        f'<text:list text:style-name="L1">{items}</text:list><text:p><draw:frame><draw:text-box>'
+        "<text:p>In a box</text:p></draw:text-box></draw:frame></text:p><table:table>"
+        f"<table:table-header-rows>{row(wide, 'B')}"
+        f"{row('A', 'C', 'B')}</table:table-header-rows>{row('1', '2', '3')}</table:table>"
+        "<office:annotation><text:p>comment</text:p></office:annotation>"
+    )  # fmt: skip
+    styles = '<text:list-style style:name="L1"><text:list-level-style-number/></text:list-style>'
+    document = read("a.odt", odf_file("text", body, styles))
+    assert document.title == "The title"
+    assert document.text == (
+        "Top\n\nCosts 12 EUR\na b\n\nThe note.\n1. one\n2. two\n\nIn a box\nQ1 A: 1; Q1 C: 2; B: 3"
+    )
+
+
+def test_a_workbook_has_sheets_with_rows_and_leaves_out_what_is_hidden():
+    fill = row('<table:table-cell table:number-columns-repeated="16384"/>',
+               more='table:number-rows-repeated="1048576"')  # fmt: skip
+    merged = cell("North", 'table:number-rows-spanned="2"')
+    rows = (
+        row("Region", "Plan", "EUR"), row(merged, "Solo", "$5.00"),
+        row("<table:covered-table-cell/>", "Team", "$9.00"),
+        row("South", "Old", "$1.00", more='table:visibility="collapse"'), fill,
+    )  # fmt: skip
+    hidden = '<table:table table:name="H" table:style-name="h"><table:table-row/></table:table>'
+    styles = (
+        '<style:style style:name="h"><style:table-properties table:display="false"/></style:style>'
+    )
+    body = f'<table:table table:name="Prices">{"".join(rows)}</table:table>{hidden}'
+    document = read("a.ods", odf_file("spreadsheet", body, styles))
+    assert document.text == (
+        "Prices\n\nRegion: North; Plan: Solo; EUR: $5.00\nRegion: North; Plan: Team; EUR: $9.00"
+    )
+    assert [block.line for block in document.blocks] == [0, 2, 3]
+
+
+def test_slides_have_titles_lists_and_notes():
+    frame = "<draw:frame {}><draw:text-box>{}</draw:text-box></draw:frame>"
+    points = "<text:list><text:list-item><text:p>Dig</text:p></text:list-item></text:list>"
+    body = (
+        "<draw:page>" + frame.format('presentation:class="title"', "<text:p>Steps</text:p>")
+        + frame.format("", points) + "<presentation:notes>"
+        + frame.format("", "<text:p>Say why.</text:p>") + "</presentation:notes></draw:page>"
+    )  # fmt: skip
+    document = read("a.odp", odf_file("presentation", body))
+    assert document.text == "Steps\n\n- Dig\n\nSay why."
+    assert [heading.text for heading in document.headings] == ["Steps"]
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (odf_file("text", "", manifest="<manifest><encryption-data/></manifest>"), "encrypted"),
+        (odf_file("text", "<text:p>"), "not in OpenDocument's format"),
+        (odf_file("text", "<text:section>" * 5000 + "</text:section>" * 5000), "nested too deep"),
+        (b"PK\x03\x04", "not a zip archive"),
+    ],
+)
+def test_what_cannot_be_read_is_named(data, why):
+    with pytest.raises(UnreadableError, match=why):
+        read("a.odt", data)
+
+
+def test_a_message_says_who_wrote_what():
+    message = EmailMessage()
+    message["Subject"], message["From"], message["To"] = "Größe", "Ann <a@example.org>", "b@x.org"
+    message.set_content("plain")
+    message.add_alternative("<p>It is <b>12</b>.</p><ul><li>one</ul>", subtype="html")
+    message.add_attachment(b"attached", maintype="text", subtype="plain", filename="x.txt")
+    document = read("a.eml", message.as_bytes())
+    assert document.title == "Größe"
+    assert document.text == (
+        "From: Ann <a@example.org>\nTo: b@x.org\nSubject: Größe\n\nIt is 12.\n- one"
+    )
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * 50, b"words", b"Content-Type: text/plain\n\nx"])
+def test_what_is_no_message_is_named(data):
+    with pytest.raises(UnreadableError, match="not a message"):
+        read("a.eml", data)
+
+
+def test_a_message_in_an_unknown_encoding_is_named():
+    with pytest.raises(UnreadableError, match="not a message"):
+        read("a.eml", b"Subject: x\nContent-Type: text/plain; charset=no-such\n\n\xff")
