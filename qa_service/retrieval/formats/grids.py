@@ -1,0 +1,367 @@
+"""Tables of all formats: a grid of cells becomes titles, columns' names and rows.
+
+A reader makes a `Grid` of a table, or of a whole sheet, and `add_grid` finds in it, as a person
+does, by what cells hold and how they are set off:
+
+- the regions between empty rows; one that has no head of its own goes on with the table before,
+- titles: rows of one cell, or of a few at the left, above the head; notes of one cell below it,
+- the head: rows that the format declares, or that are set off, or whose cells name columns of
+  numbers; the names of several rows are joined ("Q1 Sales"),
+- without a head, keys and their values (`Key: value`),
+- a section's row: one cell over the rows that it names.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from qa_service.retrieval.blocks import BlockList
+
+MAX_COLUMNS = 1000
+"""Columns of a table that are read; the cells to the right are left out."""
+_MAX_HEAD_ROWS = 4
+_SAMPLE_ROWS = 50
+"""Rows below a head that are looked at to see whether its cells name what they hold."""
+
+_VALUE = re.compile(r"[^\w\s]{0,3}\s?(?:[A-Z]{3} )?\d.{0,30}|[-–—.*x✓✔]|n/?a", re.IGNORECASE)  # noqa: RUF001, dashes
+"""A number with its signs and unit, a date, or what stands for none."""
+_NUMBER_AS_NAME = re.compile(r"(?:19|20)\d\d(?:\s?[-–/]\s?(?:19|20)?\d\d)?|\d+\s?[-–]\s?\d+")  # noqa: RUF001, dashes
+"""A year or a range, which may name a column."""
+_MAX_LABEL_CHARS = 60
+"""Longer texts are no keys, nor names of the rows below them."""
+_UNIT = re.compile(r"[(\[].{1,20}[)\]]|[%‰€$£¥]")
+
+
+class Cell(NamedTuple):
+    """A cell of a table.
+
+    Attributes:
+        columns: How many it goes over.
+        rows: How many it goes over.
+        is_strong: Whether it is set off as heads are: bold, or a header's cell.
+        goes_on: Whether it is a part of the cell above it.
+    """
+
+    text: str
+    columns: int = 1
+    rows: int = 1
+    is_strong: bool = False
+    goes_on: bool = False
+
+
+class Row(NamedTuple):
+    """A row with merged cells filled in: each of its places has their text.
+
+    Attributes:
+        line: Its line in the file, or its number in its sheet, from 1; 0 if it has none.
+        from_left: The columns whose text is of a merged cell that begins to the left.
+        from_above: The columns whose text is of a merged cell that begins above.
+        strong: The columns that are set off as heads are.
+        is_head: Whether the format says that it is a head.
+    """
+
+    line: int
+    cells: Sequence[str]
+    from_left: Collection[int] = frozenset()
+    from_above: Collection[int] = frozenset()
+    strong: Collection[int] = frozenset()
+    is_head: bool = False
+
+    def columns(self) -> list[int]:
+        """The columns with a text, a merged cell's first alone."""
+        return [n for n, cell in enumerate(self.cells) if cell and n not in self.from_left]
+
+    def at(self, column: int) -> str:
+        """A column's text; "" beyond the row's end."""
+        return self.cells[column] if column < len(self.cells) else ""
+
+
+class Grid:
+    """Rows of cells, of which merged ones are filled in.
+
+    Attributes:
+        rows: What was added.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self._reaching: dict[int, int] = {}
+        """Of columns into which a cell above reaches: into how many further rows."""
+
+    def is_covered(self, column: int) -> bool:
+        """Whether a cell of a row above reaches into this column of the next row."""
+        return column in self._reaching
+
+    def add_row(self, cells: Iterable[Cell], line: int = 0, *, is_head: bool = False) -> None:
+        """Adds a row: its cells without the places into which cells of rows above reach."""
+        above = self.rows[-1] if self.rows else Row(0, [])
+        texts, left, up, strong = list[str](), set[int](), set[int](), set[int]()
+        reaching = {column: rows - 1 for column, rows in self._reaching.items() if rows > 1}
+
+        def take_from_above() -> None:
+            column = len(texts)
+            texts.append(above.at(column))
+            up.add(column)
+            for mine, its in ((left, above.from_left), (strong, above.strong)):
+                if column in its:
+                    mine.add(column)
+
+        for cell in cells:
+            while len(texts) in self._reaching:
+                take_from_above()
+            for place in range(max(0, min(cell.columns, MAX_COLUMNS - len(texts)))):
+                column = len(texts)
+                if cell.rows > 1:
+                    reaching[column] = cell.rows - 1
+                if cell.goes_on:
+                    take_from_above()
+                    continue
+                texts.append(cell.text)
+                if place:
+                    left.add(column)
+                if cell.is_strong:
+                    strong.add(column)
+        while len(texts) in self._reaching:
+            take_from_above()
+        self._reaching = reaching
+        self.rows.append(Row(line, texts, left, up, strong, is_head))
+
+
+def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> None:
+    """Adds the tables of a grid.
+
+    Args:
+        has_head: Whether there is one table whose first row of several cells names the columns,
+            whatever it holds; empty rows are left out.
+    """
+    regions = [[row for row in rows if any(row.cells)]] if has_head else _regions(rows)
+    table: _Table | None = None
+    for region in filter(None, regions):
+        titles, rest = _without_titles(region, has_head=has_head)
+        for title in titles:
+            out.paragraph("; ".join(_paired(title)), title.line)
+        if not rest:
+            table = None
+        elif table is not None and table.goes_on_with(rest):
+            table.write(out, rest)
+        else:
+            num_head = _num_head(rest, has_head=has_head)
+            table = _Table(rest[:num_head], rest[num_head:], has_sections=not has_head)
+            table.write(out, rest[num_head:])
+
+
+def _regions(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Rows that stand together, between empty ones."""
+    for has_words, group in itertools.groupby(rows, key=lambda row: any(row.cells)):
+        if has_words:
+            yield list(group)
+
+
+def _without_titles(region: list[Row], *, has_head: bool) -> tuple[list[Row], list[Row]]:
+    """The rows above a table, and the table.
+
+    Above it are rows of one cell, or of a few side by side at the left: a report's date.
+    """
+    width = max(len(row.columns()) for row in region)
+    if has_head and width == 1:
+        return [], region
+    first = min(row.columns()[0] for row in region)
+    for place, row in enumerate(region):
+        columns = row.columns()
+        is_left = columns == list(range(first, first + len(columns))) and not row.from_left
+        is_few = is_left and 2 * len(columns) < width
+        if len(columns) > 1 and (not is_few or _is_strong(row)):
+            return region[:place], region[place:]
+    return region, []
+
+
+def _num_head(rows: Sequence[Row], *, has_head: bool) -> int:
+    """How many rows are the head of a table without titles."""
+    if not rows or (len(rows) == 1 and not has_head):
+        return 0
+    declared = sum(1 for _ in itertools.takewhile(lambda row: row.is_head, rows))
+    if 0 < declared < len(rows):
+        return declared
+    strong = sum(1 for _ in itertools.takewhile(_is_strong, rows))
+    if 0 < strong < len(rows):
+        return strong if strong > 1 else _with_more_rows(rows)
+    if has_head:
+        return 1
+    columns = _columns(rows)
+    names = all(_may_name(rows, 0, column) for column in rows[0].columns()[1:])
+    if names and (len(columns) > 2 or _heads_pairs(rows)):
+        return _with_more_rows(rows)
+    return 0
+
+
+def _heads_pairs(rows: Sequence[Row]) -> bool:
+    """Whether the first of rows of two cells is a head, and not a key with its value."""
+    keys = [row.columns()[0] for row in rows]
+    are_named = sum(
+        row.cells[key].endswith(":") or (key in row.strong and not _is_strong(row))
+        for key, row in zip(keys, rows, strict=True)
+    )
+    cells = [row.at(_columns(rows)[-1]) for row in rows]
+    has_values = all(
+        _VALUE.fullmatch(cell) or _UNIT.fullmatch(cell)
+        for cell in cells[1:]
+        if cell not in {"", cells[0]}
+    )
+    return 2 * are_named <= len(rows) and has_values and not _VALUE.fullmatch(cells[0])
+
+
+def _with_more_rows(rows: Sequence[Row]) -> int:
+    """How many rows are the head, of which the first one is."""
+    count = 1
+    while count < min(_MAX_HEAD_ROWS, len(rows) - 1) and _goes_on_head(rows, count):
+        count += 1
+    return count
+
+
+def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
+    row, above = rows[place], rows[place - 1]
+    texts = [row.cells[column] for column in row.columns() if column not in row.from_above]
+    if not texts or any(column in row.from_above for column in row.columns()):
+        return bool(row.from_above)
+    if all(_UNIT.fullmatch(text) for text in texts):
+        return True
+    if not all(_may_name(rows, place, column) for column in row.columns()[1:]):
+        return False
+    is_labelled = bool(row.at(above.columns()[0]))
+    values = _value_columns(rows[place + 1 :])
+    has_words = all(row.at(column) for column in values) and len(values) > is_labelled
+    return has_words or (bool(above.from_left) and not is_labelled)
+
+
+def _may_name(rows: Sequence[Row], place: int, column: int) -> bool:
+    """Whether a cell may name its column: it is words, or a year over other things than years."""
+    text = rows[place].at(column)
+    if not _VALUE.fullmatch(text):
+        return True
+    if not _NUMBER_AS_NAME.fullmatch(text):
+        return False
+    below = [row.at(column) for row in rows[place + 1 : place + _SAMPLE_ROWS]]
+    return not any(map(_NUMBER_AS_NAME.fullmatch, below[_MAX_HEAD_ROWS:] or below))
+
+
+def _value_columns(rows: Sequence[Row]) -> set[int]:
+    """The columns beyond the first in which most rows have values."""
+    sample = rows[:_SAMPLE_ROWS]
+    columns = _columns(sample)[1:]
+    return {column for column in columns if _holds_values(row.at(column) for row in sample)}
+
+
+def _holds_values(cells: Iterable[str]) -> bool:
+    held = [bool(_VALUE.fullmatch(cell)) for cell in cells if cell and not _UNIT.fullmatch(cell)]
+    return 2 * sum(held) > len(held)
+
+
+def _columns(rows: Sequence[Row]) -> list[int]:
+    """The columns in which rows have texts."""
+    return sorted({column for row in rows[:_SAMPLE_ROWS] for column in row.columns()})
+
+
+def _is_strong(row: Row) -> bool:
+    """Whether a row is set off: each of its cells but a table's corner."""
+    columns = row.columns()
+    return len(columns) > 1 and all(column in row.strong for column in columns)
+
+
+class _Table:
+    """A table whose head is known.
+
+    Args:
+        head: Its rows.
+        body: The rows below, by which it is known whether others go on with it.
+        has_sections: Whether a row of one cell may name the rows below it.
+    """
+
+    def __init__(self, head: Sequence[Row], body: Sequence[Row], *, has_sections: bool) -> None:
+        self._names = _names(head)
+        self._head = [row.cells for row in head]
+        self._columns = _columns([*head, *body])
+        self._has_sections = has_sections and len(self._columns) > 1
+        self._values = _value_columns(body)
+        counts = sorted(count for row in body[:_SAMPLE_ROWS] if (count := len(row.columns())) > 1)
+        self._is_dense = bool(counts) and 2 * counts[len(counts) // 2] > len(self._columns) > 2
+
+    def goes_on_with(self, rows: Sequence[Row]) -> bool:
+        """Whether rows below an empty one belong to the table: they hold what its columns do."""
+        first = rows[0]
+        columns = first.columns()
+        if not self._names or not set(columns) <= set(self._columns):
+            return False
+        if len(rows) > 1 and (first.is_head or _is_strong(first)):
+            return False
+        values = [column for column in columns if column in self._values]
+        if self._values:
+            return bool(values) and all(_VALUE.fullmatch(first.cells[c]) for c in values)
+        has_other_head = any(not _VALUE.fullmatch(first.at(c)) for c in _value_columns(rows[1:]))
+        return 2 * len(columns) > len(self._columns) and not has_other_head
+
+    def write(self, out: BlockList, rows: Sequence[Row]) -> None:
+        """Adds rows, with paragraphs for the rows that name others and for notes."""
+        held = list[tuple[int, Sequence[str]]]()
+        last = max((n for n, row in enumerate(rows) if len(row.columns()) > 1), default=-1)
+        for place, row in enumerate(rows):
+            if self._is_apart(row, is_below=place > last):
+                out.table(self._names, held)
+                held = []
+                out.paragraph(row.cells[row.columns()[0]], row.line)
+            elif row.cells not in self._head:
+                held.append((row.line, self._cells(row)))
+        out.table(self._names, held)
+
+    def _is_apart(self, row: Row, *, is_below: bool) -> bool:
+        """Whether a row names the rows below it, or is a note below the table."""
+        columns = row.columns()
+        if len(columns) != 1 or not self._has_sections:
+            return False
+        text = row.cells[columns[0]]
+        if len(row.from_left) + 1 >= len(self._columns):
+            return True
+        if is_below:
+            return len(text) > _MAX_LABEL_CHARS or not text[0].isalnum()
+        return columns[0] == self._columns[0] and (text.endswith(":") or self._is_dense)
+
+    def _cells(self, row: Row) -> Sequence[str]:
+        if not self._names:
+            return _paired(row)
+        return [cell if n not in row.from_left else "" for n, cell in enumerate(row.cells)]
+
+
+def _names(head: Sequence[Row]) -> list[str]:
+    """The columns' names: of several rows, joined."""
+    if not head:
+        return []
+    width = max(len(row.cells) for row in head)
+    rows = [[row.at(column) for column in range(width)] for row in head]
+    lowest = list(filter(None, rows[-1]))
+    if len(set(lowest)) < len(lowest):  # "Q1" stands over the first of its columns alone
+        for texts, row in zip(rows[:-1], head, strict=False):
+            for column in range(row.columns()[0] + 1, width):
+                texts[column] = texts[column] or texts[column - 1]
+    return [" ".join(dict.fromkeys(filter(None, names))) for names in zip(*rows, strict=True)]
+
+
+def _paired(row: Row) -> list[str]:
+    """A row's cells where no head names them: a key is written before its value."""
+    columns = row.columns()
+    parts, place = list[str](), 0
+    while place < len(columns):
+        text = row.cells[columns[place]]
+        after = columns[place + 1 : place + 2]
+        is_set_off = columns[place] in row.strong and not row.strong.__contains__(
+            after[0] if after else -1
+        )
+        is_key = text.endswith(":") or is_set_off or len(columns) == 2
+        if after and is_key and len(text) <= _MAX_LABEL_CHARS and any(map(str.isalpha, text)):
+            parts.append(f"{text.rstrip(': ')}: {row.cells[after[0]]}")
+            place += 2
+        else:
+            parts.append(text)
+            place += 1
+    return parts

@@ -1,0 +1,118 @@
+"""What a person sees in a table is found in a grid of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from qa_service.retrieval.blocks import BlockList, Parsed
+from qa_service.retrieval.formats.grids import MAX_COLUMNS, Cell, Grid, Row, add_grid
+from qa_service.retrieval.layout import lay_out
+
+
+def written(rows: Sequence[Row | list[str]], *, has_head: bool = False) -> list[str]:
+    """The lines of a grid's text that are not empty."""
+    made = [row if isinstance(row, Row) else Row(n, row) for n, row in enumerate(rows, 1)]
+    add_grid(out := BlockList(), made, has_head=has_head)
+    return [line for line in lay_out(Parsed(out.blocks), "x").text.splitlines() if line]
+
+
+def merged(*rows: Sequence[Cell | str]) -> list[Row]:
+    grid = Grid()
+    for row in rows:
+        grid.add_row(Cell(cell) if isinstance(cell, str) else cell for cell in row)
+    return grid.rows
+
+
+def test_a_column_of_row_numbers_needs_no_name():
+    rows = [["", "Plan", "EUR"], ["1", "Solo", "5"], ["2", "Team", "18"]]
+    assert written(rows) == ["1; Plan: Solo; EUR: 5", "2; Plan: Team; EUR: 18"]
+
+
+def test_titles_stand_above_a_head():
+    rows = [["Plans"], ["Date", "1 May"], [], ["Plan", "EUR", "Users", "GB"], ["Solo", *"512"]]
+    assert written(rows) == ["Plans", "Date: 1 May", "Plan: Solo; EUR: 5; Users: 1; GB: 2"]
+    rows.pop(2)
+    rows[1].extend(["", ""])
+    rows[2].append("Seats")
+    rows[3].append("3")
+    assert written(rows)[:2] == ["Plans", "Date: 1 May"]
+
+
+Q1 = "Region: North; Q1 Sales: 1; Q1 Cost: 2; Q2 Sales: 3; Q2 Cost: 4"
+NAMES = ["Sales", "Cost", "Sales", "Cost"]
+
+
+def test_two_head_rows_are_joined():
+    head = [Cell("Region", rows=2), Cell("Q1", columns=2), Cell("Q2", columns=2)]
+    assert written(merged([*head], [*NAMES], ["North", *"1234"])) == [Q1]
+    head[0] = Cell("Region")
+    assert written(merged([*head], ["", *NAMES], ["North", *"1234"])) == [Q1]
+    assert written([["", "Q1", "", "Q2"], ["Region", *NAMES], ["North", *"1234"]]) == [Q1]
+    rows = [["Region", "Number of", "Cost"], ["", "seats", "(EUR)"], ["North", "1", "2"]]
+    assert written(rows) == ["Region: North; Number of seats: 1; Cost (EUR): 2"]
+
+
+def test_years_and_ranges_name_columns():
+    rows = [["", "2019", "2020"], ["North", "5", "6"], ["South", "7", "8"]]
+    assert written(rows) == ["North; 2019: 5; 2020: 6", "South; 2019: 7; 2020: 8"]
+    assert written([["2019", "5", "7"], ["2020", "6", "8"]]) == ["2019; 5; 7", "2020; 6; 8"]
+
+
+@pytest.mark.parametrize("value", ["7", "", "$7.50", "n/a"])
+def test_a_table_goes_on_below_an_empty_row(value):
+    rows = [["Plan", "From", "EUR"], ["Solo", "May", "5"], [], ["Team", "June", value]]
+    last = "; EUR: " * bool(value) + value
+    expected = ["Plan: Solo; From: May; EUR: 5", f"Plan: Team; From: June{last}"]
+    assert written(rows) == (expected if value else [*expected[:1], "Team: June"])
+
+
+def test_another_table_begins_below_an_empty_row():
+    rows = [["Plan", "EUR"], ["Solo", "5"], [], ["City", "Staff"], ["Ulm", "12"]]
+    assert written(rows) == ["Plan: Solo; EUR: 5", "City: Ulm; Staff: 12"]
+    rows[3:] = [["Contact", "Ann"], ["Mail", "a@example.org"]]
+    assert written(rows)[1:] == ["Contact: Ann", "Mail: a@example.org"]
+
+
+def test_keys_are_written_before_their_values():
+    rows = [["Company", "ACME"], ["Staff", "12"], ["City", "Ulm"]]
+    assert written(rows) == ["Company: ACME", "Staff: 12", "City: Ulm"]
+    rows = [["Staff:", "12"], ["Age:", "3"]]
+    assert written(rows) == ["Staff: 12", "Age: 3"]
+    assert written([["Name:", "Ann", "Age:", "3"]]) == ["Name: Ann; Age: 3"]
+    keys = [Row(0, [key, "5"], strong={0}) for key in ("Width", "Height")]
+    assert written(keys) == ["Width: 5", "Height: 5"]
+    assert written([["Name", "Size"], ["fox", "3"], ["hare", "2"]])[0] == "Name: fox; Size: 3"
+
+
+def test_what_is_set_off_or_declared_is_the_head():
+    rows = [Row(0, ["Term", "Meaning"], strong={0, 1}), Row(0, ["fox", "animal"])]
+    assert written(rows) == ["Term: fox; Meaning: animal"]
+    rows[0] = Row(0, ["Term", "Meaning"], is_head=True)
+    assert written(rows) == ["Term: fox; Meaning: animal"]
+
+
+def test_merged_cells_down_a_column_are_in_each_row():
+    rows = merged(["Region", "Plan", "EUR"], [Cell("North", rows=2), "Solo", "5"], ["Team", "9"])
+    assert written(rows)[1] == "Region: North; Plan: Team; EUR: 9"
+    wide: list[Cell | str] = [Cell("Both", columns=2), "3"]
+    assert written(merged(["A", "B", "Sum"], ["x", "y", "2"], wide))[1] == "A: Both; Sum: 3"
+    rows = merged(["A", "B"], [Cell("x", columns=2)], [Cell("", columns=2, goes_on=True)])
+    assert [list(row.cells) for row in rows[1:]] == [["x", "x"], ["x", "x"]]
+
+
+def test_a_row_of_one_cell_names_the_rows_below():
+    rows = [["Name", "Age", "City"], ["Europe"], ["Ann", "3", "Ulm"], ["* as of May"]]
+    assert written(rows) == ["Europe", "Name: Ann; Age: 3; City: Ulm", "* as of May"]
+    assert written(rows[:2], has_head=True) == ["Name: Europe"]
+
+
+def test_a_head_that_is_repeated_is_no_row():
+    head = ["Plan", "EUR"]
+    assert written([head, ["Solo", "5"], head, ["Team", "9"]])[1] == "Plan: Team; EUR: 9"
+
+
+def test_a_grid_is_bounded():
+    rows = merged([Cell("a", columns=10**9), "b"], [Cell("", columns=10**9, goes_on=True)])
+    assert [len(row.cells) for row in rows] == [MAX_COLUMNS] * 2
