@@ -15,7 +15,7 @@ from qa_service.retrieval.formats.scripts import lowered, raised
 _HIDDEN = frozenset({
     "script", "style", "template", "noscript", "svg", "select", "iframe", "head", "object",
     "canvas", "audio", "video", "map", "textarea", "input", "datalist", "annotation", "col",
-    "colgroup", "img",
+    "colgroup", "img", "del", "s", "strike",
 })  # fmt: skip
 _APART = frozenset({"nav", "footer"})
 """What belongs to the site and not to the page."""
@@ -49,12 +49,15 @@ _TAG_OF_TABLE = re.compile(
 )
 _SPACES = re.compile(r"\s+")
 _TEMPLATE_TAG = re.compile(
-    r"\{%(?:(?!\{%).)*?%\}|\{\{(?:(?!\{\{).)*?\}\}|\{#(?:(?!\{#).)*?#\}|<%(?:(?!<%).)*?%>",
+    r"<(?P<end>/?)(?:pre|code|samp|kbd)\b[^<>]*>|\{%(?:(?!\{%).)*?%\}|\{\{(?:(?!\{\{).)*?\}\}|\{#(?:(?!\{#).)*?#\}|<%(?:(?!<%).)*?%>",
     re.DOTALL,
 )
-_MACRO_TEXT = re.compile(
-    r"\b(?:text|html|heading|titleText)[\"']?\s*:\s*([\"'])(?P<text>.*?)(?<!\\)\1", re.DOTALL
+_EMPTY_IN_XHTML = re.compile(
+    r"<(title|script|style|textarea|iframe|noscript)\b([^<>]*)/>", re.IGNORECASE
 )
+"""What HTML would take all that follows for the content of."""
+_XHTML = re.compile(r"<\?xml\b|\bxmlns\s*=", re.IGNORECASE)
+_XHTML_WITHIN_CHARS = 2_000
 _SCRIPT_TEMPLATE = re.compile(
     r"<script\b[^>]*\btype=[\"']?text/(?:x-handlebars-template|x-template|template|html)\b[^>]*>",
     re.I,
@@ -76,22 +79,26 @@ def parse_html(text: str, whole: str | None) -> Parsed:
     out = BlockList()
     if "<script" in body:
         body = _SCRIPT_TEMPLATE.sub("<div>", body)  # what a script puts into the page as it is
-    lines = (
-        _TEMPLATE_TAG.sub(_same_lines, body).split("\n")
-        if "{" in body or "<%" in body
-        else body.split("\n")
-    )
+    if _XHTML.search(body, 0, _XHTML_WITHIN_CHARS):
+        body = _EMPTY_IN_XHTML.sub(r"<\1\2></\1>", body)
+    lines = (_without_tags(body) if "{" in body or "<%" in body else body).split("\n")
     found = parse_into(out, "\n".join(lines), range(line, line + len(lines)))
     return Parsed(out.blocks, title or found)
 
 
-def _same_lines(found: re.Match[str]) -> str:
-    return _shown_by_macro(found[0]) + "\n" * found[0].count("\n")
+def _without_tags(body: str) -> str:
+    """A page without a template's tags; in code they are what the page shows."""
+    depth = 0
 
+    def kept(found: re.Match[str]) -> str:
+        nonlocal depth
+        tag = found[0]
+        if found["end"] is not None:
+            depth = max(0, depth - 1) if found["end"] else depth + 1
+            return tag
+        return tag if depth else "\n" * tag.count("\n")
 
-def _shown_by_macro(tag: str) -> str:
-    """The texts that a macro of Nunjucks is given."""
-    return "".join(f"<p>{found['text']}</p>" for found in _MACRO_TEXT.finditer(tag))
+    return _TEMPLATE_TAG.sub(kept, body)
 
 
 def parse_into(out: BlockList, html: str, numbers: Sequence[int]) -> str:

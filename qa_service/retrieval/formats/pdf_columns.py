@@ -79,7 +79,7 @@ def _bands(pieces: Sequence[Piece], gutter: float) -> list[list[list[Piece]]]:
     between: list[list[Piece]] = [[] for _ in range(len(levels) + 1)]
     for piece in pieces:
         if not piece.box.left < gutter < piece.box.right:
-            between[_count_below(levels, piece.box.middle)].append(piece)
+            between[bisect_left(levels, piece.box.middle)].append(piece)
     crossing.sort(key=lambda piece: piece.box.middle)
     bands, whole = list[list[list[Piece]]](), list[Piece]()
     for number, part in enumerate(between):
@@ -94,10 +94,6 @@ def _bands(pieces: Sequence[Piece], gutter: float) -> list[list[list[Piece]]]:
         if number < len(crossing):
             whole.append(crossing[number])
     return [*bands, [whole]] if whole else bands
-
-
-def _count_below(levels: list[float], level: float) -> int:
-    return sum(one < level for one in levels)
 
 
 def _are_columns(left: list[Piece], right: list[Piece]) -> bool:

@@ -21,6 +21,8 @@ from qa_service.retrieval.formats.pdf_tables import (
     span_of,
 )
 
+_MAX_GROUPS = 300
+"""Groups of rules at one height of a page; more are a drawing's."""
 _TOUCH = 3.0
 """Points; rules that come so near to each other meet."""
 _MIN_RULE = 8.0
@@ -73,19 +75,22 @@ def _goes_on_outside(box: Box, inside: list[Word], words: list[Word]) -> bool:
 
 def _touching(rules: Sequence[Box]) -> list[list[Box]]:
     """Groups of rules that meet; each rule without the width of its line."""
-    flat = [_flat(rule) for rule in rules if max(rule.width, rule.height) >= _MIN_RULE]
-    groups = list[tuple[Box, list[Box]]]()
-    for rule in sorted(set(flat), key=lambda rule: rule.top):
-        near, box = [rule], rule
-        apart = list[tuple[Box, list[Box]]]()
-        for other, members in groups:
+    flat = {_flat(rule) for rule in rules if max(rule.width, rule.height) >= _MIN_RULE}
+    done, open_groups = list[list[Box]](), list[tuple[Box, list[Box]]]()
+    for rule in sorted(flat, key=lambda rule: rule.top):
+        near, box, apart = [rule], rule, list[tuple[Box, list[Box]]]()
+        for other, members in open_groups:
             if _meet(other, rule):
                 near += members
                 box = around([box, other])
+            elif other.bottom < rule.top - _TOUCH:
+                done.append(members)
             else:
                 apart.append((other, members))
-        groups = [*apart, (box, near)]
-    return [members for _, members in groups]
+        open_groups = [*apart, (box, near)]
+        if len(open_groups) > _MAX_GROUPS:
+            return []  # a drawing, whose lines would take too long
+    return done + [members for _, members in open_groups]
 
 
 def _flat(rule: Box) -> Box:

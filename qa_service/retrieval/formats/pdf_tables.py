@@ -17,6 +17,8 @@ from qa_service.retrieval.formats.pdf_page import Box, around
 
 MIN_ROWS = 3
 """Lines with several cells of a table without rules."""
+_MAX_RUN = 500
+"""Lines of a table on one page."""
 _GAP_IN_TABLE = 3.0
 """Of a line's size; a wider one ends a table without rules."""
 _FITTING = 0.7
@@ -68,7 +70,7 @@ def split_tables(lines: Sequence[list[Piece]]) -> list[list[list[Piece]] | Table
 def _end_of_run(lines: Sequence[list[Piece]], start: int) -> int:
     """Where lines end that begin here and have several pieces, all but a few."""
     end = number = start
-    while number < len(lines) and number - end <= 2:
+    while number < min(len(lines), start + _MAX_RUN) and number - end <= 2:
         if number > start and _gap(lines[number - 1], lines[number]) > _GAP_IN_TABLE:
             break
         number += 1

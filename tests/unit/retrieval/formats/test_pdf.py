@@ -228,6 +228,15 @@ def test_a_ligature_that_the_file_names_by_its_last_letter_is_whole():
     )
 
 
+def test_a_drawings_lines_are_no_table():
+    crosses = "".join(
+        rule(x, y, x + 9, y) + rule(x, y, x, y + 9)
+        for x in range(0, 600, 6)
+        for y in range(0, 600, 6)
+    )
+    assert text_of(crosses + words(72, 700, "A map")) == "A map"
+
+
 @pytest.mark.parametrize("count", [1, 40])
 def test_the_first_of_the_running_heads_is_kept(count):
     pages = [lines(72, 760, "Handbook") + lines(72, 700, *LEFT) for _ in range(count)]
