@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import NamedTuple
 
 from qa_service.retrieval.blocks import BlockList
@@ -32,6 +32,7 @@ _NUMBER_AS_NAME = re.compile(r"(?:19|20)\d\d(?:\s?[-–/]\s?(?:19|20)?\d\d)?|\d+
 """A year or a range, which may name a column."""
 _MAX_LABEL_CHARS = 60
 """Longer texts are no keys, nor names of the rows below them."""
+_DIGIT = re.compile(r"\d")
 _UNIT = re.compile(r"[(\[].{1,20}[)\]]|[%‰€$£¥]")
 
 
@@ -64,10 +65,10 @@ class Row(NamedTuple):
     """
 
     line: int
-    cells: Sequence[str]
-    from_left: Collection[int] = frozenset()
-    from_above: Collection[int] = frozenset()
-    strong: Collection[int] = frozenset()
+    cells: list[str]
+    from_left: Set[int] = frozenset()
+    from_above: Set[int] = frozenset()
+    strong: Set[int] = frozenset()
     is_head: bool = False
 
     def columns(self) -> list[int]:
@@ -137,6 +138,7 @@ def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> 
         has_head: Whether there is one table whose first row of several cells names the columns,
             whatever it holds; empty rows are left out.
     """
+    rows = [row for row in rows if not row.columns() or set(row.columns()) - row.from_above]
     regions = [[row for row in rows if any(row.cells)]] if has_head else _regions(rows)
     table: _Table | None = None
     for region in filter(None, regions):
@@ -185,7 +187,14 @@ def _num_head(rows: Sequence[Row], *, has_head: bool) -> int:
     declared = sum(1 for _ in itertools.takewhile(lambda row: row.is_head, rows))
     if 0 < declared < len(rows):
         return declared
-    strong = sum(1 for _ in itertools.takewhile(_is_strong, rows))
+    strong = next(
+        (
+            place
+            for place, row in enumerate(rows)
+            if not (_is_strong(row) and all(_may_name(rows, place, c) for c in row.columns()[1:]))
+        ),
+        len(rows),
+    )
     if 0 < strong < len(rows):
         return strong if strong > 1 else _with_more_rows(rows)
     if has_head:
@@ -237,13 +246,18 @@ def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
 
 
 def _may_name(rows: Sequence[Row], place: int, column: int) -> bool:
-    """Whether a cell may name its column: it is words, or a year over other things than years."""
+    """Whether a cell may name its column: it is words, or a number over what are none.
+
+    A year or a range may stand over numbers that are none.
+    """
     text = rows[place].at(column)
     if not _VALUE.fullmatch(text):
         return True
+    below = [row.at(column) for row in rows[place + 1 : place + _SAMPLE_ROWS]]
+    if not rows[place].at(_columns(rows)[0]) and not any(map(_DIGIT.search, below)):
+        return True
     if not _NUMBER_AS_NAME.fullmatch(text):
         return False
-    below = [row.at(column) for row in rows[place + 1 : place + _SAMPLE_ROWS]]
     return not any(map(_NUMBER_AS_NAME.fullmatch, below[_MAX_HEAD_ROWS:] or below))
 
 

@@ -9,6 +9,7 @@ from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from qa_service.retrieval.blocks import BlockList, Parsed
 from qa_service.retrieval.formats.front_matter import split_front_matter
+from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.formats.html_tables import read_table
 from qa_service.retrieval.formats.scripts import lowered, raised
 
@@ -277,14 +278,13 @@ class _Page:
     def _take_table(self, node: LexborNode) -> bool:
         if self._num_tables + len(self._arrangements) >= _MAX_TABLES:
             return False
-        table = read_table(node, self._cell_text)
+        table = read_table(node, self._cell_text, lambda row: _line_of(row, self._line))
         if table is None:
             return False
         caption = node.css_first("caption")
         if caption is not None:
             self._out.paragraph(_joined([caption.text()]), self._line)
-        rows = [(_line_of(row, self._line), cells) for row, cells in table.rows]
-        self._out.table(table.head, rows)
+        add_grid(self._out, table.rows)
         return True
 
     def _cell_text(self, cell: LexborNode) -> str:
