@@ -17,9 +17,7 @@ _DIRECTIVE = re.compile(r"\{(?P<name>[\w:.-]+)\}[ \t]*(?P<argument>.*)")
 _CONTAINER = re.compile(
     r"(?P<name>[\w-]+)(?![\w.])[ \t]*(?:\[(?P<label>[^\]]*)\]|(?P<title>[^{\n:]*))"
 )
-_CODE_TAG = re.compile(
-    r"[ \t]*\{\{<[ \t]*(?P<end>/?)[ \t]*highlight\b.*>\}\}[ \t]*"
-)
+_CODE_TAG = re.compile(r"[ \t]*\{\{<[ \t]*(?P<end>/?)[ \t]*highlight\b.*>\}\}[ \t]*")
 _BOX = re.compile(
     r"(?P<lead>[ \t]*)(?:!!!|\?\?\?\+?|===[!+]?(?=[ \t]))[ \t]*"
     r"(?P<name>[\w-]*)[^\"\n]*(?:\"(?P<title>.*)\")?[ \t]*$"

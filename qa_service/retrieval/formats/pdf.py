@@ -123,7 +123,7 @@ def _add_page(
             if held:
                 _add_lines(column, run, page, counter)
                 run = []
-                column += held
+                column += [table._replace(page=page) for table in held]
             if rest := [piece for piece in line if id(piece) not in placed]:
                 run.append(rest)
         _add_lines(column, run, page, counter)
@@ -133,7 +133,7 @@ def _add_page(
 def _add_lines(column: list[Part], lines: list[list[Piece]], page: int, counter: Counting) -> None:
     for part in split_tables(lines):
         if isinstance(part, Table):
-            column.append(part)
+            column.append(part._replace(page=page))
         else:
             column += paragraphs(part, page, counter)
 
@@ -157,45 +157,50 @@ def _append(parts: list[Part], column: list[Part]) -> None:
 
 def _written(parts: list[Part], heads: list[str]) -> BlockList:
     texts = [part for part in parts if isinstance(part, Text)]
-    words = Counter(
-        word.lower() for text in texts for line in text.lines for word in _WORD.findall(line)
-    )
-
-    def joined(found: re.Match[str]) -> str:
-        """A word that a line's end cuts: with its hyphen where it has one elsewhere."""
-        before, after = found[1], found[2]
-        whole, hyphened = f"{before}{after}".lower(), f"{before}-{after}".lower()
-        is_hyphened = words[hyphened] > words[whole] or not after[0].islower()
-        return f"{before}-" if is_hyphened else before
-
-    out = BlockList()
+    out, depths, words = BlockList(), _Depths(), _Words(texts)
     for head in heads:
-        out.paragraph(_encodable(head))
-    body, depths = body_size(texts), _Depths()
-    levels = _levels(parts, body)
+        out.paragraph(head)
+    levels = _levels(parts, body_size(texts))
     for part in parts:
+        first = len(out.blocks)
+        depth = depths.of(part) if isinstance(part, Text) and part.mark else 0
+        out.nest(depth)
+        out.unnest(depth)
         if isinstance(part, Table):
-            out.unnest()
             add_grid(out, part.grid.rows)
-            continue
-        text = _encodable(_HYPHENATED.sub(joined, "\n".join(part.lines)).replace("\n", " "))
-        text = text.replace(HYPHEN, "-")
-        if part.mark:
-            out.nest(depths.of(part))
-            out.unnest(depths.of(part))
+        elif part.mark:
             out.begin_item(part.mark)
-            out.paragraph(text)
+            out.paragraph(words.joined(part.lines))
             out.end_item()
         elif level := levels.get(id(part)):
-            out.unnest()
-            out.heading(level, text)
+            out.heading(level, words.joined(part.lines))
         else:
-            out.unnest()
-            out.paragraph(text)
-        if not part.mark:
+            out.paragraph(words.joined(part.lines))
+        if not depth:
             depths = _Depths()
+        out.blocks[first:] = [block._replace(page=part.page) for block in out.blocks[first:]]
     out.unnest()
     return out
+
+
+class _Words:
+    """A document's words, which say how one that a line's end cuts is written."""
+
+    def __init__(self, texts: list[Text]) -> None:
+        lines = (line for text in texts for line in text.lines)
+        self._counts = Counter(word.lower() for line in lines for word in _WORD.findall(line))
+
+    def joined(self, lines: list[str]) -> str:
+        """A paragraph's lines as one."""
+        text = _HYPHENATED.sub(self._whole, "\n".join(lines))
+        return text.replace("\n", " ").replace(HYPHEN, "-")
+
+    def _whole(self, found: re.Match[str]) -> str:
+        """The beginning of a word that is cut: with its hyphen where it has one elsewhere."""
+        before, after = found[1], found[2]
+        whole, hyphened = f"{before}{after}".lower(), f"{before}-{after}".lower()
+        is_hyphened = self._counts[hyphened] > self._counts[whole] or not after[0].islower()
+        return f"{before}-" if is_hyphened else before
 
 
 class _Depths:

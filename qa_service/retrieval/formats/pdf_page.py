@@ -198,7 +198,7 @@ class PageReader:
         for index in indices:
             is_after_space |= index != last + 1
             last = index
-            char = chr(raw.FPDFText_GetUnicode(text, index))
+            char = _character(raw.FPDFText_GetUnicode(text, index))
             if char.isspace() or char == "\0":
                 is_after_space = True
             elif raw.FPDFText_GetLooseCharBox(text, index, at):
@@ -248,6 +248,11 @@ class PageReader:
             else:
                 parts.append(names[-1] if ratio > _LONG_LIGATURE_RATIO else names[0])
         return "".join(parts)
+
+
+def _character(code: int) -> str:
+    """A character; a question mark for half of a pair, which no UTF-8 can hold."""
+    return "?" if 0xD800 <= code < 0xE000 else chr(code)
 
 
 def _cut(glyphs: Iterable[_Glyph]) -> Iterator[list[_Glyph]]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from qa_service.retrieval.formats.grids import Cell, Grid
 from qa_service.retrieval.formats.pdf_lines import NUMBER, Piece, cut_at
-from qa_service.retrieval.formats.pdf_page import Box, around
+from qa_service.retrieval.formats.pdf_page import HYPHEN, Box, around
 
 MIN_ROWS = 3
 """Lines with several cells of a table without rules."""
@@ -45,10 +45,15 @@ Columns = list[tuple[float, float]]
 
 
 class Table(NamedTuple):
-    """A table, and where it stands."""
+    """A table, and where it stands.
+
+    Attributes:
+        page: Its number, from 1.
+    """
 
     box: Box
     grid: Grid
+    page: int = 0
 
 
 def split_tables(lines: Sequence[list[Piece]]) -> list[list[list[Piece]] | Table]:
@@ -277,6 +282,6 @@ def _cells(row: list[Piece], columns: Columns, spans: Iterable[tuple[int, int]])
 def cell_of(lines: Iterable[list[Piece]], columns: int = 1, rows: int = 1) -> Cell:
     """A cell of these lines, that goes over so many columns and rows."""
     pieces = [piece for line in lines for piece in line]
-    text = " ".join(piece.text for piece in pieces)
+    text = " ".join(piece.text for piece in pieces).replace(f"{HYPHEN} ", "")
     is_strong = _NAME.search(text) is not None and all(piece.is_bold for piece in pieces)
     return Cell(text, columns, rows, is_strong)

@@ -56,6 +56,8 @@ class Text:
     """A paragraph, an item or a heading.
 
     Attributes:
+        left: Where its first line begins.
+        page: That it begins on, from 1.
         mark: Of an item, as `Block.mark` has it; empty for others.
         is_full: Whether its last line goes to the column's end.
     """

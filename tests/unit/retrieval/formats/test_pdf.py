@@ -228,6 +228,12 @@ def test_a_ligature_that_the_file_names_by_its_last_letter_is_whole():
     )
 
 
+def test_a_documents_blocks_know_their_page():
+    rows = (("State", "2009"), ("Iowa", "1,210"), ("Ohio", "4,020"))
+    document = read(pdf_of([content(lines(72, 700, *LEFT)), content(table(72, 700, *rows))]))
+    assert [block.page for block in document.blocks] == [1, 2, 2]
+
+
 def test_a_drawings_lines_are_no_table():
     crosses = "".join(
         rule(x, y, x + 9, y) + rule(x, y, x, y + 9)
