@@ -81,12 +81,3 @@ def open_regular(path: Path | bytes, *, follow_links: bool = True) -> BufferedRe
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is not a file")
     return os.fdopen(descriptor, "rb")
-
-
-def stamp_of(path: Path) -> Stamp:
-    """What changes when a file is replaced, or written again."""
-    try:
-        status = path.stat()
-    except OSError:
-        return NO_STAMP
-    return (status.st_ino, status.st_mtime_ns, status.st_size)

@@ -34,6 +34,7 @@ class Block(NamedTuple):
         level: Of a heading, 1 for the highest; of others, how many lists are around it.
         mark: What stands before an item's text: "-", "1." or nothing.
         is_first: Whether a list or a table begins with it.
+        page: That it begins on, from 1; 0 if the format has no pages.
     """
 
     kind: Kind
@@ -42,6 +43,7 @@ class Block(NamedTuple):
     level: int = 0
     mark: str = ""
     is_first: bool = False
+    page: int = 0
 
 
 def without_invisible(text: str) -> str:

@@ -36,6 +36,7 @@ class Place(NamedTuple):
         level: Of a heading, 1 for the highest; of others, how many lists are around it.
         line: Its first line in the file, from 1; 0 if the format has no lines.
         is_first: Whether a list or a table begins with it.
+        page: That it begins on, from 1; 0 if the format has no pages.
     """
 
     start: int
@@ -44,6 +45,7 @@ class Place(NamedTuple):
     level: int = 0
     line: int = 0
     is_first: bool = False
+    page: int = 0
 
 
 class Passage(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qa_service.errors import SetupError
-from qa_service.files import NO_STAMP, Stamp, stamp_of
+from qa_service.files import Stamp, stamp_of
 from qa_service.installation import install_hint, preparing_program
 from qa_service.retrieval.encoder_folder import (
     ENCODER_FILE,
@@ -177,7 +177,7 @@ class SharedEncoder:
     @property
     def stamp(self) -> Stamp:
         """Changes when the encoder is prepared again."""
-        return stamp_of(self._folder / MANIFEST_FILE) if self._folder else NO_STAMP
+        return stamp_of(self._folder / MANIFEST_FILE) if self._folder else None
 
     def get(self, identity: str) -> Encoder:
         """The encoder that is in the folder now, if it is the one with this identity.

@@ -47,7 +47,8 @@ def lay_out(parsed: Parsed, name: str) -> Document:
         start = length + len(lead)
         length = start + len(words)
         parts += (lead, words)
-        places.append(Place(start, length, block.kind, block.level, block.line, block.is_first))
+        shown = Place(start, length, block.kind, block.level, block.line, block.is_first)
+        places.append(shown._replace(page=block.page))
         if block.kind is Kind.HEADING:
             headings.append(Heading(start, block.level, shortened(words)))
         before = block

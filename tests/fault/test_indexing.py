@@ -233,7 +233,7 @@ def hostile_files() -> dict[str, tuple[bytes, str]]:
             "no text in it",
         ),
         "cut.pdf": (pdf_file("words")[:200], "not a PDF"),
-        "loop.pdf": (pdf_file("words").replace(b"/Kids [5 0 R]", b"/Kids [2 0 R]"), ": "),
+        "loop.pdf": (pdf_file("words").replace(b"/Kids [7 0 R]", b"/Kids [2 0 R]"), ": "),
         "bomb.json.gz": (gzip_of(bytes(MIB), 128 * MIB), "longer than"),
         "endless.jsonl.gz": (gzip_of(b"1\n" * MIB, 128 * MIB), "most of 1001 lines"),
         "cut.json.gz": (gzip.compress(b"{}")[:-8], "gzip"),

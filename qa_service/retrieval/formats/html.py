@@ -9,13 +9,14 @@ from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from qa_service.retrieval.blocks import BlockList, Parsed
 from qa_service.retrieval.formats.front_matter import split_front_matter
+from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.formats.html_tables import read_table
 from qa_service.retrieval.formats.scripts import lowered, raised
 
 _HIDDEN = frozenset({
     "script", "style", "template", "noscript", "svg", "select", "iframe", "head", "object",
     "canvas", "audio", "video", "map", "textarea", "input", "datalist", "annotation", "col",
-    "colgroup", "img",
+    "colgroup", "img", "del", "s", "strike",
 })  # fmt: skip
 _APART = frozenset({"nav", "footer"})
 """What belongs to the site and not to the page."""
@@ -49,12 +50,15 @@ _TAG_OF_TABLE = re.compile(
 )
 _SPACES = re.compile(r"\s+")
 _TEMPLATE_TAG = re.compile(
-    r"\{%(?:(?!\{%).)*?%\}|\{\{(?:(?!\{\{).)*?\}\}|\{#(?:(?!\{#).)*?#\}|<%(?:(?!<%).)*?%>",
+    r"<(?P<end>/?)(?:pre|code|samp|kbd)\b[^<>]*>|\{%(?:(?!\{%).)*?%\}|\{\{(?:(?!\{\{).)*?\}\}|\{#(?:(?!\{#).)*?#\}|<%(?:(?!<%).)*?%>",
     re.DOTALL,
 )
-_MACRO_TEXT = re.compile(
-    r"\b(?:text|html|heading|titleText)[\"']?\s*:\s*([\"'])(?P<text>.*?)(?<!\\)\1", re.DOTALL
+_EMPTY_IN_XHTML = re.compile(
+    r"<(title|script|style|textarea|iframe|noscript)\b([^<>]*)/>", re.IGNORECASE
 )
+"""What HTML would take all that follows for the content of."""
+_XHTML = re.compile(r"<\?xml\b|\bxmlns\s*=", re.IGNORECASE)
+_XHTML_WITHIN_CHARS = 2_000
 _SCRIPT_TEMPLATE = re.compile(
     r"<script\b[^>]*\btype=[\"']?text/(?:x-handlebars-template|x-template|template|html)\b[^>]*>",
     re.I,
@@ -76,22 +80,26 @@ def parse_html(text: str, whole: str | None) -> Parsed:
     out = BlockList()
     if "<script" in body:
         body = _SCRIPT_TEMPLATE.sub("<div>", body)  # what a script puts into the page as it is
-    lines = (
-        _TEMPLATE_TAG.sub(_same_lines, body).split("\n")
-        if "{" in body or "<%" in body
-        else body.split("\n")
-    )
+    if _XHTML.search(body, 0, _XHTML_WITHIN_CHARS):
+        body = _EMPTY_IN_XHTML.sub(r"<\1\2></\1>", body)
+    lines = (_without_tags(body) if "{" in body or "<%" in body else body).split("\n")
     found = parse_into(out, "\n".join(lines), range(line, line + len(lines)))
     return Parsed(out.blocks, title or found)
 
 
-def _same_lines(found: re.Match[str]) -> str:
-    return _shown_by_macro(found[0]) + "\n" * found[0].count("\n")
+def _without_tags(body: str) -> str:
+    """A page without a template's tags; in code they are what the page shows."""
+    depth = 0
 
+    def kept(found: re.Match[str]) -> str:
+        nonlocal depth
+        tag = found[0]
+        if found["end"] is not None:
+            depth = max(0, depth - 1) if found["end"] else depth + 1
+            return tag
+        return tag if depth else "\n" * tag.count("\n")
 
-def _shown_by_macro(tag: str) -> str:
-    """The texts that a macro of Nunjucks is given."""
-    return "".join(f"<p>{found['text']}</p>" for found in _MACRO_TEXT.finditer(tag))
+    return _TEMPLATE_TAG.sub(kept, body)
 
 
 def parse_into(out: BlockList, html: str, numbers: Sequence[int]) -> str:
@@ -270,14 +278,13 @@ class _Page:
     def _take_table(self, node: LexborNode) -> bool:
         if self._num_tables + len(self._arrangements) >= _MAX_TABLES:
             return False
-        table = read_table(node, self._cell_text)
+        table = read_table(node, self._cell_text, lambda row: _line_of(row, self._line))
         if table is None:
             return False
         caption = node.css_first("caption")
         if caption is not None:
             self._out.paragraph(_joined([caption.text()]), self._line)
-        rows = [(_line_of(row, self._line), cells) for row, cells in table.rows]
-        self._out.table(table.head, rows)
+        add_grid(self._out, table.rows)
         return True
 
     def _cell_text(self, cell: LexborNode) -> str:

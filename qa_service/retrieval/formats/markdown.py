@@ -22,6 +22,7 @@ _REFERENCE = re.compile(r"\]\[(?P<label>[^\]\n]+)\]")
 _ALERT = re.compile(r"\[!(?P<name>\w+)\][+-]?[ \t]*(?:\n|$)")
 _MARKS = re.compile(r"`|\]\(|\*\*")
 _TASK = re.compile(r"\[[ xX]\][ \t]+")
+_STRUCK = frozenset({"del", "s", "strike"})
 _TAG = re.compile(r"</?(?P<name>[a-zA-Z][a-zA-Z0-9]*)")
 
 
@@ -191,10 +192,10 @@ def _shown(markup: str) -> str:
 
 
 def _text(children: Iterable[Token]) -> str:
-    """What inline markup shows."""
+    """What inline markup shows; nothing of what is struck out."""
     parts: list[str] = []
-    scripts: list[tuple[str, int]] = []
-    """Open `<sup>` and `<sub>`, and how many parts are before each."""
+    opened: list[tuple[str, int]] = []
+    """Open `<sup>`, `<sub>` and what is struck out, and how many parts are before each."""
     for token in children:
         if token.type in {"text", "code_inline", "text_special"}:
             parts.append(token.content)
@@ -202,19 +203,33 @@ def _text(children: Iterable[Token]) -> str:
             parts.append("\n" if len(parts) == 1 and parts[0].startswith("[!") else " ")
         elif token.type == "hardbreak":
             parts.append("\n")
+        elif token.type == "s_open":
+            opened.append(("s", len(parts)))
+        elif token.type == "s_close":
+            _close("s", parts, opened)
         elif token.type == "html_inline":
-            _add_tag(token.content, parts, scripts)
+            _add_tag(token.content, parts, opened)
     return "".join(parts)
 
 
-def _add_tag(tag: str, parts: list[str], scripts: list[tuple[str, int]]) -> None:
+def _add_tag(tag: str, parts: list[str], opened: list[tuple[str, int]]) -> None:
     found = _TAG.match(tag)
     name = found["name"].lower() if found else ""
     if name == "br":
         parts.append("\n")
-    elif name in {"sup", "sub"} and not tag.startswith("</"):
-        scripts.append((name, len(parts)))
-    elif name in {"sup", "sub"} and scripts and scripts[-1][0] == name:
-        _, place = scripts.pop()
-        inner, before = "".join(parts[place:]), parts[place - 1] if place else ""
+    elif name in _STRUCK | {"sup", "sub"}:
+        if tag.startswith("</"):
+            _close(name, parts, opened)
+        else:
+            opened.append((name, len(parts)))
+
+
+def _close(name: str, parts: list[str], opened: list[tuple[str, int]]) -> None:
+    if not opened or opened[-1][0] != name:
+        return
+    _, place = opened.pop()
+    inner, before = "".join(parts[place:]), parts[place - 1] if place else ""
+    if name in _STRUCK:
+        parts[place:] = []
+    else:
         parts[place:] = [raised(before, inner) if name == "sup" else lowered(before, inner)]

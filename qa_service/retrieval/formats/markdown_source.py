@@ -17,9 +17,7 @@ _DIRECTIVE = re.compile(r"\{(?P<name>[\w:.-]+)\}[ \t]*(?P<argument>.*)")
 _CONTAINER = re.compile(
     r"(?P<name>[\w-]+)(?![\w.])[ \t]*(?:\[(?P<label>[^\]]*)\]|(?P<title>[^{\n:]*))"
 )
-_CODE_TAG = re.compile(
-    r"[ \t]*\{\{<[ \t]*(?P<end>/?)[ \t]*(?:highlight|clients-example)\b.*>\}\}[ \t]*"
-)
+_CODE_TAG = re.compile(r"[ \t]*\{\{<[ \t]*(?P<end>/?)[ \t]*highlight\b.*>\}\}[ \t]*")
 _BOX = re.compile(
     r"(?P<lead>[ \t]*)(?:!!!|\?\?\?\+?|===[!+]?(?=[ \t]))[ \t]*"
     r"(?P<name>[\w-]*)[^\"\n]*(?:\"(?P<title>.*)\")?[ \t]*$"
@@ -42,7 +40,7 @@ _CODE_OR_TAG = re.compile(
     r"|\{\{[<%](?P<short>(?:(?!\{\{).)*?)[%>]\}\}"
     r"|\{%(?P<tag>(?:(?!\{%).)*?)%\}"
     r"|\{\{(?P<value>(?:(?!\{\{).)*?)\}\}"
-    r"|<%(?P<erb>(?:(?!<%).)*?)%>"
+    r"|<%(?:(?!<%).)*?%>"
     r"|\{(?P<role>[\w:+.-]+)\}(?P<open>`+)(?P<target>[^`\n]+)(?P=open)"
     r"|(?P<attributes>[ \t]?\{[ \t]*:?[ \t]*[.#][^{}\n]*\})"
     r"|(?P<data>(?<=[\])`*_])\{:?[ \t]*[\w-]+=[^{}\n]*\})"
@@ -52,7 +50,6 @@ _CODE_OR_TAG = re.compile(
 )
 _NOTE = re.compile(r"[ \t]*\[\^[^\]\s]+\]:[ \t]*")
 _TEXT = re.compile(r"\b(?:text|title|label|header)[ \t]*=[ \t]*[\"'](?P<text>[^\"']+)[\"']")
-_CHANNEL = re.compile(r"[ \t]*-?[ \t]*slack_channel[ \t]+[\"']#?(?P<name>[^\"']+)[\"']")
 _TRIGGERS = re.compile(
     r"[{<][{%:]|\}`|\[\^|\{[ \t]*[:.#]|[\])`*_]\{|:(?:material|font|octi|simple)|\[\[|<%"
 )
@@ -278,8 +275,6 @@ def _shown(found: re.Match[str]) -> str:
     if found["wiki"]:
         return found["shown"] or found["wiki"]
     tag = found["short"] or found["tag"] or ""
-    if channel := _CHANNEL.match(tag):
-        return f"#{channel['name']}"
     text = _TEXT.search(tag)
     return text["text"] if text else ""
 

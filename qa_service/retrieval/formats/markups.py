@@ -32,11 +32,10 @@ ENDINGS = {
     ".html": "html",
     ".htm": "html",
     ".xhtml": "html",
-    ".njk": "html",
 }
 """The markup of files, by the end of their names."""
 
-TEMPLATES = (".erb", ".j2", ".jinja")
+TEMPLATES = (".j2", ".jinja")
 """May stand behind another ending."""
 
 

@@ -11,6 +11,7 @@ from qa_service.retrieval.formats.markups import MARKUPS
 from qa_service.retrieval.rendering import render_document, render_fragment, render_span
 
 MARKDOWN = [
+    ("The fee is ~~20~~ 25 euros <del>a week</del> a month.", "The fee is 25 euros a month."),
     (
         "**Bold** and _thin_ `code` [a link](http://a.b/c) &amp; more",
         "Bold and thin code a link & more",
@@ -119,7 +120,30 @@ HTML = [
         '<script type="text/x-handlebars-template"><p>shown</p></script><script>no()</script>',
         "shown",
     ),
-    ("{% extends 'a' %}<p>{{ name }}text</p>{{ box({ text: 'Inside' }) }}", "text\n\nInside"),
+    ("{% extends 'a' %}<p>{{ name }}text</p>{{ box({ text: 'Inside' }) }}", "text"),
+    (
+        "<p>Write <code>{{ name }}</code>, as in</p><pre>{% if a %}\nb</pre><p>{{ c }}d</p>",
+        "Write {{ name }}, as in\n\n{% if a %}\nb\n\nd",
+    ),
+    (
+        '<html xmlns="http://www.w3.org/1999/xhtml"><head><title/></head><body><p>Seen.</p>',
+        "Seen.",
+    ),
+    ("<p>At <del>nine</del> <s>eight</s> ten <strike>pm</strike> am</p>", "At ten am"),
+    (
+        "<table><tr><th rowspan=2>City<th colspan=2>Sales<tr><th>Q1<th>Q2"
+        "<tr><td>Bonn<td>3<td>4</table>",
+        "City: Bonn; Sales Q1: 3; Sales Q2: 4",
+    ),
+    (
+        "<table><tr><td><th>Mon<th>Tue<tr><th>Open<td>9<td>10<tr><th>Shut<td>5<td>6</table>",
+        "Open; Mon: 9; Tue: 10\nShut; Mon: 5; Tue: 6",
+    ),
+    (
+        "<table><tr><th>Plan<th>Backups<tr><td>Free<td><img src=x alt=No>"
+        "<tr><td>Pro<td><img src=y alt=Yes></table>",
+        "Plan: Free; Backups: No\nPlan: Pro; Backups: Yes",
+    ),
 ]
 
 

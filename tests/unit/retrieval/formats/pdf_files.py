@@ -5,22 +5,38 @@ from __future__ import annotations
 
 def pdf_file(*pages: str, title: str = "") -> bytes:
     """A page for each text."""
-    streams = [f"BT /F1 12 Tf 72 720 Td ({words}) Tj ET".encode() for words in pages]
-    return pdf_of([_stream(data) for data in streams], title)
+    painted = [f"BT /F1 12 Tf 72 720 Td ({words}) Tj ET".encode() for words in pages]
+    return pdf_of([stream(data) for data in painted], title)
 
 
-def pdf_of(streams: list[bytes], title: str = "") -> bytes:
-    """A page for each content stream."""
-    kids = " ".join(f"{5 + 2 * number} 0 R" for number in range(len(streams)))
+def pdf_of(
+    streams: list[bytes],
+    title: str = "",
+    *,
+    page_entries: str = "",
+    form: str = "",
+    more: tuple[bytes, ...] = (),
+) -> bytes:
+    """A page for each content stream.
+
+    Args:
+        page_entries: What else each page's dictionary has.
+        form: The catalog's form.
+        more: Objects after those of the pages, from `number_after(streams)`.
+    """
+    kids = " ".join(f"{7 + 2 * number} 0 R" for number in range(len(streams)))
     objects = [
-        b"<< /Type /Catalog /Pages 2 0 R >>",
+        f"<< /Type /Catalog /Pages 2 0 R {form} >>".encode(),
         f"<< /Type /Pages /Kids [{kids}] /Count {len(streams)} >>".encode(),
-        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>",
         f"<< /Title ({title}) >>".encode(),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica-Bold >>",
+        b"<< /Font << /F1 3 0 R /F2 5 0 R /F3 %d 0 R >> >>" % number_after(streams),
     ]
     for number, stream in enumerate(streams):
-        page = "<< /Type /Page /Parent 2 0 R /Resources << /Font << /F1 3 0 R >> >>"
-        objects += [f"{page} /Contents {6 + 2 * number} 0 R >>".encode(), stream]
+        page = f"<< /Type /Page /Parent 2 0 R /Resources 6 0 R {page_entries}"
+        objects += [f"{page} /Contents {8 + 2 * number} 0 R >>".encode(), stream]
+    objects += more
     data = b"%PDF-1.4\n"
     places = []
     for number, content in enumerate(objects, 1):
@@ -32,12 +48,42 @@ def pdf_of(streams: list[bytes], title: str = "") -> bytes:
     return data + head + table + trailer % (len(objects) + 1, len(data))
 
 
+def number_after(streams: list[bytes]) -> int:
+    """The number of the first object after those of a page for each stream."""
+    return 7 + 2 * len(streams)
+
+
+def words(x: float, y: float, text: str, *, size: float = 10, font: str = "F1") -> str:
+    """Paints words; y is from the lower edge, as in the file."""
+    escaped = text.replace("\\", "\\\\").replace("(", "\\(").replace(")", "\\)")
+    return f"BT /{font} {size} Tf {x} {y} Td ({escaped}) Tj ET\n"
+
+
+def lines(x: float, y: float, *texts: str, size: float = 10, font: str = "F1") -> str:
+    """Paints lines below one another."""
+    painted = (
+        words(x, y - 1.2 * size * n, text, size=size, font=font) for n, text in enumerate(texts)
+    )
+    return "".join(painted)
+
+
+def rule(x1: float, y1: float, x2: float, y2: float) -> str:
+    """Paints a line."""
+    return f"{x1} {y1} m {x2} {y2} l S\n"
+
+
+def content(*parts: str) -> bytes:
+    """A page's content stream."""
+    return stream("".join(parts).encode("cp1252"))
+
+
 def packed_stream(data: bytes, filters: int) -> bytes:
     """A stream whose data is packed by zlib already, this many times."""
     names = "/FlateDecode " * filters
-    return _stream(data, f"/Filter [{names}]")
+    return stream(data, f"/Filter [{names}]")
 
 
-def _stream(data: bytes, entries: str = "") -> bytes:
+def stream(data: bytes, entries: str = "") -> bytes:
+    """A stream object."""
     head = f"<< /Length {len(data)} {entries} >>\nstream\n".encode()
     return head + data + b"\nendstream"

@@ -1,0 +1,256 @@
+"""Tables between ruled lines: their cells, of which some go over several columns or rows.
+
+Rules that meet are one table. Where no rule stands between two places of its grid, they are one
+cell. Rules that only frame a text, or that leave columns or labels out, are no table of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from qa_service.retrieval.formats.grids import Grid
+from qa_service.retrieval.formats.pdf_lines import Piece, lines_of, pieces_of
+from qa_service.retrieval.formats.pdf_page import Box, Word, around
+from qa_service.retrieval.formats.pdf_tables import (
+    MIN_ROWS,
+    Columns,
+    Table,
+    cell_of,
+    fitted,
+    span_of,
+)
+
+_MAX_GROUPS = 300
+"""Groups of rules at one height of a page; more are a drawing's."""
+_TOUCH = 3.0
+"""Points; rules that come so near to each other meet."""
+_MIN_RULE = 8.0
+"""Points; what is shorter is a part of a drawing."""
+_LABEL_WIDTH = 0.5
+"""Of a table's width; labels outside its rules are no farther away."""
+_LEVEL = 0.3
+"""Of a font's size; lines of a row differ less in height."""
+_VALUE_WORDS = 3
+_MANY_IN_A_CELL = 0.3
+"""Of the lines in cells; if so many are wide apart in themselves, not all columns are ruled."""
+_MAX_LINES = 400
+"""Distinct rules of one direction in a table."""
+
+
+def ruled_tables(rules: Sequence[Box], words: list[Word]) -> tuple[list[Table], list[Word]]:
+    """The tables whose cells are ruled, and the words that stand in none."""
+    tables, outside = list[Table](), words
+    for group in _touching(rules):
+        columns = _distinct(rule.left for rule in group if not rule.width)
+        rows = _distinct(rule.top for rule in group if not rule.height)
+        if not (2 < len(columns) < _MAX_LINES and 2 < len(rows) < _MAX_LINES):
+            continue
+        box = Box(columns[0], rows[0], columns[-1], rows[-1])
+        inside = [word for word in outside if _is_in(word.box, box)]
+        if _goes_on_outside(box, inside, outside):
+            continue
+        if table := _ruled_table(box, columns, rows, group, inside):
+            tables.append(table)
+            held = set(map(id, inside))
+            outside = [word for word in outside if id(word) not in held]
+    return tables, outside
+
+
+def _goes_on_outside(box: Box, inside: list[Word], words: list[Word]) -> bool:
+    """Whether most lines between rules go on beyond them: a label before them, values behind."""
+    held = set(map(id, inside))
+    lines = lines_of([word for word in words if box.top < word.box.middle < box.bottom])
+    inner = labelled = followed = 0
+    for line in lines:
+        if not any(id(word) in held for word in line):
+            continue
+        before = pieces_of([word for word in line if word.box.right < box.left])
+        behind = pieces_of([word for word in line if word.box.left > box.right])
+        inner += 1
+        labelled += bool(before) and box.left - before[-1].box.right < _LABEL_WIDTH * box.width
+        followed += bool(behind) and len(behind[0].words) <= _VALUE_WORDS
+    return 2 * max(labelled, followed) > inner
+
+
+def _touching(rules: Sequence[Box]) -> list[list[Box]]:
+    """Groups of rules that meet; each rule without the width of its line."""
+    flat = {_flat(rule) for rule in rules if max(rule.width, rule.height) >= _MIN_RULE}
+    done, open_groups = list[list[Box]](), list[tuple[Box, list[Box]]]()
+    for rule in sorted(flat, key=lambda rule: rule.top):
+        near, box, apart = [rule], rule, list[tuple[Box, list[Box]]]()
+        for other, members in open_groups:
+            if _meet(other, rule):
+                near += members
+                box = around([box, other])
+            elif other.bottom < rule.top - _TOUCH:
+                done.append(members)
+            else:
+                apart.append((other, members))
+        open_groups = [*apart, (box, near)]
+        if len(open_groups) > _MAX_GROUPS:
+            return []  # a drawing, whose lines would take too long
+    return done + [members for _, members in open_groups]
+
+
+def _flat(rule: Box) -> Box:
+    left, top, right, bottom = (round(side, 1) for side in rule)
+    if right - left > bottom - top:
+        return Box(left, top, right, top)
+    return Box(left, top, left, bottom)
+
+
+def _meet(box: Box, rule: Box) -> bool:
+    return (
+        box.left - _TOUCH <= rule.right
+        and rule.left <= box.right + _TOUCH
+        and box.top - _TOUCH <= rule.bottom
+        and rule.top <= box.bottom + _TOUCH
+    )
+
+
+def _distinct(places: Iterable[float]) -> list[float]:
+    """Places without those that another one is near."""
+    found = list[float]()
+    for place in sorted(places):
+        if not found or place - found[-1] > _TOUCH:
+            found.append(place)
+    return found
+
+
+def _is_in(inner: Box, box: Box) -> bool:
+    middle = (inner.left + inner.right) / 2
+    return box.left < middle < box.right and box.top < inner.middle < box.bottom
+
+
+def _ruled_table(
+    box: Box, columns: list[float], rows: list[float], rules: list[Box], words: list[Word]
+) -> Table | None:
+    """A table of the words between rules; None if they only frame one or two texts."""
+    places = dict[tuple[int, int], list[Word]]()
+    walls = _Walls(columns, rows, rules)
+    for word in words:
+        column = _index(columns, (word.box.left + word.box.right) / 2)
+        row = _index(rows, word.box.middle)
+        places.setdefault(walls.corner(row, column), []).append(word)
+    if len({column for _, column in places}) < 2 or len({row for row, _ in places}) < 2:
+        return None
+    blocks = [its for corner, its in places.items() if min(walls.span(*corner)) > 1]
+    if 3 * sum(map(len, blocks)) > len(words):  # a drawing, or a page's frame
+        return None
+    lines = [line for its in places.values() for line in lines_of(pieces_of(its))]
+    if sum(len(line) > 1 for line in lines) > _MANY_IN_A_CELL * len(lines):
+        return None
+    grid = Grid()
+    for row in range(len(rows) - 1):
+        _add_ruled_row(grid, row, walls, places)
+    return Table(box, grid)
+
+
+def _add_ruled_row(
+    grid: Grid, row: int, walls: _Walls, places: dict[tuple[int, int], list[Word]]
+) -> None:
+    cells = list[tuple[list[list[Piece]], int, int]]()
+    columns = list(pairwise(walls.columns))
+    for column in range(len(columns)):
+        if walls.corner(row, column) == (row, column):
+            width, height = walls.span(row, column)
+            text = lines_of(pieces_of(places.get((row, column), ())))
+            inner = columns[column : column + width]
+            if width > 1 and height == 1 and (names := _inner_names(text, inner)):
+                cells += [([*text[:-1], name], 1, 1) for name in names]
+                continue
+            cells.append((text, width, height))
+    levels = _levels([text for text, _, height in cells if height == 1])
+    for level in levels:
+        lines = [
+            ([line for line in text if _is_level(line, level)], width) for text, width, _ in cells
+        ]
+        grid.add_row([cell_of(line, width) for line, width in lines])
+    if not levels:
+        grid.add_row([cell_of(text, width, height) for text, width, height in cells])
+
+
+def _levels(cells: list[list[list[Piece]]]) -> list[float]:
+    """The heights of a row's lines, if each is a row itself: columns are ruled, rows are not."""
+    label, *values = [text for text in cells if text] or [[]]
+    levels = [line[0].box.middle for line in label]
+    if not values or len(levels) < MIN_ROWS:
+        return []
+    for text in values:
+        are_short = all(len(line) == 1 and len(line[0].words) <= _VALUE_WORDS for line in text)
+        are_level = all(any(_is_level(line, level) for level in levels) for line in text)
+        if not (are_short and are_level and 2 * len(text) > len(levels)):
+            return []
+    return levels
+
+
+def _is_level(line: list[Piece], level: float) -> bool:
+    return abs(line[0].box.middle - level) < _LEVEL * line[0].size
+
+
+def _inner_names(text: list[list[Piece]], columns: Columns) -> list[list[Piece]]:
+    """What a cell over several columns has for each of them in its last line; [] if nothing."""
+    parts = fitted(text[-1], columns) if text else []
+    spans = [span_of(columns, part.box) for part in parts]
+    if len(parts) < 2 or any(first < last for first, last in spans):
+        return []
+    found: list[list[Piece]] = [[] for _ in columns]
+    for part, (first, _) in zip(parts, spans, strict=True):
+        found[first].append(part)
+    return found
+
+
+def _index(places: list[float], place: float) -> int:
+    return max(0, min(len(places) - 2, sum(one <= place for one in places) - 1))
+
+
+class _Walls:
+    """Which of a grid's neighbouring places have a rule between them.
+
+    Attributes:
+        columns: Where vertical rules stand, from left to right.
+        rows: Where horizontal rules stand, from top to bottom.
+    """
+
+    def __init__(self, columns: list[float], rows: list[float], rules: list[Box]) -> None:
+        self.columns, self.rows = columns, rows
+        self._right, self._below = set[tuple[int, int]](), set[tuple[int, int]]()
+        for rule in rules:
+            if rule.width:
+                line = _nearest(rows, rule.top) - 1
+                for column, middle in enumerate(_middles(columns)):
+                    if rule.left < middle < rule.right:
+                        self._below.add((line, column))
+            else:
+                line = _nearest(columns, rule.left) - 1
+                for row, middle in enumerate(_middles(rows)):
+                    if rule.top < middle < rule.bottom:
+                        self._right.add((row, line))
+
+    def corner(self, row: int, column: int) -> tuple[int, int]:
+        """The upper left place of the cell that a place belongs to."""
+        while row > 0 and (row - 1, column) not in self._below:
+            row -= 1
+        while column > 0 and (row, column - 1) not in self._right:
+            column -= 1
+        while row > 0 and (row - 1, column) not in self._below:
+            row -= 1
+        return row, column
+
+    def span(self, row: int, column: int) -> tuple[int, int]:
+        """Over how many columns and rows a cell goes from its upper left place."""
+        right, below = column, row
+        while right < len(self.columns) - 2 and (row, right) not in self._right:
+            right += 1
+        while below < len(self.rows) - 2 and (below, column) not in self._below:
+            below += 1
+        return right - column + 1, below - row + 1
+
+
+def _nearest(places: list[float], place: float) -> int:
+    return min(range(len(places)), key=lambda number: abs(places[number] - place))
+
+
+def _middles(places: list[float]) -> list[float]:
+    return [(one + after) / 2 for one, after in pairwise(places)]

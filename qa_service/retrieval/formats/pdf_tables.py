@@ -1,0 +1,287 @@
+"""Tables of lines whose pieces stand below one another in columns, without ruled lines.
+
+The lines with most pieces say where columns are. Lines above that have one piece, or fewer than
+there are columns, name them; a name that stands over the middle of several columns is for each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from qa_service.retrieval.formats.grids import Cell, Grid
+from qa_service.retrieval.formats.pdf_lines import NUMBER, Piece, cut_at
+from qa_service.retrieval.formats.pdf_page import HYPHEN, Box, around
+
+MIN_ROWS = 3
+"""Lines with several cells of a table without rules."""
+_MAX_RUN = 500
+"""Lines of a table on one page."""
+_GAP_IN_TABLE = 3.0
+"""Of a line's size; a wider one ends a table without rules."""
+_FITTING = 0.7
+"""Of its pieces; so many stand in one column each."""
+_NAME = re.compile(r"[A-Za-z]|\b(?:19|20)\d\d\b")
+"""In a cell that may name a column, if it is bold: a total may be bold too."""
+_HEAD_GAP = 0.4
+"""Of a font's size; columns' names may be no farther apart."""
+_MAX_HEAD_LINES = 8
+_GAP_IN_HEAD = 2.0
+_TITLE_SIZE = 1.15
+"""Of the table's font; a larger line above it is its title."""
+_NAME_WORDS = 6
+"""Words of a name that goes over several columns, at most."""
+_APART = 1.3
+"""Times the distance of lines in a row; rows of texts that are set apart are so far apart."""
+_OFF_MIDDLE = 0.25
+"""Of a column's width; a name over several columns stands so near to their middle."""
+_WRAPPED = 1.35
+"""Of a font's size; lines of one cell are no farther apart."""
+
+Columns = list[tuple[float, float]]
+"""From where to where each column of a table goes."""
+
+
+class Table(NamedTuple):
+    """A table, and where it stands.
+
+    Attributes:
+        page: Its number, from 1.
+    """
+
+    box: Box
+    grid: Grid
+    page: int = 0
+
+
+def split_tables(lines: Sequence[list[Piece]]) -> list[list[list[Piece]] | Table]:
+    """A region's lines, with a table in the place of those that stand in columns."""
+    found = list[list[list[Piece]] | Table]()
+    text, start = list[list[Piece]](), 0
+    while start < len(lines):
+        end = _end_of_run(lines, start)
+        table = _aligned_table(lines[start:end], text) if end - start >= MIN_ROWS else None
+        if table:
+            found += [text, table] if text else [table]
+            text, start = [], end
+        else:
+            text.append(lines[start])
+            start += 1
+    return [*found, text] if text else found
+
+
+def _end_of_run(lines: Sequence[list[Piece]], start: int) -> int:
+    """Where lines end that begin here and have several pieces, all but a few."""
+    end = number = start
+    while number < min(len(lines), start + _MAX_RUN) and number - end <= 2:
+        if number > start and _gap(lines[number - 1], lines[number]) > _GAP_IN_TABLE:
+            break
+        number += 1
+        if len(lines[number - 1]) > 1:
+            end = number
+        elif number - 1 == start:
+            break
+    return end
+
+
+def _gap(above: list[Piece], below: list[Piece]) -> float:
+    """How far two lines are apart, of their size."""
+    return (below[0].box.middle - above[0].box.middle) / max(below[0].size, above[0].size, 1)
+
+
+def _aligned_table(lines: Sequence[list[Piece]], above: list[list[Piece]]) -> Table | None:
+    """A table of lines whose pieces stand below one another; None if they do not.
+
+    Args:
+        above: Lines above these, from which those that name columns are taken, and to which titles
+            are given.
+    """
+    full = [line for line in lines if len(line) > 1]
+    columns = _columns(full)
+    if len(full) < MIN_ROWS or len(columns) < 2:
+        return None
+    spans = [(piece, span_of(columns, piece.box)) for line in full for piece in line]
+    fitting = sum(first == last for _, (first, last) in spans)
+    if fitting < _FITTING * len(spans):
+        return None
+    lines = list(lines)
+    size = full[-1][0].size
+    while lines and (
+        len(lines[0]) == 1 or _is_title(lines[0], columns) or lines[0][0].size > _TITLE_SIZE * size
+    ):
+        above.append(lines.pop(0))
+    for _ in range(_MAX_HEAD_LINES):
+        if not above or not (names := _names(above[-1], lines[0], columns)):
+            break
+        above.pop()
+        lines.insert(0, names)
+    whole = [fitted(line, columns) for line in lines]
+    num_head = _num_head(whole, columns)
+    grid = Grid()
+    for row in _head_rows(whole[:num_head], columns):
+        grid.add_row(_cells(row, columns, _spreads(row, columns)), is_head=True)
+    for row in _rows(whole[num_head:], columns):
+        grid.add_row(_cells(row, columns, [span_of(columns, piece.box) for piece in row]))
+    return Table(around([piece.box for line in lines for piece in line]), grid)
+
+
+def _names(line: list[Piece], below: list[Piece], columns: Columns) -> list[Piece]:
+    """The names of columns that a line above a table holds; none if it holds none."""
+    if _gap(line, below) > _GAP_IN_HEAD:
+        return []
+    names = [name for piece in line for name in cut_at(piece, _HEAD_GAP)]
+    spans = [span_of(columns, name.box) for name in names]
+    is_apart = all(one[1] < after[0] for one, after in pairwise(spans))
+    is_narrow = all(first == last for first, last in spans) or len(names) > 1
+    return names if is_apart and is_narrow else []
+
+
+def _is_title(line: list[Piece], columns: Columns) -> bool:
+    """Whether a line goes over columns in words that name none."""
+    spans = [span_of(columns, piece.box) for piece in line]
+    return any(
+        last > first and len(piece.words) > _NAME_WORDS
+        for piece, (first, last) in zip(line, spans, strict=True)
+    )
+
+
+def fitted(line: list[Piece], columns: Columns) -> list[Piece]:
+    """A line whose pieces over several columns are cut, if their parts stand in one each."""
+    found = list[Piece]()
+    for piece in line:
+        parts = cut_at(piece, _HEAD_GAP)
+        spans = [span_of(columns, part.box) for part in parts]
+        is_apart = all(one[1] < after[0] for one, after in pairwise(spans))
+        found += parts if is_apart and all(first == last for first, last in spans) else [piece]
+    return found
+
+
+def _columns(lines: list[list[Piece]]) -> Columns:
+    """From where to where each column goes, as the lines with most pieces have it."""
+    columns = list[tuple[float, float]]()
+    for line in sorted(lines, key=len, reverse=True):
+        for piece in line:
+            left, right = piece.box.left, piece.box.right
+            met = [column for column in columns if column[0] < right and left < column[1]]
+            if len(met) < 2:
+                columns = [column for column in columns if column not in met]
+                columns.append(
+                    (min([left, *(c[0] for c in met)]), max([right, *(c[1] for c in met)]))
+                )
+    return sorted(columns)
+
+
+def span_of(columns: Columns, box: Box) -> tuple[int, int]:
+    """The first and the last column that a piece is in."""
+    met = [n for n, (left, right) in enumerate(columns) if left < box.right and box.left < right]
+    return (met[0], met[-1]) if met else (0, 0)
+
+
+def _num_head(lines: Sequence[list[Piece]], columns: Columns) -> int:
+    """How many lines name the columns of numbers below them; 0 if there are no numbers."""
+    plain = [not any(map(_is_value, line)) for line in lines]
+    if all(plain):
+        return 0
+    num = plain.index(False)
+    sections = [len(line) == 1 and span_of(columns, line[0].box)[0] == 0 for line in lines]
+    while num and sections[num - 1] and any(sections[num:]):
+        num -= 1
+    return num
+
+
+def _is_value(piece: Piece) -> bool:
+    return bool(NUMBER.fullmatch(piece.text)) and not _NAME.search(piece.text)
+
+
+def _head_rows(lines: Sequence[list[Piece]], columns: Columns) -> list[list[Piece]]:
+    """A head's lines as rows: a name over several lines is one, one over several columns apart."""
+    rows = list[list[Piece]]()
+    for line in lines:
+        is_near = bool(rows) and _gap(rows[-1][-1:], line) < _WRAPPED
+        is_like = bool(rows) and abs(rows[-1][0].size - line[0].size) < 1
+        if is_near and is_like and not _is_spread(rows[-1], columns):
+            rows[-1] += line
+        else:
+            rows.append(list(line))
+    return rows
+
+
+def _is_spread(row: list[Piece], columns: Columns) -> bool:
+    spans = _spreads(row, columns)
+    return any(first < last for first, last in spans)
+
+
+def _spreads(row: list[Piece], columns: Columns) -> list[tuple[int, int]]:
+    """The columns that each name of a row is for: those that it stands over the middle of."""
+    own = [span_of(columns, piece.box) for piece in row]
+    if 2 * len(row) > len(columns):
+        return own
+    found, free = list[tuple[int, int]](), 1
+    pitch = (columns[-1][1] - columns[0][0]) / len(columns)
+    for number, piece in enumerate(row):
+        first, last = own[number]
+        end = own[number + 1][0] if number + 1 < len(own) else len(columns)
+        middle = (piece.box.left + piece.box.right) / 2
+        fitting = [
+            (right - left, left, right)
+            for left in range(min(free, first), first + 1)
+            for right in range(last, max(end, last + 1))
+            if abs((columns[left][0] + columns[right][1]) / 2 - middle) < _OFF_MIDDLE * pitch
+        ]
+        if fitting and first > 0:
+            _, first, last = max(fitting)
+        found.append((first, last))
+        free = last + 1
+    return found
+
+
+def _rows(lines: Sequence[list[Piece]], columns: Columns) -> list[list[Piece]]:
+    """Lines as rows: one that only goes on with the cells of the row above belongs to it."""
+    rows = list[list[Piece]]()
+    tight = _tight_gap(lines)
+    for above, line in zip([None, *lines], lines, strict=False):
+        is_text = not any(map(_is_value, line))
+        gap = _gap(above, line) if above else _GAP_IN_TABLE
+        is_within = span_of(columns, line[0].box)[0] > 0 or (
+            len(line) == 1 and line[0].text[:1].islower()
+        )
+        is_label = bool(rows) and len(rows[-1]) == 1 and line[0].text[:1].islower()
+        if gap < tight or (gap < _WRAPPED and (is_label or (is_text and is_within))):
+            rows[-1] += line
+        else:
+            rows.append(list(line))
+    return rows
+
+
+def _tight_gap(lines: Sequence[list[Piece]]) -> float:
+    """Below which distance lines are of one row: of texts, if rows are set apart; else 0."""
+    gaps = sorted(_gap(above, line) for above, line in pairwise(lines))
+    if len(gaps) < 2 or any(_is_value(piece) for line in lines for piece in line):
+        return 0.0
+    is_apart = gaps[0] < _WRAPPED and gaps[-1] > _APART * gaps[0]
+    return (gaps[0] + _APART * gaps[0]) / 2 if is_apart else 0.0
+
+
+def _cells(row: list[Piece], columns: Columns, spans: Iterable[tuple[int, int]]) -> list[Cell]:
+    cells = dict[int, list[Piece]]()
+    ends = dict[int, int]()
+    for piece, (first, last) in zip(row, spans, strict=True):
+        cells.setdefault(first, []).append(piece)
+        ends[first] = max(ends.get(first, first), last)
+    found, column = list[Cell](), 0
+    while column < len(columns):
+        after = min([one for one in cells if one > column] or [len(columns)])
+        width = min(ends.get(column, column) - column + 1, after - column)
+        found.append(cell_of([cells.get(column, [])], width))
+        column += width
+    return found
+
+
+def cell_of(lines: Iterable[list[Piece]], columns: int = 1, rows: int = 1) -> Cell:
+    """A cell of these lines, that goes over so many columns and rows."""
+    pieces = [piece for line in lines for piece in line]
+    text = " ".join(piece.text for piece in pieces).replace(f"{HYPHEN} ", "")
+    is_strong = _NAME.search(text) is not None and all(piece.is_bold for piece in pieces)
+    return Cell(text, columns, rows, is_strong)

@@ -1,0 +1,235 @@
+"""A page's lines as paragraphs, and what of them is no text of the document.
+
+A line's end is a paragraph's end if the next word would have fitted on the line, or if the gap, the
+font or a mark says so. A paragraph that a page, a column or a note divides is joined again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from math import inf
+from statistics import median
+
+from qa_service.retrieval.formats.pdf_lines import NUMBERED, Piece, is_bullet
+from qa_service.retrieval.formats.pdf_page import HYPHEN
+
+_ENDS = re.compile(r"[.!?:;][\"'”’)\]]*$")  # noqa: RUF001, quotes
+_PAGE_NUMBER = re.compile(
+    r"\W*(?:page\s+)?(?:\d{1,4}|[ivxl]{1,6})(?:\s*(?:of|/)\s*\d{1,4})?\W*", re.I
+)
+_DIGITS = re.compile(r"\d+|\b[ivxl]+\b")
+_ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x")
+_MARGIN_LINES = 3
+"""Lines at a page's upper and lower end that may be its running head or foot."""
+_MARGIN_GAP = 2.5
+"""Of a font's size; lines of a running head are no farther apart."""
+_SAME_PLACE = 6.0
+"""Points; a running head is about as high on each page."""
+_OTHER_SIZE = 0.15
+"""Of a font's size; what differs more is other text, such as a note's."""
+_LARGE = 1.2
+"""Times the size of most lines; a larger line is a heading, and no running head."""
+_PARAGRAPH_GAP = 1.25
+"""Of the distance of the lines above and below; a wider one ends a paragraph."""
+_USUAL, _TOUCHING = 1.2, 0.8
+_SPACE = 0.25
+"""Of a font's size."""
+_RAGGED = 0.1
+"""Of a column's width; lines of a paragraph are that much shorter, at most, than they need be."""
+_INDENT = 0.8
+_FULL = 5.0
+"""Of a font's size; a line that ends so near to the column's end may go on in another column."""
+_NAME_WORDS = 3
+_MAX_HEADING_CHARS = 150
+_MAX_HEADING_LINES = 3
+_MAX_BOLD_WORDS = 14
+"""Of a heading that is no larger than the text; more are a sentence that is set off."""
+_HEADING_SIZE = 1.12
+
+
+@dataclass(slots=True)
+class Text:
+    """A paragraph, an item or a heading.
+
+    Attributes:
+        left: Where its first line begins.
+        page: That it begins on, from 1.
+        mark: Of an item, as `Block.mark` has it; empty for others.
+        is_full: Whether its last line goes to the column's end.
+    """
+
+    lines: list[str]
+    left: float
+    size: float
+    is_bold: bool
+    page: int
+    is_full: bool
+    mark: str = ""
+
+
+# Running heads
+
+
+def without_margins(
+    pages: Sequence[list[list[Piece]]],
+) -> tuple[list[list[list[Piece]]], list[str]]:
+    """Pages of lines without running heads, feet and page numbers; and the first of each head."""
+    usual = median([line[0].size for lines in pages for line in lines] or [0.0])
+    margins = [[*_margin(lines, usual), *_margin(lines[::-1], usual)] for lines in pages]
+    found = Counter[tuple[str, int]]()
+    for lines in margins:
+        found.update({key for line in lines for key in _keys(line)})
+    enough = min(3, max(2, len(pages) // 2))
+    heads, dropped = dict[str, str](), set[int]()
+    for line in chain.from_iterable(margins if len(pages) > 1 else ()):
+        if _PAGE_NUMBER.fullmatch(text := _text(line)):
+            dropped.add(id(line))
+        elif any(found[key] >= enough for key in _keys(line)):
+            heads.setdefault(_keys(line)[0][0], text)
+            dropped.add(id(line))
+    kept = [[line for line in lines if id(line) not in dropped] for lines in pages]
+    return kept, list(heads.values())
+
+
+def _margin(lines: list[list[Piece]], usual: float) -> list[list[Piece]]:
+    """The lines at a page's end that may be its running head: small, and near together."""
+    found = list[list[Piece]]()
+    for line in lines[:_MARGIN_LINES]:
+        is_apart = bool(found) and abs(_distance(found[-1], line)) > _MARGIN_GAP
+        if is_apart or line[0].size > _LARGE * usual:
+            break
+        found.append(line)
+    return found
+
+
+def _keys(line: list[Piece]) -> list[tuple[str, int]]:
+    """A line's words without its numbers, with its height in steps, of which two are near."""
+    words = _DIGITS.sub("", _text(line)).strip(" |-–—.")  # noqa: RUF001, dashes
+    step = line[0].box.middle / _SAME_PLACE
+    return [(words, int(step)), (words, int(step + 0.5) + 100_000)] if words else []
+
+
+def _text(line: Sequence[Piece]) -> str:
+    return " ".join(piece.text for piece in line)
+
+
+# Paragraphs
+
+
+def paragraphs(lines: Sequence[list[Piece]], page: int, counter: Counting) -> list[Text]:
+    """A column's lines as paragraphs and items."""
+    if not lines:
+        return []
+    edge = max(line[-1].box.right for line in lines)
+    found = list[Text]()
+    distances = [_distance(above, line) for above, line in pairwise(lines)]
+    for place, line in enumerate(lines):
+        above = lines[place - 1] if place else None
+        near = [*distances[max(0, place - 2) : place - 1], *distances[place : place + 1]]
+        usual = min((one for one in near if one > _TOUCHING), default=_USUAL)
+        item = found[-1].left if found and found[-1].mark else inf
+        hangs, is_within = line[0].box.left > item + 1, line[0].box.left > item - 1
+        ends = above is None or _ends(above, line, inf if hangs else edge, usual)
+        text, mark = _text(line), ""
+        first, _, rest = text.partition(" ")
+        if rest and is_bullet(first):
+            mark = "-"
+        elif rest and (numbered := NUMBERED.fullmatch(first)):
+            mark = counter.mark(numbered["number"], is_apart=ends or is_within)
+        if mark or ends:
+            bold = all(piece.is_bold for piece in line)
+            left, words = line[0].box.left, rest if mark else text
+            found.append(Text([words], left, line[0].size, bold, page, is_full=False, mark=mark))
+        else:
+            last = found[-1]
+            last.lines.append(text)
+            last.is_bold &= all(piece.is_bold for piece in line)
+        found[-1].is_full = edge - line[-1].box.right < _FULL * line[-1].size
+    return found
+
+
+class Counting:
+    """Tells items' numbers from numbers that a line begins with by chance: they go on."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, str] = {}
+        """For each kind of number, the one that comes next."""
+
+    def mark(self, number: str, *, is_apart: bool) -> str:
+        """The mark of an item with this number; "" if it is none."""
+        if number.isdecimal():
+            following = {"decimal": str(int(number) + 1)}
+        else:
+            following = {"letter": chr(ord(number[0]) + 1)} if len(number) == 1 else {}
+            if number in _ROMAN[:-1]:
+                following["roman"] = _ROMAN[_ROMAN.index(number) + 1]
+        is_first = number in {"1", "a", "i"}
+        if not (is_first or any(self._next.get(kind) == number for kind in following)):
+            return ""
+        if number.isalpha() and not is_apart:
+            return ""
+        self._next |= following
+        return f"{number}."
+
+
+def _distance(above: list[Piece], line: list[Piece]) -> float:
+    return (line[0].box.middle - above[0].box.middle) / max(line[0].size, 1)
+
+
+def _ends(above: list[Piece], line: list[Piece], edge: float, usual: float) -> bool:
+    """Whether a paragraph ends between two lines, of which the first may go to an edge."""
+    size, first = line[0].size, line[0].words[0]
+    if abs(size - above[0].size) > _OTHER_SIZE * size:
+        return True
+    if not 0 < _distance(above, line) <= _PARAGRAPH_GAP * usual or line[0].is_raised(first):
+        return True
+    before = _text(above)
+    if before.endswith(HYPHEN):
+        return False
+    if above[-1].words[-1].is_bold != first.is_bold and above[0].words[0].is_bold != first.is_bold:
+        return True
+    room = edge - above[-1].box.right
+    needed = first.box.width + 2 * _SPACE * size
+    would_fit = inf > room > max(needed, _RAGGED * (edge - line[0].box.left))
+    is_new = first.text[:1].isupper() or bool(_ENDS.search(before))
+    is_indented = line[0].box.left - above[0].box.left > _INDENT * size
+    return is_new and (would_fit or (is_indented and bool(_ENDS.search(before))))
+
+
+# The document
+
+
+def body_size(texts: Sequence[Text]) -> float:
+    """The size of most of a document's text."""
+    sizes = Counter[float]()
+    for text in texts:
+        sizes[round(2 * text.size) / 2] += sum(map(len, text.lines))
+    return sizes.most_common(1)[0][0] if sizes else 0.0
+
+
+def is_heading(text: Text, body: float) -> bool:
+    """Whether a paragraph looks like a heading: short, and larger than the text or bold."""
+    words = " ".join(text.lines)
+    if text.mark or len(words) > _MAX_HEADING_CHARS or not any(map(str.isalpha, words)):
+        return False
+    if words[-1] in ".,;" or len(text.lines) > _MAX_HEADING_LINES:
+        return False
+    is_short = len(text.lines) == 1 and len(words.split()) <= _MAX_BOLD_WORDS
+    is_bold = text.is_bold and is_short and text.size > 0.95 * body
+    return text.size > _HEADING_SIZE * body or is_bold
+
+
+def goes_on(text: Text, after: Text) -> bool:
+    """Whether a paragraph at a column's end goes on in one at the next column's beginning."""
+    if after.mark or abs(text.size - after.size) > _OTHER_SIZE * text.size:
+        return False
+    last, first = text.lines[-1], after.lines[0]
+    if last.endswith(HYPHEN):
+        return True
+    is_open = not _ENDS.search(last) and text.is_bold == after.is_bold
+    is_line = text.is_full and last[-1].islower() and len(first.split()) > _NAME_WORDS
+    return is_open and (first[:1].islower() or (is_line and not first[:1].isupper()))

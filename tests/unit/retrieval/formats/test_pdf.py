@@ -1,0 +1,249 @@
+"""A PDF's text is what a person reads on its pages, in the order in which it is read."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from qa_service.retrieval.documents import Document
+from qa_service.retrieval.formats.pdf import read_pdf
+from tests.support import all_of
+from tests.unit.retrieval.formats.pdf_files import (
+    content,
+    lines,
+    number_after,
+    pdf_of,
+    rule,
+    stream,
+    words,
+)
+
+LEFT = (
+    "The committee met in spring and",
+    "agreed on a new way of counting",
+    "the visitors that come to the old",
+    "town hall in each of the months.",
+)
+RIGHT = (
+    "All of the doors are open to the",
+    "public between nine and five, and",
+    "guides are there for groups which",
+    "have told us that they are coming.",
+)
+
+
+def read(data: bytes) -> Document:
+    (document,) = all_of(Document, read_pdf(io.BytesIO(data), "a.pdf", 1 << 20))
+    return document
+
+
+def text_of(*pages: str) -> str:
+    return read(pdf_of([content(page) for page in pages])).text
+
+
+def table(x: float, y: float, *rows: tuple[str, ...], font: str = "F1") -> str:
+    """Cells in columns that are 90 points wide."""
+    return "".join(
+        words(x + 90 * column, y - 14 * row, cell, font=font)
+        for row, cells in enumerate(rows)
+        for column, cell in enumerate(cells)
+    )
+
+
+def test_a_ruled_table_has_its_columns_names():
+    rows = (("Room", "Seats"), ("Blue", "12"), ("Green", "40"))
+    grid = "".join(rule(70, 711 - 14 * n, 250, 711 - 14 * n) for n in range(4))
+    grid += "".join(rule(x, 711, x, 669) for x in (70, 160, 250))
+    page = lines(72, 740, "The rooms of the house:") + grid + table(74, 700, *rows)
+    assert text_of(page) == (
+        "The rooms of the house:\nRoom: Blue; Seats: 12\nRoom: Green; Seats: 40"
+    )
+
+
+def test_a_merged_cell_stands_in_each_of_its_rows():
+    grid = "".join(rule(70, y, 250, y) for y in (711, 697, 669))
+    grid += rule(160, 683, 250, 683) + "".join(rule(x, 711, x, 669) for x in (70, 160, 250))
+    cells = table(74, 700, ("House", "Room"), font="F2") + words(74, 680, "North")
+    assert text_of(grid + cells + words(164, 686, "Blue") + words(164, 672, "Red")) == (
+        "House: North; Room: Blue\nHouse: North; Room: Red"
+    )
+
+
+def test_a_table_without_rules_is_seen_by_its_columns():
+    page = table(72, 700, ("State", "2009", "2010"), ("Iowa", "1,210", "1,350"),
+                 ("Ohio", "4,020", "4,115"), ("Utah", "980", "1,003"))  # fmt: skip
+    assert text_of(page) == (
+        "State: Iowa; 2009: 1,210; 2010: 1,350\n"
+        "State: Ohio; 2009: 4,020; 2010: 4,115\n"
+        "State: Utah; 2009: 980; 2010: 1,003"
+    )
+
+
+def test_a_name_over_the_middle_of_columns_is_joined_with_theirs():
+    page = words(205, 714, "Sales") + words(375, 714, "Returns")
+    page += table(72, 700, ("State", "Q1", "Q2", "Q1", "Q2"), ("Iowa", "12", "13", "1", "2"),
+                  ("Ohio", "40", "41", "4", "3"), ("Utah", "9", "10", "0", "1"))  # fmt: skip
+    assert text_of(page).startswith(
+        "State: Iowa; Sales Q1: 12; Sales Q2: 13; Returns Q1: 1; Returns Q2: 2\n"
+    )
+
+
+def test_a_cell_of_several_lines_is_one():
+    def row(y, name, *description):
+        return words(72, y, name) + lines(172, y, *description)
+
+    names = words(72, 700, "Item", font="F2") + words(172, 700, "Description", font="F2")
+    page = names + row(680, "Tuition", "What a course costs, which",
+               "varies from school to school.") + row(644, "Fees", "These depend on the school",
+               "that you attend.") + row(608, "Room", "Rent and food.")  # fmt: skip
+    assert text_of(page) == (
+        "Item: Tuition; Description: What a course costs, which varies from school to school.\n"
+        "Item: Fees; Description: These depend on the school that you attend.\n"
+        "Item: Room; Description: Rent and food."
+    )
+
+
+def test_dots_that_lead_to_a_number_are_no_text():
+    page = lines(72, 700, *(f"{name} . . . . . . ." for name in ("Fraud", "Arson", "Theft")))
+    page += lines(300, 700, "14", "25", "36")
+    assert text_of(page) == "Fraud: 14\nArson: 25\nTheft: 36"
+
+
+def test_columns_below_a_wide_head_are_read_one_after_the_other():
+    head = words(
+        72, 740, "News of the town for all who live in it, of the month of May in this year"
+    )
+    page = head + "".join(
+        words(72, 700 - 12 * n, left) + words(320, 700 - 12 * n, right)
+        for n, (left, right) in enumerate(zip(LEFT, RIGHT, strict=True))
+    )
+    assert text_of(page).split("\n\n")[1:] == [" ".join(LEFT), " ".join(RIGHT)]
+
+
+def test_a_sentence_goes_on_over_a_page_without_what_stands_between():
+    def page(number, *body):
+        foot = words(72, 40, "Annual report of the society") + words(500, 40, str(number))
+        return lines(72, 700, *body) + foot
+
+    text = text_of(
+        page(1, "The museum was founded by a few", "friends of the railway who had col-"),
+        page(2, "lected engines for years. It is open", "on Sundays, which is all that can be"),
+        page(3, "said of it by those who know it as"),
+    )
+    assert text == (
+        "Annual report of the society 1\n\n"
+        "The museum was founded by a few friends of the railway who had collected engines for "
+        "years. It is open on Sundays, which is all that can be said of it by those who know it as"
+    )
+
+
+def test_a_notes_mark_is_no_part_of_a_number():
+    page = words(72, 700, "In 2010, 56.7 million people") + words(203, 704, "8", size=6)
+    page += words(210, 700, "lived on 10") + words(262, 704, "6", size=6)
+    page += words(268, 700, "square miles.")
+    assert text_of(page) == "In 2010, 56.7 million people lived on 10^6 square miles."
+
+
+def test_a_number_at_a_lines_beginning_is_no_item():
+    page = lines(
+        72,
+        700,
+        "Applications must have reached the office by the end of June",
+        "30. Later ones wait for the next year.",
+    )
+    assert text_of(page) == (
+        "Applications must have reached the office by the end of June 30. "
+        "Later ones wait for the next year."
+    )
+
+
+def test_lists_have_their_marks_and_depths():
+    page = lines(72, 700, "1. Bring a coat.", "2. Bring boots:") + lines(
+        90, 676, "a. of leather, or", "b. of rubber."
+    )
+    page += lines(72, 652, "3. Bring food.")
+    assert text_of(page) == (
+        "1. Bring a coat.\n2. Bring boots:\n  a. of leather, or\n  b. of rubber.\n3. Bring food."
+    )
+
+
+def test_large_and_bold_lines_are_headings():
+    page = words(72, 720, "Opening hours", size=16) + lines(72, 700, *LEFT)
+    page += words(72, 640, "Holidays", font="F2") + lines(72, 626, *RIGHT)
+    document = read(pdf_of([content(page)]))
+    assert [(h.level, h.text) for h in document.headings] == [(1, "Opening hours"), (2, "Holidays")]
+
+
+def test_a_page_that_is_turned_is_read_as_it_is_shown():
+    painted = "".join(
+        f"BT /F1 10 Tf 0 1 -1 0 {100 + 12 * n} 72 Tm ({line}) Tj ET\n"
+        for n, line in enumerate(LEFT)
+    )
+    expected = " ".join(LEFT)
+    assert read(pdf_of([content(painted)], page_entries="/Rotate 90")).text == expected
+    assert read(pdf_of([content(painted)])).text == expected
+
+
+def test_a_forms_values_and_notes_are_read():
+    page = [content(words(72, 700, "Name:"))]
+    first = number_after(page)
+    box = "/BBox [0 0 100 12] /Type /XObject /Subtype /Form /Resources 6 0 R"
+    value = stream(b"BT /F1 10 Tf 2 3 Td (Ada Lovelace) Tj ET", box)
+    note = stream(b"BT /F1 10 Tf 2 3 Td (Sign here) Tj ET", box)
+    objects = (
+        b"<< /Type /Annot /Subtype /Widget /FT /Tx /T (name) /V (Ada Lovelace) /F 4"
+        b" /Rect [110 697 210 709] /AP << /N %d 0 R >> >>" % (first + 1),
+        value,
+        b"<< /Type /Annot /Subtype /FreeText /Contents (Sign here) /F 4"
+        b" /Rect [72 600 172 612] /AP << /N %d 0 R >> >>" % (first + 3),
+        note,
+    )
+    data = pdf_of(
+        page,
+        page_entries=f"/Annots [{first} 0 R {first + 2} 0 R]",
+        form=f"/AcroForm << /Fields [{first} 0 R] >>",
+        more=objects,
+    )
+    assert read(data).text == "Name: Ada Lovelace\n\nSign here"
+
+
+def test_a_ligature_that_the_file_names_by_its_last_letter_is_whole():
+    page = [content(lines(72, 700, "it is in the \x01le o\x02ce \x03e hill", font="F3"))]
+    first = number_after(page)
+    widths = " ".join(str({1: 500, 2: 833, 3: 1100}.get(code, 500)) for code in range(97))
+    rest = "556 556 500 556 556 278 556 556 222 222 500 222 833 556 556 556 556 333 500 278"
+    mapping = (
+        b"/CIDInit /ProcSet findresource begin 12 dict begin begincmap /CMapName /M def"
+        b" /CMapType 2 def 1 begincodespacerange <00> <FF> endcodespacerange"
+        b" 4 beginbfrange <01> <02> <0069> <02> <02> <0069> <03> <03> <0068> <20> <7A> <0020>"
+        b" endbfrange endcmap end end"
+    )
+    font = (
+        f"<< /Type /Font /Subtype /TrueType /BaseFont /Corporate /FirstChar 0 /LastChar 116"
+        f" /Widths [{widths} {rest}] /ToUnicode {first + 1} 0 R >>"
+    )
+    assert read(pdf_of(page, more=(font.encode(), stream(mapping)))).text == (
+        "it is in the file office The hill"
+    )
+
+
+def test_a_documents_blocks_know_their_page():
+    rows = (("State", "2009"), ("Iowa", "1,210"), ("Ohio", "4,020"))
+    document = read(pdf_of([content(lines(72, 700, *LEFT)), content(table(72, 700, *rows))]))
+    assert [block.page for block in document.blocks] == [1, 2, 2]
+
+
+def test_a_drawings_lines_are_no_table():
+    crosses = "".join(
+        rule(x, y, x + 9, y) + rule(x, y, x, y + 9)
+        for x in range(0, 600, 6)
+        for y in range(0, 600, 6)
+    )
+    assert text_of(crosses + words(72, 700, "A map")) == "A map"
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_the_first_of_the_running_heads_is_kept(count):
+    pages = [lines(72, 760, "Handbook") + lines(72, 700, *LEFT) for _ in range(count)]
+    assert text_of(*pages).count("Handbook") == 1
