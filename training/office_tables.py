@@ -310,7 +310,8 @@ def make_document(number: int, rng: random.Random) -> tuple[Document, list[Quest
             out.paragraph(rng.choice(_LEADS))
         out.table(table.head, [(0, row) for row in table.rows], "" if draw < 0.7 else table.caption)
     name = f"{subject.lower()}-{kind}-{number}.csv"
-    return lay_out(Parsed(out.blocks), name), asked
+    document = lay_out(Parsed(out.blocks), name)
+    return msgspec.structs.replace(document, passages=tuple(cut(document))), asked
 
 
 def _of_document(one: Question, subject: str, kind: str, year: int, rng: random.Random) -> Question:
@@ -377,7 +378,6 @@ def main() -> int:
     flags = make_flags().parse_args()
     rng = random.Random(flags.seed)
     made = [make_document(number, rng) for number in range(flags.count // _QUESTIONS_A_DOCUMENT)]
-    made = [(msgspec.structs.replace(its, passages=tuple(cut(its))), asked) for its, asked in made]
     pool = [
         read_text(its.title, passage.heading, its.text[passage.start : passage.end]).text
         for its, _ in made
