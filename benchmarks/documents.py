@@ -35,11 +35,11 @@ from qa_service.retrieval.manifest import load_head
 from qa_service.retrieval.rendering import render_fragment
 from training.documents import (
     DocumentQuestion,
-    Tree,
     around_answer,
     locate,
     read_lines,
 )
+from training.trees import Tree
 
 RIGHT = 0.5
 DEPTHS = (1, 5, 10)

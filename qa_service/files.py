@@ -18,10 +18,6 @@ _MARKS = {
 }
 MAX_MARK_BYTES = 4
 
-Stamp = tuple[int, int, int]
-NO_STAMP: Stamp = (0, 0, 0)
-"""Of a file that is not there."""
-
 
 def encoding_of(data: bytes) -> str:
     """The encoding that a byte order mark at the beginning names; empty without one."""

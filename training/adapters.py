@@ -60,9 +60,13 @@ class Encoder:
         return int(AutoConfig.from_pretrained(self.directory).pad_token_id or 0)
 
     def load(self) -> PreTrainedModel:
-        """Loads it under an untrained span head, without dropout: no question is seen often."""
+        """Loads it under an untrained span head, without dropout: no question is seen often.
+
+        Its weights are float32, in whatever the file has them.
+        """
         model: PreTrainedModel = AutoModelForQuestionAnswering.from_pretrained(
             self.directory,
+            dtype=torch.float32,
             attention_probs_dropout_prob=0.0,
             hidden_dropout_prob=0.0,
             local_files_only=True,

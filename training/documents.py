@@ -16,14 +16,11 @@ search is the server's, with embeddings if `qa-prepare-model` has prepared the e
 from __future__ import annotations
 
 import argparse
-import functools
 import gzip
 import json
 import logging
 import random
 import re
-import tarfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -33,26 +30,22 @@ from qa_service.child_program import turn_off_telemetry
 from qa_service.command_line import make_parser
 from qa_service.data.squad import normalize_answer
 from qa_service.evaluation.unanswerable import words_of
-from qa_service.retrieval.build import IndexArgs, Reporter, build
-from qa_service.retrieval.collection import Collection
-from qa_service.retrieval.documents import Document, Passage, ReadLimits
-from qa_service.retrieval.encoder import SharedEncoder
-from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
-from qa_service.retrieval.files import format_of
-from qa_service.retrieval.formats import FORMATS, read_markup
+from qa_service.retrieval.documents import Document, Passage
 from qa_service.retrieval.formats.markups import markup_of
-from qa_service.retrieval.manifest import MANIFEST_FILE
-from qa_service.retrieval.passages import cut
 from qa_service.retrieval.rendering import render_fragment
 from qa_service.retrieval.retriever import read_text
+from training.cells import place_in, row_with, tables
+from training.trees import FOUND, Tree, Trees, missing_trees
 
 _LOG = logging.getLogger(__name__)
-_FOUND = 10
-"""How many passages are looked at for some without an answer."""
 _UNANSWERED = 2
 """How many of these, drawn, a question that has an answer is put to; any other is put to all."""
 _COMPETING = 4
 """How many of these, the best, compete with the passage that has the answer."""
+_OF_TABLES = frozenset({"table", "spreadsheet"})
+"""Kinds of questions that a cell answers."""
+_SHORT_CELL_CHARS = 8
+"""A cell no longer than this says nothing without its row: 12, yes, 2024."""
 _SECTION_SIZES = (300, 2_000)
 """Characters of a section that is joined from passages; drawn evenly between these."""
 
@@ -65,6 +58,7 @@ class DocumentQuestion(msgspec.Struct, frozen=True):
         answers: Spans of the document, the best first; none if it does not answer.
         heading: One above the answer.
         context: The section that has the answer, as it stands in the file; "" to look for it.
+        row: The row of a table that has the answer, as it stands in the document's text.
     """
 
     tree: str
@@ -74,6 +68,7 @@ class DocumentQuestion(msgspec.Struct, frozen=True):
     kind: str = ""
     heading: str = ""
     context: str = ""
+    row: str = ""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -83,42 +78,6 @@ class Asked(msgspec.Struct, frozen=True):
     text: str
     answer: str = ""
     start: int = -1
-
-
-class Tree:
-    """The documents of a tree, and their collection.
-
-    Args:
-        folder: The tree's documents.
-        index: For the collection, made once.
-        encoder: Embeds passages and questions, if it is prepared.
-    """
-
-    def __init__(self, folder: Path, index: Path, encoder: Path = DEFAULT_ENCODER) -> None:
-        self._folder = folder
-        self._index = index
-        self._encoder = encoder
-        self._documents: dict[str, Sequence[Document]] = {}
-        if not (index / MANIFEST_FILE).exists():
-            build(IndexArgs(sources=(folder,), output=index, encoder=encoder), Reporter())
-
-    @functools.cached_property
-    def _collection(self) -> Collection:
-        return Collection(self._index, SharedEncoder(self._encoder))
-
-    def documents(self, name: str) -> Sequence[Document]:
-        """The documents of a file of the tree, as the server has them; of most files one."""
-        if name not in self._documents:
-            read = FORMATS.get(format_of(name), read_markup)
-            with (self._folder / name).open("rb") as stream:
-                found = read(stream, name, ReadLimits().max_file_bytes)
-                self._documents[name] = [one for one in found if isinstance(one, Document)]
-        return self._documents[name]
-
-    def found(self, question: str) -> list[str]:
-        """What the reader is given of the passages that match a question best."""
-        passages = (its.passage for its in self._collection.search(question, _FOUND))
-        return [read_text(its.title, its.heading, its.text).text for its in passages]
 
 
 class Located(msgspec.Struct, frozen=True):
@@ -146,22 +105,50 @@ def locate(question: DocumentQuestion, tree: Tree) -> Located | None:
     """
     if not question.answers:
         return None
+    documents = tree.documents(question.document)
+    if row := _row_of(question, documents):
+        document = next(its for its in documents if row in its.text)
+        return _located_in_row(question, document, row)
     markup = markup_of(question.document) or "text"
     context = render_fragment(question.context, markup) if question.context else ""
     wanted = set(words_of(context or f"{question.heading} {question.question}"))
-    documents = tree.documents(question.document)
-    passages = [(document, list(cut(document))) for document in documents]
     for answer in question.answers:
         found = [
-            (_share(f"{its.heading} {text}", wanted), document, own, at, match)
-            for document, own in passages
-            for at, its in enumerate(own)
+            (_share(f"{its.heading} {text}", wanted), document, at, match)
+            for document in documents
+            for at, its in enumerate(document.passages)
             if (text := document.text[its.start : its.end])
             and (match := _find(answer, markup, text, question.question))
         ]
         if found:
-            _, document, own, at, match = max(found, key=lambda one: one[0])
-            return Located(document, own, at, match[0], own[at].start + match.start())
+            _, document, at, match = max(found, key=lambda one: one[0])
+            start = document.passages[at].start + match.start()
+            return Located(document, document.passages, at, match[0], start)
+    return None
+
+
+def _row_of(question: DocumentQuestion, documents: Sequence[Document]) -> str:
+    """The row that answers a question about a table; "" for other questions."""
+    if question.row or question.kind not in _OF_TABLES:
+        return question.row
+    asked = f"{question.heading} {question.question}"
+    markup = markup_of(question.document)
+    shown = [render_fragment(its, markup) if markup else its for its in question.answers]
+    return row_with(
+        shown, asked, (row for its in documents for rows in tables(its) for row in rows)
+    )
+
+
+def _located_in_row(question: DocumentQuestion, document: Document, row: str) -> Located | None:
+    begin = document.text.index(row)
+    markup, passages = markup_of(question.document), document.passages
+    for answer in question.answers:
+        shown = render_fragment(answer, markup) if markup and not question.row else answer
+        if found := place_in(row, shown, question.question):
+            start, end = begin + found[0], begin + found[1]
+            at = next(n for n, its in enumerate(passages) if its.start <= start < its.end)
+            if end <= passages[at].end:
+                return Located(document, passages, at, document.text[start:end], start)
     return None
 
 
@@ -227,14 +214,45 @@ def _line(place: re.Match[str]) -> str:
     return place.string[begin:].partition("\n")[0]
 
 
-def unanswered(question: DocumentQuestion, tree: Tree) -> list[Asked]:
-    """Puts a question to the passages found for it that have none of its answers, best first."""
+def unanswered(question: DocumentQuestion, tree: Tree, right: Asked | None = None) -> list[Asked]:
+    """Puts a question to the passages found for it that have none of its answers, best first.
+
+    Args:
+        right: What has the answer. If that is a table's short cell, which others may be like, a
+            passage with the answer is left out only if it shares as many of the question's words.
+    """
     answers = [f" {normalize_answer(answer)} " for answer in question.answers]
+    asked = set(words_of(question.question))
+    shared = len(asked.intersection(words_of(right.text))) if right else 0
+    is_cell = right is not None and len(right.answer) <= _SHORT_CELL_CHARS
+    is_cell = is_cell and question.kind in _OF_TABLES
+
+    def answers_it(text: str) -> bool:
+        if is_cell and len(asked.intersection(words_of(text))) < shared:
+            return False
+        return any(answer in f" {normalize_answer(text)} " for answer in answers)
+
+    return [Asked(question, text) for text in tree.found(question.question) if not answers_it(text)]
+
+
+def beside(question: DocumentQuestion, located: Located, rng: random.Random) -> list[Asked]:
+    """Puts a question about a table to the passage before or after that of its answer."""
+    if question.kind not in _OF_TABLES:
+        return []
+    document, here = located.document, located.passages[located.at]
+    near = located.passages[max(0, located.at - 1) : located.at + 2]
+    others = [its for its in near if its != here and here.heading.startswith(its.heading)]
     return [
-        Asked(question, text)
-        for text in tree.found(question.question)
-        if not any(answer in f" {normalize_answer(text)} " for answer in answers)
+        Asked(
+            question,
+            read_text(document.title, its.heading, document.text[its.start : its.end]).text,
+        )
+        for its in rng.sample(others, min(1, len(others)))
     ]
+
+
+def _distinct(asked: Sequence[Asked]) -> list[Asked]:
+    return list({its.text: its for its in asked}.values())
 
 
 def read_lines(path: Path) -> Iterator[DocumentQuestion]:
@@ -262,28 +280,6 @@ def write_squad(asked: Sequence[Asked], path: Path) -> None:
         json.dump({"data": data}, file, ensure_ascii=False)
 
 
-def _archive_name(tree: str) -> str:
-    return f"docs_{tree}.tar.gz"
-
-
-def missing_trees(questions: Sequence[DocumentQuestion], group: Path) -> Counter[str]:
-    """The archives that are not in a group's folder, and how many questions are of each."""
-    names = Counter(_archive_name(question.tree) for question in questions)
-    return Counter({name: count for name, count in names.items() if not (group / name).exists()})
-
-
-def open_tree(archive: Path, work: Path) -> Tree:
-    """Unpacks `docs_TREE.tar.gz` in a folder for this, once, and indexes it."""
-    name = archive.name.removeprefix("docs_").removesuffix(".tar.gz")
-    folder, index = (work / kind / archive.parent.name / name for kind in ("trees", "indexes"))
-    if not folder.exists():
-        folder.mkdir(parents=True)
-        with tarfile.open(archive) as packed:
-            packed.extractall(folder, filter="data")
-    inner = folder / name
-    return Tree(inner if inner.is_dir() else folder, index)
-
-
 def make_flags() -> argparse.ArgumentParser:
     """The flags."""
     parser = make_parser(__doc__)
@@ -305,7 +301,7 @@ def main() -> int:
     flags = make_flags().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     rng = random.Random(flags.seed)
-    trees: dict[Path, Tree] = {}
+    trees = Trees(flags.data, flags.work)
     with_answer: list[Asked] = []
     in_sections: list[Asked] = []
     without: list[Asked] = []
@@ -313,22 +309,23 @@ def main() -> int:
     for path in [*sorted(flags.data.glob("*/questions.jsonl")), *flags.questions]:
         group = path.parent.name if path.stem == "questions" else path.stem
         lines = list(read_lines(path))
-        missing = missing_trees(lines, flags.data / group)
+        missing = missing_trees((its.tree for its in lines), flags.data, group)
         for name, count in missing.items():
             _LOG.warning("%s: %d questions left out, no %s", path, count, name)
         for question in lines:
-            archive = flags.data / group / _archive_name(question.tree)
-            if archive.name in missing:
+            tree = trees.of(question.tree, question.document, group)
+            if not tree:
                 continue
-            if archive not in trees:
-                trees[archive] = open_tree(archive, flags.work)
-            located = locate(question, trees[archive])
-            found = unanswered(question, trees[archive])
-            count = _UNANSWERED if question.answers else _FOUND
+            located = locate(question, tree)
+            right = answered(question, located) if located else None
+            found = unanswered(question, tree, right)
+            count = _UNANSWERED if question.answers else FOUND
             without += rng.sample(found, min(count, len(found)))
-            if located:
-                with_answer.append(answered(question, located))
-                passages += [with_answer[-1], *found[:_COMPETING]]
+            if located and right:
+                with_answer.append(right)
+                others = _distinct([*beside(question, located, rng), *found])
+                others = [its for its in others if its.text != right.text]
+                passages += [right, *others[:_COMPETING]]
             elif question.answers:
                 _LOG.warning("%s: no passage has the answer to %r", path, question.question)
             else:

@@ -22,6 +22,7 @@ class Kind(Enum):
     HEADING = auto()
     PARAGRAPH = auto()
     ITEM = auto()
+    CAPTION = auto()
     ROW = auto()
     CODE = auto()
 
@@ -133,13 +134,24 @@ class BlockList:
             self._taken_mark()
             self.blocks.append(Block(Kind.CODE, kept, line, min(self._lists, MAX_DEPTH)))
 
-    def table(self, head: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]]) -> None:
-        """Adds a table: its columns' names, and each row's line and cells."""
+    def table(
+        self,
+        head: Sequence[str],
+        rows: Sequence[tuple[int, Sequence[str]]],
+        caption: str = "",
+    ) -> None:
+        """Adds a table: its columns' names, and each row's line and cells.
+
+        Args:
+            caption: What the table is called; it goes with each passage of its rows.
+        """
         names = [_cell(name).rstrip(":") for name in head]
+        level = min(self._lists, MAX_DEPTH)
+        if rows and (words := _cell(caption)):
+            self.blocks.append(Block(Kind.CAPTION, words, rows[0][0], level))
         is_first = True
         for line, cells in rows:
             if words := row_text(names, [_cell(cell) for cell in cells]):
-                level = min(self._lists, MAX_DEPTH)
                 self.blocks.append(Block(Kind.ROW, words, line, level, is_first=is_first))
                 is_first = False
 

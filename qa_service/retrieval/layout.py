@@ -2,7 +2,7 @@
 
 A paragraph is one line, with an empty line around it. A list's items are a line each, indented by
 two for each list around them, directly below the sentence that introduces them; so are a table's
-rows. Code is kept as it is. A heading is a line, and listed.
+rows, below its caption. Code is kept as it is. A heading is a line, and listed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NO_TITLE = re.compile(
     re.IGNORECASE,
 )
 """What programs call a document, a presentation or a sheet that nobody named, in some languages."""
-_JOINS = _LINES | {Kind.PARAGRAPH}
+_JOINS = _LINES | {Kind.PARAGRAPH, Kind.CAPTION}
 
 
 def lay_out(parsed: Parsed, name: str) -> Document:

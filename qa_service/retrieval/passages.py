@@ -28,6 +28,7 @@ PASSAGE_TOKENS = 150  # about a paragraph of SQuAD, on which readers are trained
 _MAX_LEAD_CHARS = 160
 """A longer sentence does not go before the items that it introduces."""
 _PROSE = frozenset({Kind.PARAGRAPH, Kind.HEADING})
+_TABLE = frozenset({Kind.CAPTION, Kind.ROW})
 _CARRIED = 3
 """A passage repeats a sentence of at most a third of its length."""
 _ROWS_SHARE = 6
@@ -43,7 +44,7 @@ class _Piece(NamedTuple):
     """A sentence, an item, a row, or lines of code: what no passage ends in.
 
     Attributes:
-        lead: The sentence that introduces the list that this is in, unless it begins it.
+        lead: The sentence that introduces the list that this is in, or its table's caption.
         begins: How many tokens the paragraph, list, table or code has that begins with it; or 0.
     """
 
@@ -101,6 +102,8 @@ def _pieces(text: str, blocks: Sequence[Place], passage_tokens: int) -> Iterator
         pieces = list[_Piece]()
         for block in group:
             pieces += _pieces_of(text, block, is_prose, introduced_by, passage_tokens)
+            if block.kind is Kind.CAPTION:
+                introduced_by = _lead("", text[block.start : block.end])
         size = sum(piece.tokens for piece in pieces)
         yield from (piece._replace(begins=0 if n else size) for n, piece in enumerate(pieces))
         if is_prose and pieces:
@@ -129,6 +132,8 @@ def _groups(blocks: Sequence[Place]) -> Iterator[list[Place]]:
 
 
 def _goes_on(before: Place, block: Place) -> bool:
+    if before.kind is Kind.CAPTION:
+        return True
     if before.level and block.level:
         return not (block.is_first and block.level == 1)
     return block.kind is before.kind and block.kind not in _PROSE and not block.is_first
@@ -180,7 +185,7 @@ class _Cutter:
     def end(self) -> Iterator[Passage]:
         """The section ends: gives out what there is."""
         new = self._held[self._repeated :]
-        if self._before and new and new[0].kind is not Kind.ROW:
+        if self._before and new and new[0].kind not in _TABLE:
             end, tokens = new[-1].end, sum(piece.tokens for piece in new)
             if 3 * tokens < self._limit and 3 * (end - self._before.end) < self._max_chars:
                 self._before = msgspec.structs.replace(self._before, end=end)

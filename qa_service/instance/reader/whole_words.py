@@ -29,10 +29,23 @@ _CUT_FREELY = re.compile(r"\d{3,4}[-/]\d{2,4}|\d+(?:st|nd|rd|th|s)?-[A-Za-z]{2,}
 """Years from and to, `40-year-old`."""
 _UNIT = re.compile(
     r"""[ \u00a0\u202f]?(?:°\s?[CFK]?|%|‰|[kcmdµn]?m|[kmµ]?g|[mµn]?s|[mk]?[VW]|[kMG]?Hz|[kM]?Pa
-      |[kMG]Wh|[KMGT]i?B|[kMG]bit|kB|km/h|mph|min|h|px|pt|dpi|ft|lb|dB(?:\([A-Z]\))?|EUR|USD|GBP|CHF|[€£$¥])
+      |[kMG]?Wh|m?Ah|[KMGT]i?B|[kMG]bit|kB|km/h|mph|min|h|px|pt|dpi|fps|rpm|ft|lbs?|oz|[cm]?l|lm|lx|cd|Nm
+      |k?cal|kJ|dB(?:\([A-Z]\))?|EUR|USD|GBP|CHF|[€£$¥])
       [²³]?(?:/[a-zA-Z]{1,3}[²³]?)?(?![\w-])""",
     re.VERBOSE,
 )
+_SPACED = re.compile(
+    r"""(?<![\w+])\+\d{1,3}(?:[ .\-/]?\(\d{1,5}\)|[ .\-/]?\d{1,5}){2,7}(?![\w-])
+      |(?<!\w)\(\d{2,5}\)[ -]?\d{2,4}(?:[ .-]\d{2,4}){0,3}(?![\w-])
+      |(?<![\w.:])\d{1,2}(?:[:.]\d{2})?[ \u00a0\u202f]?(?:[ap]\.\s?m\.|[ap]m\b)
+      |(?<![\w.])\d{1,3}\s?['\u2032]\s?\d{1,2}(?:\.\d+)?(?:["\u2033]|'')?(?!\w)
+      |(?<![\w"])\d+(?:[.,/]\d+)?["\u2033](?!\w)""",
+    re.VERBOSE | re.IGNORECASE,
+)
+"""Telephone numbers, times of the day, feet and inches: not cut where white space, a bracket or a
+quotation mark stands in them."""
+_MAX_SPACED_CHARS = 40
+"""A telephone number has at most 32 with its signs."""
 _CURRENCY_BEFORE = re.compile(r"(?:[€£$¥]|\b(?:CHF|EUR|GBP|USD))[ \u00a0\u202f]\Z")
 _NUMBER_BEFORE = re.compile(r"\d(?=[ \u00a0\u202f]?[^\s\d]{1,6}\Z)")
 _LINE_MARKS = re.compile(r"(?:[>#]+\s+|[-*+•‣◦]\s+|\d{1,3}[.)]\s+|[*_]{2,}|(?:Q|A)\d*[:.]\s+)+")
@@ -81,7 +94,9 @@ def whole_words(text: str, start: int, end: int, asked: Set[str] = frozenset()) 
     end = _word_at(text, end)[1]
     if text[start].isdigit() and (sign := _CURRENCY_BEFORE.search(text, max(0, start - 4), start)):
         start = sign.start()
-    if unit := _unit_at(text, start, end):
+    if spaced := _spaced_at(text, start, end):
+        start, end = min(start, spaced.start()), max(end, spaced.end())
+    elif unit := _unit_at(text, start, end):
         end = unit.end()
     elif text[end - 1].isupper() and (number := _STANDARD.match(text, start)):
         end = max(end, number.end())
@@ -89,6 +104,28 @@ def whole_words(text: str, start: int, end: int, asked: Set[str] = frozenset()) 
     if lead_out := _LEAD_OUT.match(text, start, end):
         end = lead_out.end("token")
     return start, end
+
+
+def _spaced_at(text: str, start: int, end: int) -> re.Match[str] | None:
+    """The telephone number, time or length that a span begins or ends within."""
+    line = max(text.rfind("\n", 0, start) + 1, start - _MAX_RUN_CHARS)
+    begin = max(line, start - _MAX_SPACED_CHARS)
+    for found in _SPACED.finditer(text, begin, end + _MAX_SPACED_CHARS):
+        if found.start() >= end:
+            break
+        is_cut = found.start() < start < found.end() or found.start() < end < found.end()
+        is_inches = found[0].endswith('"') and "'" not in found[0]
+        if is_cut and not (is_inches and _is_quoted(text, line, found.start())):
+            return found
+    return None
+
+
+def _is_quoted(text: str, line: int, place: int) -> bool:
+    """Whether a place of a line is within quotation marks; one after a digit opens none."""
+    is_open = False
+    for mark in re.finditer('"', text[line:place]):
+        is_open = not is_open and not text[line + mark.start() - 1 : line + mark.start()].isdigit()
+    return is_open
 
 
 def _unit_at(text: str, start: int, end: int) -> re.Match[str] | None:

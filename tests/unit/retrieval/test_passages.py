@@ -6,7 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from qa_service.retrieval.blocks import BlockList, Parsed
 from qa_service.retrieval.documents import Document
+from qa_service.retrieval.layout import lay_out
 from qa_service.retrieval.passages import cut
 from qa_service.retrieval.rendering import render_document
 from qa_service.retrieval.sentences import MAX_CHARS_PER_TOKEN, sentences
@@ -62,6 +64,21 @@ def test_long_rows_of_a_table_are_a_passage_each_and_short_ones_share_one():
     assert texts(60) == [f"Options:\n{alone[0]}", *alone[1:]]
     assert texts(120) == [f"Options:\n{alone[0]}\n{alone[1]}", alone[2]]
     assert [p.heading for p in cut(found, 60)] == ["", "Options:", "Options:"]
+
+
+def test_a_tables_caption_goes_with_each_passage_of_its_rows():
+    out = BlockList()
+    out.heading(1, "Contact")
+    out.paragraph("There are three:")
+    rows = [(n, [town, "9 to 5"]) for n, town in enumerate(("Ulm", "Bonn", "Kiel"), 2)]
+    out.table(["Town", "Open"], rows, "Offices of the north")
+    found = lay_out(Parsed(out.blocks), "a.csv")
+    passages = [(p.heading, found.text[p.start : p.end]) for p in cut(found, 60)]
+    assert passages == [
+        ("Contact", "There are three:\n\nOffices of the north\nTown: Ulm; Open: 9 to 5"),
+        ("Contact > Offices of the north", "Town: Bonn; Open: 9 to 5"),
+        ("Contact > Offices of the north", "Town: Kiel; Open: 9 to 5"),
+    ]
 
 
 def test_a_passage_repeats_the_last_sentence_of_the_one_before():

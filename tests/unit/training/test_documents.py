@@ -14,16 +14,15 @@ from training.documents import (
     Asked,
     DocumentQuestion,
     Located,
-    Tree,
     answered,
     around_answer,
     in_section,
     locate,
-    missing_trees,
     read_lines,
     unanswered,
     write_squad,
 )
+from training.trees import Tree, missing_trees
 
 GUIDE = """# Guide
 
@@ -151,9 +150,9 @@ def test_a_written_file_is_read_as_squad(tmp_path):
 
 
 def test_questions_of_trees_that_are_not_there_are_counted(tmp_path):
-    (tmp_path / "docs_here.tar.gz").touch()
-    questions = [DocumentQuestion(tree, "a.md", "Why?", ()) for tree in ("here", "gone", "gone")]
-    assert missing_trees(questions, tmp_path) == {"docs_gone.tar.gz": 2}
+    (tmp_path / "group").mkdir()
+    (tmp_path / "group" / "docs_here.tar.gz").touch()
+    assert missing_trees(("here", "gone", "gone"), tmp_path, "another") == {"docs_gone.tar.gz": 2}
 
 
 def test_the_kept_question_files_are_whole():

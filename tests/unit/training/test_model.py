@@ -34,6 +34,9 @@ def tiny_encoder(_encoder=None):
     )
 
 
+LOAD = Encoder.load
+
+
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
     monkeypatch.setattr(Encoder, "load", tiny_encoder)
@@ -79,6 +82,12 @@ def test_adapter_grows_without_changing_its_answers(tmp_path):
     assert not torch.equal(output_of(model), output_of(adapters.build_model(ENCODER, 2)))
     torch.testing.assert_close(output_of(same), output_of(model), atol=2e-2, rtol=0)
     torch.testing.assert_close(output_of(larger), output_of(same))
+
+
+def test_an_encoder_that_is_kept_in_float16_is_trained_in_float32(tmp_path):
+    tiny_encoder().half().save_pretrained(tmp_path)
+    loaded = LOAD(Encoder("some/encoder", tmp_path))
+    assert {weight.dtype for weight in loaded.parameters()} == {torch.float32}
 
 
 def change_of(model):
