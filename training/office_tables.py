@@ -101,7 +101,7 @@ _LISTS = _OFFICE.lists
 
 
 def _one_of(its: dict[str, Any], rng: random.Random) -> str:
-    return rng.choice(its.get("options") or _LISTS[its["list"]])
+    return str(rng.choice(its.get("options") or _LISTS[its["list"]]))
 
 
 def _number(its: dict[str, Any], rng: random.Random) -> str:

@@ -21,13 +21,16 @@ class Engine(ABC):
         device: `cpu` or `cuda`: where it really runs.
         runtime: Library, version and device; part of the key of the cost table.
         chooses_spans: Whether it has `best_spans`; on a CPU the reader has the logits anyway.
-        shapes: Rows and tokens of each shape of batch that it has prepared.
     """
 
     device = "cpu"
     chooses_spans = False
-    shapes: Sequence[tuple[int, int]] = ()
     runtime: str
+
+    @property
+    def shapes(self) -> Sequence[tuple[int, int]]:
+        """Rows and tokens of each shape of batch that it has prepared."""
+        return ()
 
     @property
     def later_bytes(self) -> int:

@@ -166,7 +166,11 @@ class BucketedEngine(Engine):
         self._make_program = make_program
         self._check: ShapeCheck | None = None
         self._programs = {bucket: make_program(bucket) for bucket in grid.buckets()}
-        self.shapes = [(bucket.rows, bucket.tokens) for bucket in self._programs]
+
+    @property
+    def shapes(self) -> Sequence[tuple[int, int]]:
+        """The buckets: rows and tokens of each."""
+        return [(bucket.rows, bucket.tokens) for bucket in self._programs]
 
     def _run(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         rows, tokens = ids.shape
