@@ -37,12 +37,17 @@ class MadeUpEngine(Engine):
     """A made-up model behind an engine's face; `spoil` changes its logits.
 
     Attributes:
+        prepared: The shapes that it says it has prepared.
         ran: The shape of each run.
     """
 
     def __init__(self, spoil=lambda ids, start, end: (start, end), shapes=()):
-        self.model, self.spoil, self.shapes, self.ran = MadeUpModel(PAD), spoil, shapes, []
+        self.model, self.spoil, self.prepared, self.ran = MadeUpModel(PAD), spoil, shapes, []
         self.has_forgotten = False
+
+    @property
+    def shapes(self):
+        return self.prepared
 
     def forget_kept(self):
         self.has_forgotten = True
@@ -241,7 +246,7 @@ def test_shapes_that_are_prepared_while_it_serves_are_tested_in_turn(make):
     _, test = make(engine, max_batch_size=1)
     test.check_next()
     assert len(engine.ran) == 1
-    engine.shapes = [(1, 48), (1, 64), (3, 32)]
+    engine.prepared = [(1, 48), (1, 64), (3, 32)]
     for _ in range(4):
         test.check_next()
     assert engine.ran[2::2] == [(1, 48), (1, 64), (3, 32), (1, 48)]
