@@ -24,8 +24,8 @@ from typing import Any, NoReturn, TypeVar
 
 from qa_service import __version__
 from qa_service.client import split_hosts
+from qa_service.errors import hide_password
 from qa_service.installation import install_hint
-from qa_service.logs import hide_password
 
 PREFIX = "QA_"
 """Begins the name of a flag's environment variable."""

@@ -8,6 +8,7 @@ and the message says what to do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -285,3 +286,8 @@ def error_context(place: str) -> Iterator[None]:
         yield
     except SetupError as error:
         raise SetupError(f"{place}: {error}") from None
+
+
+def hide_password(url: str) -> str:
+    """A URL with `***` for its password, whichever characters that has."""
+    return re.sub(r"(?s)^((?:\w+://)?[^:/@]*):.*@", r"\1:***@", url)

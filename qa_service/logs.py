@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 import threading
 import time
@@ -37,11 +36,6 @@ class LogOptions(Struct, frozen=True, kw_only=True):
 def plural(number: int, noun: str) -> str:
     """`1 instance`, `2 instances`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def hide_password(url: str) -> str:
-    """A URL with `***` for its password, whichever characters that has."""
-    return re.sub(r"(?s)^((?:\w+://)?[^:/@]*):.*@", r"\1:***@", url)
 
 
 def printable(text: str) -> str:

@@ -27,7 +27,7 @@ from typing import Annotated, Any, TypeVar, cast
 import msgspec
 from msgspec import NODEFAULT, Meta, Struct, inspect, structs
 
-from qa_service.logs import hide_password
+from qa_service.errors import hide_password
 
 MAX_MS = 2**31 - 1
 """The longest time of an option, in milliseconds: the bound of epoll_wait."""

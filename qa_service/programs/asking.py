@@ -22,6 +22,8 @@ Enter ends a text or a question; a pasted text may have several lines.
 An empty question asks for another text. Ctrl-C clears what is half typed.
 Ctrl-D, quit or exit ends."""
 FAREWELLS = {"quit", "exit"}
+QUESTION_HINT = "(This is taken as the text; an empty question asks for another one.)"
+"""Where a text reads like a question, which belongs to the next line."""
 Ask = Callable[[str, str | None], Answer]
 """Asks a question on a text: `QaClient.ask` with the program's flags."""
 
@@ -76,15 +78,19 @@ class Conversation:
         self._ask = ask
         self._has_reached = False
 
-    def run(self, text: str | None = "") -> ExitCode:
+    def run(self, text: str | None = "", question: str = "") -> ExitCode:
         """Runs until Ctrl-D, quit, exit, Ctrl-C with nothing typed, or the end of the input.
 
         Returns `ERROR` if no server was reached.
 
-        It asks for the text if that is empty; None is for questions to a collection.
+        Args:
+            text: It is asked for if it is empty; None is for questions to a collection.
+            question: What is asked first; empty to read it.
         """
         try:
             self._begin()
+            if question:
+                self._answer(question, self._ask_for_text())
             while True:
                 has_text = text is None or text.strip()
                 self._answer_questions_on(text if has_text else self._ask_for_text())
@@ -110,16 +116,21 @@ class Conversation:
         text = ""
         while not text.strip():
             text = self._read("Text")
+        if text.rstrip().endswith("?"):
+            print(QUESTION_HINT, file=sys.stderr, flush=True)
         return text
 
     def _answer_questions_on(self, text: str | None) -> None:
         """Answers questions until an empty one."""
         while question := self._read("Question").strip():
-            try:
-                print(describe(self._ask(question, text)), flush=True)
-                self._has_reached = True
-            except QaClientError as error:
-                print_error(error)
+            self._answer(question, text)
+
+    def _answer(self, question: str, text: str | None) -> None:
+        try:
+            print(describe(self._ask(question, text)), flush=True)
+            self._has_reached = True
+        except QaClientError as error:
+            print_error(error)
 
     def _read(self, name: str) -> str:
         """Reads an entry; raises `EOFError` at the end of the conversation."""

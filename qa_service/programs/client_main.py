@@ -3,6 +3,7 @@
     python client.py
     python client.py --text_file examples/article.txt
     python client.py --question "Who wrote it?" --text "It was written by Ada."
+    python client.py "Who approves leave?" --collection handbook
     curl -s https://example.org/article.txt | python client.py --question "Who wrote it?" -
     python client.py --health
     python client.py --host a,b:9998 --stats
@@ -53,14 +54,15 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--text", help="the text that is to answer it")
     source.add_argument("--text_file", type=Path, help="a UTF-8 file with the text; - for stdin")
-    source.add_argument("stdin", nargs="?", choices=["-"], help="the same as --text_file -")
+    words = "the question, if --question is not given; without a text the program asks for it"
+    add("words", nargs="?", metavar="QUESTION|-", help=f"{words}; - is --text_file -")
     for name, (kind, text) in ask_options().items():
         group = source if name == "collection" else parser
         group.add_argument(option_flag(name), type=kind, help=text)
     add("--json", action="store_true", help="print the whole response as a line of JSON")
     parsed = parser.parse_args(arguments)
-    if parsed.stdin:
-        parsed.text_file = Path(parsed.stdin)
+    if parsed.words == str(STDIN) and parsed.text is parsed.text_file is parsed.collection:
+        parsed.text_file, parsed.words = STDIN, None
     check_together(parser, parsed)
     return parsed
 
@@ -85,15 +87,25 @@ def check_together(parser: argparse.ArgumentParser, parsed: argparse.Namespace) 
     """Refuses flags that exclude or require each other."""
     has_text = parsed.text is not None or parsed.text_file is not None
     has_text = has_text or parsed.collection is not None
+    if parsed.words == str(STDIN):
+        parser.error("- excludes --text, --text_file and --collection")
+    if parsed.words and (parsed.question is not None or asks_of_server(parsed)):
+        parser.error("a question excludes --question, --health, --stats and --models")
+    if parsed.words and has_text:
+        parsed.question, parsed.words = parsed.words, None
     if parsed.question is not None and not has_text:
         parser.error("--question needs a text: --text, --text_file or -; or a --collection")
-    asks_of_server = parsed.health or parsed.stats or parsed.models
     if parsed.question is None and parsed.text_file == STDIN:
         parser.error("- needs --question")
-    if parsed.question is None and parsed.json and not asks_of_server:
+    if parsed.question is None and parsed.json and not asks_of_server(parsed):
         parser.error("--json needs --question, --health, --stats or --models")
-    if asks_of_server and has_text:
+    if asks_of_server(parsed) and has_text:
         parser.error("--health, --stats and --models take no text")
+
+
+def asks_of_server(parsed: argparse.Namespace) -> bool:
+    """Whether something of the server is to be shown, and no question asked."""
+    return bool(parsed.health or parsed.stats or parsed.models)
 
 
 def read_text(parsed: argparse.Namespace) -> str:
@@ -142,14 +154,14 @@ def main() -> int:
     try:
         text = None if parsed.collection else read_text(parsed)
         access = Access.from_flags(vars(parsed))
-        if parsed.health or parsed.stats or parsed.models:
+        if asks_of_server(parsed):
             return monitor(parsed, access)
         with connect(parsed.host, parsed, access) as client:
             options = {name: getattr(parsed, option_flag(name)[2:]) for name in ask_options()}
             given = {name: value for name, value in options.items() if value is not None}
             ask = functools.partial(client.ask, **given)
             if parsed.question is None:
-                return Conversation(client, LineEditor(), ask).run(text)
+                return Conversation(client, LineEditor(), ask).run(text, parsed.words or "")
             return ask_once(ask, parsed.question, text, as_json=parsed.json)
     except (OSError, UnicodeDecodeError, QaClientError) as error:
         print_error(error)

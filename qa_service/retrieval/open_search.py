@@ -17,9 +17,9 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 
-from qa_service.errors import SetupError, UnavailableError
+from qa_service.errors import SetupError, UnavailableError, hide_password
 from qa_service.installation import install_hint
-from qa_service.logs import hide_password, printable
+from qa_service.logs import printable
 from qa_service.retrieval.retriever import FoundPassage
 from qa_service.wire.messages import Passage
 

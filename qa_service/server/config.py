@@ -19,11 +19,11 @@ from typing import Annotated, Any, Self
 from msgspec import NODEFAULT, Meta, Struct, structs
 
 from qa_service.command_line import Parser
-from qa_service.errors import SetupError
+from qa_service.errors import SetupError, hide_password
 from qa_service.files import Stamp, read_text, stamp_of
 from qa_service.installation import ROOT
 from qa_service.instance.options import InstanceOptions
-from qa_service.logs import LogOptions, hide_password
+from qa_service.logs import LogOptions
 from qa_service.net.options import ListenOptions, TlsOptions
 from qa_service.options import (
     Option,

@@ -49,7 +49,7 @@ class TestTokens:
         ("first", "message"),
         [
             ({"type": "auth", "token": TOKEN[:-1]}, "the token is not accepted"),
-            ({"type": "auth", "token": ""}, "the token is not accepted"),
+            ({"type": "auth", "token": ""}, "no token was sent"),
             ({"type": "auth", "token": EXPIRED}, "the token has expired"),
             ({"type": "auth"}, "wants a token"),
             ({"type": "auth", "token": 5}, "wants a token"),

@@ -32,6 +32,8 @@ _NUMBER_AS_NAME = re.compile(r"(?:19|20)\d\d(?:\s?[-–/]\s?(?:19|20)?\d\d)?|\d+
 """A year or a range, which may name a column."""
 _MAX_LABEL_CHARS = 60
 """Longer texts are no keys, nor names of the rows below them."""
+_MAX_CAPTION_CHARS = 200
+"""Longer titles are paragraphs: a caption goes with each passage of the rows."""
 _DIGIT = re.compile(r"\d")
 _UNIT = re.compile(r"[(\[].{1,20}[)\]]|[%‰€$£¥]")
 
@@ -143,8 +145,10 @@ def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> 
     table: _Table | None = None
     for region in filter(None, regions):
         titles, rest = _without_titles(region, has_head=has_head)
-        for title in titles:
-            out.paragraph("; ".join(_paired(title)), title.line)
+        words = ["; ".join(_paired(title)) for title in titles]
+        caption = words[-1] if rest and words and len(words[-1]) <= _MAX_CAPTION_CHARS else ""
+        for title, text in zip(titles[: -1 if caption else None], words, strict=False):
+            out.paragraph(text, title.line)
         if not rest:
             table = None
         elif table is not None and table.goes_on_with(rest):
@@ -152,7 +156,7 @@ def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> 
         else:
             num_head = _num_head(rest, has_head=has_head)
             table = _Table(rest[:num_head], rest[num_head:], has_sections=not has_head)
-            table.write(out, rest[num_head:])
+            table.write(out, rest[num_head:], caption)
 
 
 def _regions(rows: Iterable[Row]) -> Iterator[list[Row]]:
@@ -316,18 +320,18 @@ class _Table:
         has_other_head = any(not _VALUE.fullmatch(first.at(c)) for c in _value_columns(rows[1:]))
         return 2 * len(columns) > len(self._columns) and not has_other_head
 
-    def write(self, out: BlockList, rows: Sequence[Row]) -> None:
+    def write(self, out: BlockList, rows: Sequence[Row], caption: str = "") -> None:
         """Adds rows, with paragraphs for the rows that name others and for notes."""
         held = list[tuple[int, Sequence[str]]]()
         last = max((n for n, row in enumerate(rows) if len(row.columns()) > 1), default=-1)
         for place, row in enumerate(rows):
             if self._is_apart(row, is_below=place > last):
-                out.table(self._names, held)
-                held = []
+                out.table(self._names, held, caption)
+                held, caption = [], caption if not held else ""
                 out.paragraph(row.cells[row.columns()[0]], row.line)
             elif row.cells not in self._head:
                 held.append((row.line, self._cells(row)))
-        out.table(self._names, held)
+        out.table(self._names, held, caption)
 
     def _is_apart(self, row: Row, *, is_below: bool) -> bool:
         """Whether a row names the rows below it, or is a note below the table."""

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import qa_service
 from qa_service.engine_catalogue import ENGINES, PROCESSOR_FLAGS
+from qa_service.errors import hide_password
 from qa_service.installation import installed_version
-from qa_service.logs import hide_password, plural
+from qa_service.logs import plural
 from qa_service.machine import num_cpus, processor
 from qa_service.server.check.report import Finding, ok, warning
 from qa_service.server.config import ServerConfig, changed_options

@@ -98,7 +98,7 @@ class TokenSet:
         digest = _digest(token)
         found = [entry for entry in self._entries if hmac.compare_digest(entry.digest, digest)]
         if not found:
-            raise UnauthorizedError("the token is not accepted")
+            raise UnauthorizedError("the token is not accepted" if token else "no token was sent")
         good = [entry.grant for entry in found if not entry.has_expired(now)]
         if not good:
             raise UnauthorizedError("the token has expired")

@@ -272,6 +272,28 @@ class TestPipedConversation:
         assert (done.stderr, done.returncode) == (b"", 0)
 
 
+class TestAQuestionAsAnArgument:
+    def test_is_asked_of_the_text_that_a_flag_gives(self):
+        with ScriptedPeer(answer_all) as peer:
+            done = run(*command(peer, "Wer?", "--text", "eins zwei"))
+        assert (done.stdout, done.returncode) == (b"eins\n", 0)
+
+    def test_is_asked_of_the_text_that_is_read_first(self):
+        with ScriptedPeer(answer_all) as peer:
+            done = run(*command(peer, "Wer?"), stdin=b"eins zwei\n")
+        assert done.stdout.decode().splitlines()[0] == "Answer: eins"
+
+    @pytest.mark.parametrize("flags", [["--question", "q"], ["--health"]])
+    def test_excludes_what_asks_something_else(self, flags):
+        done = run(*CLIENT, "Wer?", *flags)
+        assert (done.returncode, b"a question excludes --question" in done.stderr) == (2, True)
+
+    def test_a_text_that_reads_like_a_question_gets_a_hint(self):
+        with ScriptedPeer(answer_all) as peer:
+            done = run(*command(peer), stdin=b"Wer war es?\nq?\n")
+        assert b"This is taken as the text" in done.stderr
+
+
 class TestConversation:
     def test_an_empty_question_asks_for_another_text(self):
         with conversation(answer_all) as (terminal, peer):

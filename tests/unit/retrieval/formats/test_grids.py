@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from qa_service.retrieval.blocks import BlockList, Parsed
+from qa_service.retrieval.blocks import BlockList, Kind, Parsed
 from qa_service.retrieval.formats.grids import MAX_COLUMNS, Cell, Grid, Row, add_grid
 from qa_service.retrieval.layout import lay_out
 
@@ -38,6 +38,18 @@ def test_titles_stand_above_a_head():
     rows[2].append("Seats")
     rows[3].append("3")
     assert written(rows)[:2] == ["Plans", "Date: 1 May"]
+
+
+def test_the_title_next_to_a_table_is_its_caption():
+    out = BlockList()
+    grid = [["Plans"], ["Prices in EUR"], ["Plan", "EUR", "Users"], ["Solo", "5", "1"]]
+    add_grid(out, [Row(n, cells) for n, cells in enumerate(grid, 1)])
+    kinds = [(block.kind, block.text) for block in out.blocks]
+    assert kinds == [
+        (Kind.PARAGRAPH, "Plans"),
+        (Kind.CAPTION, "Prices in EUR"),
+        (Kind.ROW, "Plan: Solo; EUR: 5; Users: 1"),
+    ]
 
 
 Q1 = "Region: North; Q1 Sales: 1; Q1 Cost: 2; Q2 Sales: 3; Q2 Cost: 4"
