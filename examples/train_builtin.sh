@@ -27,6 +27,21 @@ $python -m training.documents "$data/docs_train" --questions training/questions/
     --unanswered "$out/none.json.gz" --passages "$out/passages.json.gz"
 $python -m training.finetune_model "${teacher[@]}" --label "$out/passages.json.gz" "$out/labels.npz"
 
+# Tables: questions of DATA_DIR/tables, if there are any, those that a program asks of the trees'
+# tables, and tables that offices keep. They need no teacher: the cell is known.
+tables=()
+$python -m training.table_questions "$data/docs_train" --work "$out/work" --output "$out/made.jsonl"
+for questions in "$out/made.jsonl" "$data"/tables/*.jsonl; do
+    [ -e "$questions" ] || continue
+    name=$(basename "$questions" .jsonl)
+    $python -m training.documents "$data/docs_train" --only --questions "$questions" --work "$out/work" \
+        --output "$out/$name.json.gz" --unanswered "$out/${name}_none.json.gz" \
+        --passages "$out/${name}_passages.json.gz"
+    tables+=("$out/${name}_passages.json.gz=${TABLES:-1500}")
+done
+$python -m training.office_tables --count "${TABLES:-1500}" --output "$out/office_passages.json.gz"
+tables+=("$out/office_passages.json.gz")
+
 # Students that differ make a better average: one of them sees rare words put for others.
 for seed in 1 2; do
     swapped=0
@@ -37,7 +52,7 @@ for seed in 1 2; do
         "$data/train_qamr.json.gz=${QAMR:-3000}" \
         --train "$data/train_squad.json.gz=${SQUAD:-6000}" "$data/train_nq.json.gz=${NQ:-3000}" \
         "$out/sections.json.gz=${SECTIONS:-6000}" \
-        --train_passages "$out/passages.json.gz=${PASSAGES:-6000}" --max_tokens 320 \
+        --train_passages "$out/passages.json.gz=${PASSAGES:-6000}" "${tables[@]}" --max_tokens 320 \
         --dev "$data/dev.json" --output_dir "$out/student$seed"
 done
 

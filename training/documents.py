@@ -286,6 +286,7 @@ def make_flags() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("data", type=Path, help="a folder of groups: questions.jsonl and docs_TREE.tar.gz in each")
     add("--questions", type=Path, nargs="*", default=[], metavar="GROUP.jsonl", help="more")
+    add("--only", action="store_true", help="those of --questions, not those in DATA")
     add("--work", type=Path, required=True, help="for unpacked trees and their collections")
     add("--output", type=Path, required=True, help="for questions with an answer")
     add("--sections", type=Path, help="for questions of whole sections")
@@ -306,7 +307,8 @@ def main() -> int:
     in_sections: list[Asked] = []
     without: list[Asked] = []
     passages: list[Asked] = []
-    for path in [*sorted(flags.data.glob("*/questions.jsonl")), *flags.questions]:
+    own = [] if flags.only else sorted(flags.data.glob("*/questions.jsonl"))
+    for path in [*own, *flags.questions]:
         group = path.parent.name if path.stem == "questions" else path.stem
         lines = list(read_lines(path))
         missing = missing_trees((its.tree for its in lines), flags.data, group)

@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from qa_service.child_program import turn_off_telemetry
 from qa_service.command_line import make_parser
 from qa_service.evaluation.unanswerable import words_of
 from training.cells import Cell, cells, tables
@@ -267,6 +268,7 @@ def make_flags() -> argparse.ArgumentParser:
 
 def main() -> int:
     """Writes the questions, drawn from those of all trees."""
+    turn_off_telemetry()
     flags = make_flags().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     rng = random.Random(flags.seed)

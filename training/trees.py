@@ -38,7 +38,7 @@ class Tree:
     Args:
         folder: The tree's documents.
         index: For the collection, made once.
-        encoder: Embeds passages and questions, if it is prepared.
+        encoder: Embeds passages and questions; if it is not prepared, they are found by words.
     """
 
     def __init__(self, folder: Path, index: Path, encoder: Path = DEFAULT_ENCODER) -> None:
@@ -47,7 +47,11 @@ class Tree:
         self._encoder = encoder
         self._documents: dict[str, Sequence[Document]] = {}
         if not (index / MANIFEST_FILE).exists():
-            build(IndexArgs(sources=(folder,), output=index, encoder=encoder), Reporter())
+            has_encoder = (encoder / MANIFEST_FILE).exists()
+            args = IndexArgs(
+                sources=(folder,), output=index, encoder=encoder, embeddings=has_encoder
+            )
+            build(args, Reporter())
 
     @functools.cached_property
     def _collection(self) -> Collection:
