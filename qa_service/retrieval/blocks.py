@@ -139,16 +139,18 @@ class BlockList:
         head: Sequence[str],
         rows: Sequence[tuple[int, Sequence[str]]],
         caption: str = "",
+        caption_line: int = 0,
     ) -> None:
         """Adds a table: its columns' names, and each row's line and cells.
 
         Args:
             caption: What the table is called; it goes with each passage of its rows.
+            caption_line: Where it stands, if not at the first row.
         """
         names = [_cell(name).rstrip(":") for name in head]
         level = min(self._lists, MAX_DEPTH)
         if rows and (words := _cell(caption)):
-            self.blocks.append(Block(Kind.CAPTION, words, rows[0][0], level))
+            self.blocks.append(Block(Kind.CAPTION, words, caption_line or rows[0][0], level))
         is_first = True
         for line, cells in rows:
             if words := row_text(names, [_cell(cell) for cell in cells]):

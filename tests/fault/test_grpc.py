@@ -113,13 +113,13 @@ class TestDeath:
         (tmp_path / "grpc.py").write_text(fault)
         flags = ("--model", builtin_model, "--grpc_port", reserve_port(), *INSTANT)
         ended = fail_to_start(*flags, env={**os.environ, "PYTHONPATH": str(tmp_path)})
-        assert ended.stderr.endswith(f"grpc is missing: {install_hint('grpc')}\n")
+        assert f"server.py: grpc is missing: {install_hint('grpc')}" in ended.stderr
 
     def test_a_port_that_is_taken_fails_the_start(self, builtin_model):
         with socket.create_server(("127.0.0.1", port := reserve_port())):
             ended = fail_to_start("--model", builtin_model, "--grpc_port", port, *INSTANT)
-        said = f"the gRPC gateway cannot listen on localhost:{port}\n"
-        assert ended.stderr.endswith(said)
+        said = f"server.py: the gRPC gateway cannot listen on localhost:{port}: "
+        assert said in ended.stderr.splitlines()[-1]
 
 
 class TestDrain:

@@ -7,23 +7,13 @@ of markup (`markups`) make blocks of a text, which `layout` writes as a person r
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from qa_service.retrieval.documents import Document, Fault
 from qa_service.retrieval.formats.bounded import read_text
-from qa_service.retrieval.formats.csv import read_csv
-from qa_service.retrieval.formats.docx import read_docx
-from qa_service.retrieval.formats.eml import read_eml
-from qa_service.retrieval.formats.epub import read_epub
-from qa_service.retrieval.formats.json_lines import read_json_lines
 from qa_service.retrieval.formats.markups import ENDINGS, parse
-from qa_service.retrieval.formats.notebook import read_notebook
-from qa_service.retrieval.formats.odf import read_odf
-from qa_service.retrieval.formats.pdf import read_pdf
-from qa_service.retrieval.formats.pptx import read_pptx
-from qa_service.retrieval.formats.squad import read_squad
-from qa_service.retrieval.formats.xlsx import read_xlsx
 from qa_service.retrieval.layout import lay_out
 
 FileReader = Callable[[BinaryIO, str, int], Iterator[Document | Fault]]
@@ -34,23 +24,34 @@ def read_markup(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Documen
     yield lay_out(parse(read_text(stream, max_bytes), name), name)
 
 
+def _reader(name: str) -> FileReader:
+    """The reader of a module, imported with the first file of its kind: each takes memory."""
+
+    def read(stream: BinaryIO, file_name: str, max_bytes: int) -> Iterator[Document | Fault]:
+        module = importlib.import_module(f"{__name__}.{name}")
+        reader: FileReader = getattr(module, f"read_{name}")
+        return reader(stream, file_name, max_bytes)
+
+    return read
+
+
 FORMATS: dict[str, FileReader] = dict.fromkeys(ENDINGS, read_markup) | {
-    ".csv": read_csv,
-    ".tsv": read_csv,
-    ".docm": read_docx,
-    ".docx": read_docx,
-    ".eml": read_eml,
-    ".epub": read_epub,
-    ".ipynb": read_notebook,
-    ".odp": read_odf,
-    ".ods": read_odf,
-    ".odt": read_odf,
-    ".pdf": read_pdf,
-    ".pptm": read_pptx,
-    ".pptx": read_pptx,
-    ".xlsm": read_xlsx,
-    ".xlsx": read_xlsx,
-    ".jsonl": read_json_lines,
-    ".json": read_squad,
+    ".csv": _reader("csv"),
+    ".tsv": _reader("csv"),
+    ".docm": _reader("docx"),
+    ".docx": _reader("docx"),
+    ".eml": _reader("eml"),
+    ".epub": _reader("epub"),
+    ".ipynb": _reader("notebook"),
+    ".odp": _reader("odf"),
+    ".ods": _reader("odf"),
+    ".odt": _reader("odf"),
+    ".pdf": _reader("pdf"),
+    ".pptm": _reader("pptx"),
+    ".pptx": _reader("pptx"),
+    ".xlsm": _reader("xlsx"),
+    ".xlsx": _reader("xlsx"),
+    ".jsonl": _reader("json_lines"),
+    ".json": _reader("squad"),
 }
 """Each reader by the end of a file's name; of some kinds `files.format_of` takes longer ones."""

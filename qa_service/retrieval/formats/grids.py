@@ -34,6 +34,7 @@ _MAX_LABEL_CHARS = 60
 """Longer texts are no keys, nor names of the rows below them."""
 _MAX_CAPTION_CHARS = 200
 """Longer titles are paragraphs: a caption goes with each passage of the rows."""
+_NO_CAPTION = ("", 0)
 _DIGIT = re.compile(r"\d")
 _UNIT = re.compile(r"[(\[].{1,20}[)\]]|[%‰€$£¥]")
 
@@ -146,8 +147,9 @@ def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> 
     for region in filter(None, regions):
         titles, rest = _without_titles(region, has_head=has_head)
         words = ["; ".join(_paired(title)) for title in titles]
-        caption = words[-1] if rest and words and len(words[-1]) <= _MAX_CAPTION_CHARS else ""
-        for title, text in zip(titles[: -1 if caption else None], words, strict=False):
+        has_caption = bool(rest and words) and len(words[-1]) <= _MAX_CAPTION_CHARS
+        caption = (words[-1], titles[-1].line) if has_caption else _NO_CAPTION
+        for title, text in zip(titles[: -1 if has_caption else None], words, strict=False):
             out.paragraph(text, title.line)
         if not rest:
             table = None
@@ -320,18 +322,20 @@ class _Table:
         has_other_head = any(not _VALUE.fullmatch(first.at(c)) for c in _value_columns(rows[1:]))
         return 2 * len(columns) > len(self._columns) and not has_other_head
 
-    def write(self, out: BlockList, rows: Sequence[Row], caption: str = "") -> None:
+    def write(
+        self, out: BlockList, rows: Sequence[Row], caption: tuple[str, int] = _NO_CAPTION
+    ) -> None:
         """Adds rows, with paragraphs for the rows that name others and for notes."""
         held = list[tuple[int, Sequence[str]]]()
         last = max((n for n, row in enumerate(rows) if len(row.columns()) > 1), default=-1)
         for place, row in enumerate(rows):
             if self._is_apart(row, is_below=place > last):
-                out.table(self._names, held, caption)
-                held, caption = [], caption if not held else ""
+                out.table(self._names, held, *caption)
+                held, caption = [], _NO_CAPTION if held else caption
                 out.paragraph(row.cells[row.columns()[0]], row.line)
             elif row.cells not in self._head:
                 held.append((row.line, self._cells(row)))
-        out.table(self._names, held, caption)
+        out.table(self._names, held, *caption)
 
     def _is_apart(self, row: Row, *, is_below: bool) -> bool:
         """Whether a row names the rows below it, or is a note below the table."""
