@@ -153,8 +153,8 @@ class SelfTest:
     def _check_tokens(self) -> None:
         """Compares the tokens of known questions and texts: other tokens are another question."""
         for row in self._rows:
-            if row.asked is None:
-                continue
+            if row.asked is None or len(row.ids) > self._manifest.window_tokens:
+                continue  # the window may be shorter now than when the model was prepared
             found = self._attempt([row], "in words", partial(self._reader.first_window, *row.asked))
             known = as_window(row)
             is_same = (

@@ -199,19 +199,19 @@ def _question_windows(
 ) -> Iterator[tuple[str, Window, tuple[str, str] | None]]:
     """A window of each kind of question, as far as the model has room for it.
 
-    With the question and the text, unless it is not their first window.
+    With the question and the text if they are all in it: where a longer text is cut depends on how
+    the model is read, which its owner may change.
     """
     overlap_tokens = manifest.reading.window_overlap_tokens
     builder = WindowBuilder(tokenizer, manifest.window_tokens, overlap_tokens)
     for name, question, text in _QUESTIONS:
         if windows := _windows(builder, question, text):
-            yield name, windows[0], (question, text)
+            yield name, windows[0], (question, text) if len(windows) == 1 else None
     words = _TEXT.split() * (1 + 2 * manifest.window_tokens // len(_TEXT.split()))
     for num_words in range(1, len(words) + 1):
-        asked = "Who?", " ".join(words[:num_words])
-        windows = _windows(builder, *asked)
+        windows = _windows(builder, "Who?", " ".join(words[:num_words]))
         if len(windows) > 1:  # as soon as there are two, the last is as short as it can be
-            yield _FULL_WINDOW, windows[0], asked
+            yield _FULL_WINDOW, windows[0], None
             yield _LAST_WINDOW, windows[-1], None
             return
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from qa_service.preparation.source_model import SourceModel
     from qa_service.preparation.verify import ModelOutputs
 
-_FORMAT_VERSION = 5
+_FORMAT_VERSION = 6
 """To be incremented when this code writes other files from the same source."""
 
 _PACKAGES = ("onnx", "safetensors", "tokenizers")
