@@ -9,6 +9,12 @@ if not __package__:  # run as a script, whose folder is on the path in place of 
 from qa_service.child_program import turn_off_telemetry
 from qa_service.entry import run
 
-if __name__ == "__main__":
+
+def main() -> int:
+    """Runs the program; returns its exit code."""
     turn_off_telemetry()
-    sys.exit(run("training.finetune_model_main", "cpu,models"))
+    return run("training.finetune_model_main", "cpu,models")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -128,6 +128,8 @@ def simulated(
         "qa_service.server.models.plan.find_versions": partial(_find_versions, disk),
         "qa_service.server.deployment.source_to_prepare": lambda *_, **__: None,
         "qa_service.server.deployment.load_manifest": lambda path: SimpleNamespace(name=path.name),
+        "qa_service.sidecars.grpc_gateway.gateway.try_port": lambda *_: None,
+        "qa_service.sidecars.grpc_gateway.peers.SilentPeers.look": lambda _: None,
         **gateway.parts(),
     }
     with ExitStack() as stack:

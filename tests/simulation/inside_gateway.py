@@ -14,8 +14,8 @@ from tests.simulation.asyncio_loop import UnixSocket
 from tests.simulation.gateway import Gateway
 from tests.simulation.network import SimulatedSocket
 
-NUM_OWN_TASKS = 2
-"""One serves, the other follows the server's commands."""
+NUM_OWN_TASKS = 3
+"""One serves, one follows the server's commands, and one looks for silent peers."""
 
 
 def over_bounds(gateway: Gateway) -> Iterator[str]:

@@ -80,7 +80,7 @@ class KeptShapes:
         if not self._is_trusted:
             return None
         try:
-            data = self._path(name).read_bytes()
+            data = bytearray(self._path(name).read_bytes())  # OpenVINO takes only what is writable
         except OSError:
             return None
         content, digest = memoryview(data)[:-DIGEST_BYTES], data[-DIGEST_BYTES:]

@@ -31,7 +31,9 @@ def test_a_token_a_line_with_comments_and_blank_lines(write, caplog):
     assert len(tokens) == 2
     tokens.check(GOOD, NOW)
     tokens.check(OTHER, NOW)
-    for wrong in ("", "# ada", "nobody", GOOD[:-1], GOOD + "x", GOOD.lower(), "\ud800"):
+    with pytest.raises(UnauthorizedError, match="no token was sent"):
+        tokens.check("", NOW)
+    for wrong in ("# ada", "nobody", GOOD[:-1], GOOD + "x", GOOD.lower(), "\ud800"):
         with pytest.raises(UnauthorizedError, match="not accepted"):
             tokens.check(wrong, NOW)
     assert caplog.text == ""

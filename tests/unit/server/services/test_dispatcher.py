@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import cast
 
-import msgspec
 import pytest
 
-from harness.server import ROOT
 from qa_service.errors import ERROR_KINDS, TextTooLongError
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.messages import Answers, Failure, ModelFacts, Results
@@ -236,14 +234,3 @@ def test_a_closed_gate_refuses_new_calls_and_keeps_earlier_ones(setting):
     setting.submit(gate)
     assert setting.outcomes == ["shutting_down"]
     assert setting.dispatcher.queue_length == 1
-
-
-def test_the_service_of_the_architecture_page_works(setting):
-    page = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
-    code = page.partition("```python\n")[2].partition("```")[0]
-    names: dict[str, Any] = {"replace": msgspec.structs.replace, "Answered": Answered}
-    exec(f"from __future__ import annotations\n{code}", names)
-    setting.submit(names["RoundedScores"](setting.dispatcher))
-    setting.dispatcher.dispatch()
-    setting.finish(Answers([Answer("Ada", 0.98765, 0, 3)]))
-    assert setting.outcomes == [[Answer("Ada", 0.99, 0, 3)]]
