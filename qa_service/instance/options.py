@@ -92,7 +92,7 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
             description="minimum share of answers in which an engine must agree with fp32 for auto "
             "to take it"
         ),
-    ] = 0.97
+    ] = 0.94
     hooks: Annotated[
         Annotated[str, Meta(pattern=_CLASS)] | None,
         Meta(

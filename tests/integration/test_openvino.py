@@ -477,14 +477,14 @@ def answers_of_fp32(builtin_model, engines):
 
 @pytest.mark.parametrize("precision", ["int8", "int8_bf16"])
 def test_int8_gives_the_answers_of_fp32(builtin_model, engines, answers_of_fp32, precision):
-    """Logits differ by up to 0.2 on this model; 97 % is what `auto` wants of an engine."""
+    """Logits differ by up to 0.2 on this model; 94 % is what `auto` wants of an engine."""
     skip_without_bf16(precision)
     engine = make(builtin_model, precision=precision)
     difference = np.abs(logits(engine, 176, 90) - logits(engines[0], 176, 90)).max()
     assert MAX_LOGIT_DIFFERENCE < difference < 0.4
     ours = bundled_answers(builtin_model, engine)
     same = np.mean([one == other for one, other in zip(ours, answers_of_fp32, strict=True)])
-    assert same >= 0.96
+    assert same >= 0.94
 
 
 def bundled_answers(model, engine):
