@@ -255,13 +255,15 @@ def _make(
 
 def _opened(source: Source, reading: ReadingConfig) -> SourceModel:
     """Loads the source's model; of a stranger, finds out what its config does not say."""
-    if source.is_shipped:
-        from qa_service.preparation import shipped  # noqa: PLC0415
+    from qa_service.preparation.source_model import (  # noqa: PLC0415
+        open_model,
+        quiet_libraries,
+    )
 
-        return shipped.load(source)
+    if source.is_shipped:
+        return open_model(source)
     say("starting PyTorch")
     from qa_service.preparation import loading, measuring  # noqa: PLC0415
-    from qa_service.preparation.source_model import quiet_libraries  # noqa: PLC0415
 
     with quiet_libraries():
         say("loading the model, and finding the longest sequence that it takes")
