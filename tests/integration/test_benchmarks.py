@@ -144,7 +144,7 @@ def test_medians_stand_with_their_spread():
     assert markdown(["a", "b"], [["x", 1]]) == "| a | b |\n| --- | ---: |\n| x | 1 |"
 
 
-def test_a_collection_finds_the_passages_of_the_questions_that_ship(tmp_path):
+def test_a_collection_finds_the_passages_of_the_questions_that_ship(tmp_path, encoder):
     texts = collection.paragraphs([Path(qa_service.__file__).parent / "data" / "questions.json"])
     size = collection.write(
         tmp_path / "texts.jsonl", [(title, text) for text, title in texts.items()]
