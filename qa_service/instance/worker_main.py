@@ -50,7 +50,7 @@ from qa_service.instance.reader.reader import Reader
 from qa_service.instance.runs import TaskReader, answer_in_turn, answer_overlapped
 from qa_service.instance.self_test import SelfTest, WrongAnswerError
 from qa_service.instance.stages import Stopwatch
-from qa_service.instance.start_times import describe_start, taking
+from qa_service.instance.start_times import START, taking
 from qa_service.machine import process_age_s, resident_bytes
 from qa_service.wire.messages import Task
 
@@ -92,7 +92,7 @@ def serve(channel: WorkerChannel) -> None:
             self_test_ms=test.took_ms,
         )
     channel.send(ready)
-    logger.info("this instance has started: %s", describe_start(process_age_s()))
+    logger.info("this instance has started: %s", START.describe(process_age_s()))
     try:
         if loaded.device == CPU:
             answer_in_turn(reader, channel, loaded.self_test)
