@@ -190,8 +190,6 @@ def check_bounds(request: Request, limits: RequestLimits) -> None:
             raise InvalidRequestError("`passages` is for a `collection`")
     elif request.text:
         raise InvalidRequestError("`collection` takes the place of `text`: send one of them")
-    elif request.skim is not None:
-        raise InvalidRequestError("`skim` is for a `text`")
 
 
 def _check_length(name: str, value: str, most: int) -> None:

@@ -111,12 +111,6 @@ class Request(Question, frozen=True, tag_field="type", tag="question", forbid_un
             "them if there is no answer, else none"
         ),
     ] = None
-    skim: Annotated[
-        _Passages | None,
-        Meta(
-            description="how many windows of a long text are read, the best ones first; null: all"
-        ),
-    ] = None
 
     @property
     def id_json(self) -> bytes:
