@@ -8,7 +8,8 @@
 
 Two models: bert-base's shape with random weights, and the built-in one. For each, what the model
 does alone, eagerly and with CUDA graphs, in fp32 and in half precision; then the server in half
-precision with graphs, for each number of clients and instances on the one GPU.
+precision with graphs, for each number of clients and instances on the one GPU, each with what
+bounds it.
 
 Most of the time is that of starts, up to half a minute each with PyTorch: on an H200 bert-base took
 4 minutes and 14 seconds with `--duration_s 2`; the four starts of `--check` were 81 seconds of it.

@@ -134,6 +134,7 @@ class Reader:
         stopwatch.start()
         pairs = [(task.question, task.text) for task in tasks]
         encoded = list(zip(tasks, self._windows.encode_batch(pairs), strict=True))
+        stopwatch.lap("tokenize", is_own=False)  # with an accelerator the tokenizer has threads
         windows: list[Window] = []
         places: list[range] = []
         lone: set[int] = set()
@@ -167,7 +168,7 @@ class Reader:
             started_s = time.perf_counter()
             scores.append(self._run(batch))
             self._learn(batch, (time.perf_counter() - started_s) * 1e3)
-        stopwatch.lap("model")
+        stopwatch.lap("model", is_own=False)
         return ScoredTasks(encoded, scores)
 
     def find(self, scored: ScoredTasks, stopwatch: Stopwatch) -> list[Outcome]:
