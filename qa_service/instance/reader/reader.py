@@ -292,8 +292,9 @@ class Reader:
     def _batches(self, windows: Sequence[Window]) -> Iterator[list[int]]:
         """Cuts the windows, longest first, into batches by the rule."""
         batch: list[int] = []
-        for i in sorted(range(len(windows)), key=lambda i: -len(windows[i])):
-            if batch and not self.rule.admits(len(batch), len(windows[batch[0]]), len(windows[i])):
+        lengths = list(map(len, windows))
+        for i in sorted(range(len(windows)), key=lengths.__getitem__, reverse=True):
+            if batch and not self.rule.admits(len(batch), lengths[batch[0]], lengths[i]):
                 yield batch
                 batch = []
             batch.append(i)

@@ -223,6 +223,10 @@ def _candidates(table: FloatArray, peak: float) -> list[Candidate]:
         return []
     scores, width = table.ravel(), table.shape[1]
     near = (scores >= peak - NEAR_BEST).nonzero()[0]
+    if len(near) > NUM_BEST:  # thousands, if the model is not sure of anything
+        lowest = np.partition(scores[near], -NUM_BEST)[-NUM_BEST]
+        above, equal = near[scores[near] > lowest], near[scores[near] == lowest]
+        near = np.concatenate((above, equal[: NUM_BEST - len(above)]))
     found = zip(scores[near].tolist(), near.tolist(), strict=True)
     best = sorted(found, key=operator.itemgetter(0), reverse=True)[:NUM_BEST]
     return [
@@ -270,14 +274,10 @@ class _Spans:
             log_total: Log of the sum over all spans; the share of the other candidates is taken
                 out.
         """
-        may_be = [candidate for candidate in candidates if self.may_be(candidate)]
+        may_be = [one for one in candidates if self._trim(one).may_be_answer]
         kept = [one for one in may_be if not self._trim(one).leaves_cell] or may_be
-        lost = sum(
-            math.exp(candidate.log_score - log_total)
-            for candidate in candidates
-            if candidate not in kept
-        )
-        if lost:
+        if len(kept) < len(candidates):
+            lost = sum(math.exp(one.log_score - log_total) for one in candidates if one not in kept)
             best = (kept or candidates)[0].log_score
             log_total += math.log(max(1.0 - lost, math.exp(best - log_total)))
         places = self._places(kept)
@@ -325,11 +325,17 @@ class _Spans:
                 before = scores.get(bounds)
                 score = candidate.log_score
                 scores[bounds] = score if before is None else log_sum_exp([score, before])
-        if len(scores) == 1:
-            return [ScoredSpan(score, *bounds) for bounds, score in scores.items()]
+        if not scores:
+            return []
+        spans = [
+            ScoredSpan(score, *bounds)
+            for bounds, score in sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+        ]
+        if all(map(spans[0].overlaps, spans)):  # no other place can have the same answer
+            return spans[:1]
         equal: dict[str, list[ScoredSpan]] = {}
-        for bounds, score in sorted(scores.items(), key=lambda item: (-item[1], item[0])):
-            _add_free(ScoredSpan(score, *bounds), equal.setdefault(self._key(*bounds), []))
+        for span in spans:
+            _add_free(span, equal.setdefault(self._key(span.start, span.end), []))
         places: list[ScoredSpan] = []
         for group in sorted(equal.values(), key=_log_sum_of, reverse=True):
             for span in group:

@@ -10,6 +10,7 @@ a GPU's instance has separate threads.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import operator
 import re
@@ -92,17 +93,17 @@ class JoinedOffsets:
         """The start and end of a token, counted from 0; an `IndexError` past the last."""
         if not 0 <= token < self._num_tokens:
             raise IndexError(token)
-        number = int(self._first_tokens.searchsorted(token, side="right")) - 1
-        start = int(self._starts[number])
+        number = bisect.bisect_right(self._first_tokens, token) - 1
+        start = self._starts[number]
         _, within = self._words[number]
         if within is None:
-            return start, int(self._starts[number + 1]) - len(_SPACE)
-        first, last = within[token - int(self._first_tokens[number])]
+            return start, self._starts[number + 1] - len(_SPACE)
+        first, last = within[token - self._first_tokens[number]]
         return start + first, start + last
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """The start and end of each token."""
-        places = itertools.pairwise(self._starts.tolist())
+        places = itertools.pairwise(self._starts)
         for (_, within), (start, following) in zip(self._words, places, strict=True):
             if within is None:
                 yield start, following - len(_SPACE)
@@ -111,17 +112,18 @@ class JoinedOffsets:
                     yield start + first, start + last
 
     @cached_property
-    def _first_tokens(self) -> Int64Array:
+    def _first_tokens(self) -> list[int]:
         """Each chunk's first token, or the next one's if it has none."""
-        return self._marks - np.arange(len(self._marks))
+        first: list[int] = (self._marks - np.arange(len(self._marks))).tolist()
+        return first
 
     @cached_property
-    def _starts(self) -> Int64Array:
+    def _starts(self) -> list[int]:
         """Where each chunk begins, and where one after the text would."""
         text = f"{_SPACE}{self._text}{_SPACE}"
         code, kind = ("ascii", np.uint8) if text.isascii() else ("utf-32-le", np.uint32)
         points = np.frombuffer(text.encode(code, "surrogatepass"), kind)
-        starts: Int64Array = (points == ord(_SPACE)).nonzero()[0]
+        starts: list[int] = (points == ord(_SPACE)).nonzero()[0].tolist()
         return starts
 
 
