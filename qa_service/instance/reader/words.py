@@ -73,16 +73,17 @@ class JoinedOffsets:
 
     Args:
         words: What is known of each chunk.
-        marks: Where the mark before each chunk's ids is among ids and marks: int64.
+        places: Each chunk's first token, or the next one's if it has none; in a batch, whose texts
+            follow each other: int64.
         num_tokens: Of the text.
     """
 
     def __init__(
-        self, text: str, words: Sequence[Word], marks: Int64Array, num_tokens: int
+        self, text: str, words: Sequence[Word], places: Int64Array, num_tokens: int
     ) -> None:
         self._text = text
         self._words = words
-        self._marks = marks
+        self._places = places
         self._num_tokens = num_tokens
 
     def __len__(self) -> int:
@@ -114,7 +115,7 @@ class JoinedOffsets:
     @cached_property
     def _first_tokens(self) -> list[int]:
         """Each chunk's first token, or the next one's if it has none."""
-        first: list[int] = (self._marks - np.arange(len(self._marks))).tolist()
+        first: list[int] = (self._places - self._places[0]).tolist()
         return first
 
     @cached_property
@@ -146,7 +147,7 @@ class Words:
         if not self._is_by_words:  # such a tokenizer may look at several words at once
             return self._whole(texts)
         known = self._known
-        found = [_joined(text, list(map(known.get, text.split(_SPACE)))) for text in texts]
+        found = _joined(texts, known.get)
         _fill(found, texts, self._learned)
         _fill(found, texts, self._whole)
         return [tokens for tokens in found if tokens is not None]
@@ -173,7 +174,7 @@ class Words:
         for chunk, cut in pieces.items():
             if word := _put_together(cut, list(map(find, cut[1::2]))):
                 learned[chunk] = word
-        found = [_joined(text, list(map(find, text.split(_SPACE)))) for text in texts]
+        found = _joined(texts, find)
         for word_or_chunk, word in learned.items():
             self._keep(word_or_chunk, word)
         return found
@@ -207,16 +208,30 @@ def _fill(
             found[number] = tokens
 
 
-def _joined(text: str, words: list[Word | None]) -> Tokens | None:
-    """The tokens of a text, by what is known of its chunks; None if one of them is not known."""
-    if None in words:
-        return None
-    known = cast(list[Word], words)
-    ids = np.frombuffer(_MARK.join([b"", *map(_ids_of, known)]), np.int64)
+def _joined(texts: Sequence[str], find: Callable[[str], Word | None]) -> list[Tokens | None]:
+    """The tokens of each text, by what is known of its chunks; None if one of them is not known."""
+    chunks = [list(map(find, text.split(_SPACE))) for text in texts]
+    known = [cast(list[Word], words) for words in chunks if None not in words]
+    joined = _MARK.join([b"", *map(_ids_of, itertools.chain.from_iterable(known))])
+    ids = np.frombuffer(joined, np.int64)
     is_token = ids >= 0
-    marks = (~is_token).nonzero()[0]
+    places = (~is_token).nonzero()[0]
+    places -= np.arange(len(places))
     ids = ids[is_token]
-    return ids, JoinedOffsets(text, known, marks, len(ids))
+    bounds = list(itertools.accumulate(map(len, known), initial=0))
+    starts = [*places[bounds[:-1]].tolist(), len(ids)]
+    found: list[Tokens | None] = []
+    number = 0
+    for text, words in zip(texts, chunks, strict=True):
+        if None in words:
+            found.append(None)
+            continue
+        first, last = starts[number], starts[number + 1]
+        of_text = places[bounds[number] : bounds[number + 1]]
+        offsets = JoinedOffsets(text, known[number], of_text, last - first)
+        found.append((ids[first:last], offsets))
+        number += 1
+    return found
 
 
 def _put_together(pieces: Sequence[str], words: Sequence[Word | None]) -> Word | None:
