@@ -274,11 +274,12 @@ class _Spans:
             log_total: Log of the sum over all spans; the share of the other candidates is taken
                 out.
         """
-        may_be = [one for one in candidates if self._trim(one).may_be_answer]
-        kept = [one for one in may_be if not self._trim(one).leaves_cell] or may_be
-        if len(kept) < len(candidates):
-            lost = sum(math.exp(one.log_score - log_total) for one in candidates if one not in kept)
-            best = (kept or candidates)[0].log_score
+        trimmed = [(one.log_score, self._trim(one)) for one in candidates]
+        may_be = [one for one in trimmed if one[1].may_be_answer]
+        kept = [one for one in may_be if not one[1].leaves_cell] or may_be
+        if len(kept) < len(trimmed):
+            lost = sum(math.exp(one[0] - log_total) for one in trimmed if one not in kept)
+            best = (kept or trimmed)[0][0]
             log_total += math.log(max(1.0 - lost, math.exp(best - log_total)))
         places = self._places(kept)
         return SegmentResult(places, log_total, len(self._offsets))
@@ -302,9 +303,10 @@ class _Spans:
             candidate = _best_of(table)
             if candidate.log_score == -math.inf:
                 break
-            span = ScoredSpan(candidate.log_score, *self._bounds(candidate))
+            trimmed = self._trim(candidate)
+            span = ScoredSpan(candidate.log_score, *self._bounds(trimmed))
             is_free = span.start < span.end and not any(map(span.overlaps, places))
-            if is_free and self.may_be(candidate):
+            if is_free and trimmed.may_be_answer:
                 places.append(span)
                 keys.add(self._key(span.start, span.end))
             if len(keys) == top_k:
@@ -312,18 +314,20 @@ class _Spans:
             _strike_out(table, candidate.first, candidate.last)
         return places
 
-    def _places(self, candidates: Sequence[Candidate]) -> list[ScoredSpan]:
+    def _places(self, candidates: Sequence[tuple[float, _Trimmed]]) -> list[ScoredSpan]:
         """Places that do not overlap, those of the best answer first.
 
         Candidates that become the same span are added up. Where different ones overlap, that of the
         answer with more in the whole text stays.
+
+        Args:
+            candidates: Each with its log score, best first.
         """
         scores: dict[tuple[int, int], float] = {}
-        for candidate in candidates:
-            bounds = self._bounds(candidate)
+        for score, trimmed in candidates:
+            bounds = self._bounds(trimmed)
             if bounds[0] < bounds[1]:
                 before = scores.get(bounds)
-                score = candidate.log_score
                 scores[bounds] = score if before is None else log_sum_exp([score, before])
         if not scores:
             return []
@@ -342,8 +346,7 @@ class _Spans:
                 _add_free(span, places)
         return places
 
-    def _bounds(self, candidate: Candidate) -> tuple[int, int]:
-        trimmed = self._trim(candidate)
+    def _bounds(self, trimmed: _Trimmed) -> tuple[int, int]:
         start, end = whole_characters(self._text, trimmed.start, trimmed.end)
         start, end = whole_words(self._text, start, end, self.rule.asked)
         return whole_characters(self._text, start, end) if start < end else (start, end)
