@@ -33,12 +33,13 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.load import Figures, figures, load, measure
+from benchmarks.load import figures, load, measure
 from benchmarks.machine import command, machine, now, versions
 from benchmarks.tables import markdown, median, spread
 from benchmarks.targets import Running, ours
@@ -50,6 +51,7 @@ from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.engines.base import Engine
 from qa_service.instance.gpus import find_gpus
 from qa_service.instance.model_folder.manifest import Manifest, load_manifest
+from qa_service.programs.bounds import Spent
 from qa_service.server.models.options import DEFAULT_MODEL
 
 PROTOTYPE_MS = {1: 20.5, 5: 30.8, 20: 96.1, 50: 177.0}
@@ -168,16 +170,16 @@ def steps(run: Run, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "tests", lambda: test(run)
     for model in models:
         for engine in engines_of(model, run):
-            yield f"pace {model.name} {engine}", lambda m=model, e=engine: pace(run, m, e)
+            yield f"pace {model.name} {engine}", partial(pace, run, model, engine)
     yield "start", lambda: starts(run, models[0])
     for instances in scale.instances:
         for model in models:
             for engine in engines_of(model, run):
                 name = f"cells {model.name} {engine} {instances}"
-                yield name, lambda m=model, e=engine, n=instances: cells(run, m, e, n)
+                yield name, partial(cells, run, model, engine, instances)
         if instances == scale.instances[0]:
             model, engine = models[0], engines_of(models[0], run)[0]
-            yield "pause", lambda m=model, e=engine, n=instances: pause(run, m, e, n)
+            yield "pause", partial(pause, run, model, engine, instances)
             yield (
                 f"cells {PROTOTYPE} pytorch {instances}",
                 lambda n=instances: cells(
@@ -357,18 +359,12 @@ def cells(
 def measured(server: RunningServer, running: Running, run: Run, clients: int) -> dict[str, Any]:
     """One cell, with the shares of its time and the energy of its answers."""
     before, before_j = server.stats(), energy_j()
-    began_s = time.perf_counter()
     found: dict[str, Any] = dict(measure(running, run.items, clients, 0.0, run.scale.cell_s))
-    took_s, used_j = time.perf_counter() - began_s, energy_j() - before_j
-    if used_j:
+    if used_j := energy_j() - before_j:
         found["joules"] = used_j / max(1.0, found["requests"])
-    found["bound"] = bound_of(before, server.stats(), took_s, found)
+    if spent := Spent.between(before, server.stats()):
+        found |= {"bound": spent.sentence(found["cpu_share"]), "spent": str(spent)}
     return found
-
-
-def bound_of(before: dict, after: dict, took_s: float, found: Figures) -> str:
-    """What bounds a load."""
-    return ""
 
 
 def pause(run: Run, model: Path, engine: str, instances: int) -> dict[str, Any]:
@@ -442,7 +438,7 @@ def cell_table(found: dict[str, Any]) -> str:
         def column(name: str, digits: int, rounds: Sequence[dict] = rounds) -> str:
             return spread([one.get(name, float("nan")) for one in rounds], digits)
 
-        bounds = sorted({one["bound"] for one in rounds})
+        bounds = sorted({one.get("bound", "") for one in rounds})
         rows.append([clients, column("throughput", 0), column("p50", 1), column("p99", 1),
                      column("joules", 4), "; ".join(bounds)])  # fmt: skip
     head = ["clients", "answers/s", "p50, ms", "p99, ms", "joules an answer", "bounded by"]
