@@ -29,7 +29,6 @@ from qa_service.wire.messages import (
     AnswerSource,
     Passage,
     Request,
-    RequestLimits,
     Timings,
 )
 
@@ -75,10 +74,10 @@ def test_contents_of_two_kinds_are_refused():
         its.contents.bytes_contents.append(b"typed")
         asked.raw_input_contents.append(b"\x03\0\0\0raw")
     with pytest.raises(InvalidRequestError, match="has contents besides raw_input_contents"):
-        read_call(asked, RequestLimits())
+        read_call(asked)
     for its in asked.inputs:
         its.ClearField("contents")
-    assert [request.question for request in read_call(asked, RequestLimits()).requests] == ["raw"]
+    assert [request.question for request in read_call(asked).requests] == ["raw"]
 
 
 @pytest.mark.parametrize("status", [400, 404, 503])
