@@ -41,7 +41,7 @@ class Retrieval:
     """Searches for calls.
 
     Args:
-        max_waiting: Requests that may wait for each search process.
+        max_queue_size: Requests that may wait for each search process.
 
     Attributes:
         collections: Those that are served.
@@ -52,13 +52,13 @@ class Retrieval:
         clock: Clock,
         make_process: MakeProcess,
         counts: ServiceCounts,
-        max_waiting: int,
+        max_queue_size: int,
         max_processes: int = MAX_SEARCH_PROCESSES,
     ) -> None:
         self._clock = clock
         self._make_process = make_process
         self._counts = counts
-        self._max_waiting = max_waiting
+        self._max_queue_size = max_queue_size
         self.collections = CollectionSet(clock, self._make_searches, counts, max_processes)
 
     def use(self, named: Mapping[str, CollectionOptions], folder: Path | None = None) -> None:
@@ -115,7 +115,7 @@ class Retrieval:
             partial(self._make_process, name, concurrency),
             self.collections,
             concurrency=concurrency,
-            max_waiting=self._max_waiting,
+            max_waiting=self._max_queue_size,
             timeout_s=SEARCH_TIMEOUT_S,
         )
 
