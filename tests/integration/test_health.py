@@ -25,7 +25,7 @@ BUSY_AT_ONCE = {"qa_service.server.telemetry.health:READY_TIMEOUT_S": 0.05}
 ENDLESS_COSTS = Path(__file__).with_name("endless_costs.json")
 NOTHING_AHEAD = (
     *ONE_BY_ONE,
-    *("--cost_table", str(ENDLESS_COSTS), "--max_queue_cost_ms", "0", "--request_timeout_ms", "0"),
+    *("--cost_table", str(ENDLESS_COSTS), "--request_timeout_ms", "0"),
 )
 """One instance that is given nothing in advance: its half-time is never thought to come."""
 OUTCOMES = {

@@ -135,7 +135,6 @@ class _Drawn:
         )
         queue = QueueOptions(
             max_queue_size=pick([3, 20, 1000]),
-            max_queue_cost_ms=pick([0, 500, 60_000]),
             max_queue_delay_us=pick([0, 0, 2000]),
         )
         cache = CacheOptions(cache_bytes=pick([0, 2000, 65536]))
