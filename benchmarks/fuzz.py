@@ -31,7 +31,7 @@ from qa_service.server.models.options import DEFAULT_MODEL
 FRAMES_PER_S = 2000
 OURS = ("harness", "qa_service")
 HTTP_FLAGS = ("--inference_engine_type", "instant", "--max_frame_bytes", "100000",
-              "--frame_timeout_ms", "50", "--idle_timeout_ms", "3000")  # fmt: skip
+              "--client_timeout_ms", "50", "--idle_timeout_ms", "3000")  # fmt: skip
 
 
 def fuzz_decoder(flags: argparse.Namespace) -> bool:

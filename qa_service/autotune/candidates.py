@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from qa_service.autotune.engine_table import (
+    MIN_AGREEMENT,
     Choice,
     EngineTable,
     Finding,
@@ -199,9 +200,9 @@ def _path_of_table(setup: Setup, manifest: Manifest, findings: Sequence[Finding]
         [installed_version(package) for package in packages],
         manifest.computing_files,
         findings,
-        options.min_agreement,
+        MIN_AGREEMENT,
         (options.max_batch_size, options.max_batch_tokens),
-        (options.cuda_graphs, options.gpu_memory_fraction),
+        options.gpu_memory_fraction,
     )
     key = msgspec.json.encode(depends_on, order="deterministic")
     return kept_path(Path(setup.model_dir), key, "engines.")

@@ -11,6 +11,9 @@ from qa_service.instance.messages import Setup
 from qa_service.instance.options import InstanceOptions
 from qa_service.logs import plural
 
+MIN_AGREEMENT = 0.94
+"""The minimum share of answers in which an engine must agree with fp32 for `auto` to take it: int8
+changes about one in twenty, and they are as often right."""
 TIE = 0.05
 """The minimum share of the reference's time that a candidate must save: measurements are noisy."""
 
@@ -137,7 +140,7 @@ class Measurement(msgspec.Struct, frozen=True):
         """The table, with the measured findings of `candidates` in their order."""
         news = iter(measured)
         findings = tuple(item if item.failure else next(news) for item in self.findings)
-        return EngineTable(self.processor, self.setup.options.min_agreement, findings)
+        return EngineTable(self.processor, MIN_AGREEMENT, findings)
 
     def choice(self, table: EngineTable | None) -> Choice:
         """The table's best engine; without a table, the first that may be taken."""

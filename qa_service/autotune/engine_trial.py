@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from qa_service.autotune.engine_race import MAX_ROUNDS, Offsets, Race, Record
-from qa_service.autotune.engine_table import EngineTable, Measurement
+from qa_service.autotune.engine_table import MIN_AGREEMENT, EngineTable, Measurement
 from qa_service.data.squad import AGREEMENT_QUESTIONS, read_squad
 from qa_service.errors import InternalError, SetupError
 from qa_service.instance.channel import WorkerChannel
@@ -92,7 +92,7 @@ def try_engines(
         race = Race(
             records,
             bundled_rounds(),
-            measurement.setup.options.min_agreement,
+            MIN_AGREEMENT,
             elapsed_s=progress.elapsed_s,
             say=progress.say,
             limit_s=limit_s,

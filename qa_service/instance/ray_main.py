@@ -101,7 +101,7 @@ class Bridge:
         starting = actor.start.options(concurrency_group="run").remote(setup, pushed)
         node = actor.__ray_call__.options(concurrency_group="ping").remote(_node_of)
         if not ray.wait([node], timeout=NODE_WAIT_LOG_S)[0]:
-            needs = f"{options.ray_num_cpus:g} CPUs and {options.ray_num_gpus:g} GPUs"
+            needs = f"{options.ray_num_cpus} CPUs and {options.ray_num_gpus:g} GPUs"
             logger.warning("waiting for a node of the Ray cluster with %s free", needs)
         try:
             ready = to_loop_decoder.decode(ray.get(starting))

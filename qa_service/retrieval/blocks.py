@@ -10,7 +10,6 @@ from typing import NamedTuple
 MAX_DEPTH = 8
 """Lists nested deeper are written as if they were so deep."""
 
-_HEADING_CHARS = 200
 _INVISIBLE = re.compile("[\0\u00ad\u200b-\u200d\u2060\ufeff\ufffe\uffff]")
 _SPACES = re.compile(r"[^\S\n]+")
 _LINE_ENDS = re.compile(r" ?\n\s*")

@@ -101,7 +101,7 @@ class _Reply(msgspec.Struct, frozen=True, rename={"shards": "_shards", "clusters
 
 
 class OpenSearchIndex:
-    """A `Retriever` over `http://host:9200/index`, which may hold a user and a password.
+    """A `OpenIndex` over `http://host:9200/index`, which may hold a user and a password.
 
     `search` may be called by any number of threads at once.
 

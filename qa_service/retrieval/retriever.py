@@ -53,8 +53,8 @@ def read_text(title: str, heading: str, passage: str) -> ReadText:
     return ReadText(context + passage, len(context))
 
 
-class Retriever(Protocol):
-    """Searches passages."""
+class OpenIndex(Protocol):
+    """What a search process has opened: a folder of `qa-index`, or an index elsewhere."""
 
     @property
     def identity(self) -> str:

@@ -46,7 +46,7 @@ from qa_service.retrieval.messages import (
     encode,
 )
 from qa_service.retrieval.open_search import OpenSearchIndex
-from qa_service.retrieval.retriever import Retriever
+from qa_service.retrieval.retriever import OpenIndex
 from qa_service.wire.frames import FrameReader, receive_frame
 
 MAX_DATA_BYTES = 4 << 30
@@ -62,7 +62,7 @@ class Searcher:
 
     def __init__(self, encoder: SharedEncoder) -> None:
         self._encoder = encoder
-        self._open: dict[str, tuple[Open, Retriever]] = {}
+        self._open: dict[str, tuple[Open, OpenIndex]] = {}
         self._doers: dict[type[Work], Callable[[Any], Result]] = {
             Open: self._open_one,
             Close: self._close,
@@ -106,7 +106,7 @@ class Searcher:
         retriever.refresh()
         return Opened(printable(retriever.identity), printable(retriever.fault))
 
-    def _opened(self, work: Open) -> Retriever:
+    def _opened(self, work: Open) -> OpenIndex:
         if work.path:
             return Collection(Path(work.path), self._encoder)
         return OpenSearchIndex(work.url)

@@ -26,8 +26,7 @@ from qa_service.errors import (
     ShuttingDownError,
     UnavailableError,
 )
-from qa_service.instance.batch_cost import CostTable
-from qa_service.instance.devices import CPU
+from qa_service.instance.devices import CPU, InstanceDevice
 from qa_service.net.addresses import is_loopback
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import ByteStream, Stream
@@ -96,7 +95,7 @@ class QaServer:
         self._on_listening = on_listening
         self._on_ready = on_ready
         self._loop = EventLoop()
-        self._transport = Transport(self._loop, config.tls, config.auth.auth_timeout_s)
+        self._transport = Transport(self._loop, config.tls, config.connections.handshake_timeout_s)
         self._authenticator = Authenticator(config.auth)
         self._listeners = Listeners(self._loop, config.listen, self._on_client, self._on_local)
         self._gateway = GrpcProcess(self._loop, config.gateway_flags(self._listeners.unix_path))
@@ -133,10 +132,10 @@ class QaServer:
         self._failure: SetupError | None = None
 
     def _make_retrieval(self) -> Retrieval:
-        search, encoder = self.config.search, encoder_of(self.config)
+        encoder = encoder_of(self.config)
         make_process = partial(SearchProcess, self._loop, self.config.logs, encoder)
         max_queue_size = self.config.queue.max_queue_size
-        return Retrieval(self._loop, make_process, self._counts, search, max_queue_size)
+        return Retrieval(self._loop, make_process, self._counts, max_queue_size)
 
     def _make_services(self) -> Services:
         return Services(
@@ -170,7 +169,6 @@ class QaServer:
             gpus=lambda: self._gpu_meter.readings,
             loop_times=lambda: self._loop.times,
             reload_fault=lambda: self._deployment.fault or self._credentials.fault,
-            ready_timeout_ms=self.config.health.ready_timeout_ms,
             max_queue_delay_us=self.config.queue.max_queue_delay_us,
         )
 
@@ -183,13 +181,6 @@ class QaServer:
     def devices(self) -> list[str]:
         """Where the instances run, version by version in the order of their numbers."""
         return [device for version in self.catalog.ready for device in version.pool.devices]
-
-    @property
-    def cost_tables(self) -> set[CostTable]:
-        """What its instances have measured, each table once."""
-        pools = (version.pool for version in self.catalog.ready)
-        tables = (worker.rule.costs for pool in pools for worker in pool.workers)
-        return {table for table in tables if table}
 
     def run(self) -> None:
         """Serves until SIGTERM or SIGINT; returns when all is answered and ended.

@@ -37,9 +37,9 @@ def main() -> int:
         configure_logging(flags.log_level, flags.log_format)
         config = source.read()
         configure_logging(config.logs.log_level, config.logs.log_format)
-        if config.server.check:
+        if source.action == "check":
             return check(config)
-        if config.server.print_engines:
+        if source.action == "print_engines":
             if not config.models:
                 its = config.repository
                 prepare_first(its.model, may_prepare=its.prepare)
@@ -76,8 +76,6 @@ def _say_listening(server: QaServer) -> None:
 
 def _say_ready(server: QaServer) -> None:
     config = server.config
-    if config.server.print_cost_table:
-        _say(config, *server.cost_tables)
     ready = [version.spec.instances for version in server.catalog.ready]
     if shortage := find_cpu_shortage(ready):
         logger.warning("%s: %s", *shortage)

@@ -43,8 +43,6 @@ def code_of(reply: Reply) -> str:
         return reply.code
     if "queue" in reply.message:
         return "queue_full"
-    if "tokens" in reply.message and reply.code == "http 500":
-        return "text_too_long"
     if reply.message in _BY_MESSAGE:
         return _BY_MESSAGE[reply.message]
     return _BY_STATUS.get(reply.code, reply.code)

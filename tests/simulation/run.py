@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from qa_service.errors import SetupError
+from qa_service.instance import options
+from qa_service.server.services import retrieval
 from tests.simulation import checks, inside, inside_gateway
 from tests.simulation.clients import Asker, Client, ClientPlan, Talk
 from tests.simulation.events import happen
@@ -26,6 +28,8 @@ CALM_S = 0.3
 LOOK_EVERY_S = 0.25
 MAX_WAIT_S = 200.0
 """Longer than any timeout of the scenarios, with the backoffs of instances and versions."""
+options.START_TIMEOUT_S = 0.5
+retrieval.SEARCH_TIMEOUT_S = 2.0
 STRAYS_EVERY = 8
 REPLAY = ".venv/bin/python -m tests.simulation --seed"
 

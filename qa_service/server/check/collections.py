@@ -25,9 +25,7 @@ def check_collections(config: ServerConfig) -> Iterator[Finding]:
         return
     loop = EventLoop()
     make_process = partial(SearchProcess, loop, config.logs, encoder_of(config))
-    retrieval = Retrieval(
-        loop, make_process, ServiceCounts(), config.search, config.queue.max_queue_size
-    )
+    retrieval = Retrieval(loop, make_process, ServiceCounts(), config.queue.max_queue_size)
     try:
         retrieval.use(config.collections, config.repository.collections_dir)
         _run_until_opened(loop, retrieval)

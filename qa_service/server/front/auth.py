@@ -24,7 +24,6 @@ class Authenticator:
 
     def __init__(self, options: AuthOptions) -> None:
         self._token_file = options.auth_token_file
-        self.timeout_s = options.auth_timeout_s
         self._tokens = self.load()
 
     @property

@@ -99,7 +99,7 @@ class Connection:
         self._on_end = on_end
         self._grant = Grant(name=name, max_priority=limits.max_priority)
         self._turn_is_due = False
-        self._times = Timeouts(limits, authenticator.timeout_s, clock)
+        self._times = Timeouts(limits, clock)
         self._state = State.UNAUTHENTICATED if authenticator.is_required else State.OPEN
         self._timer = LazyTimer(clock, self._on_timer)
         stream.start(self._on_data, self._on_stream_end, self._take_turn)

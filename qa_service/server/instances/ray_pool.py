@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 MAX_REMOTE_BACKOFF_S = 30.0
 """Longer than a local one's: a cluster takes longer to have room, and each attempt starts a Ray
 driver."""
+IDLE_TIMEOUT_S = 60.0
+"""After this time without work an instance is removed: several times what one takes to start."""
 
 
 class RayPool(WorkerPool):
@@ -39,8 +41,7 @@ class RayPool(WorkerPool):
     ) -> None:
         super().__init__(loop, options, make_worker, metrics, name, drain_timeout_s=drain_timeout_s)
         fewest, most = options.ray_range
-        idle_timeout_s = options.ray_idle_timeout_ms / 1e3
-        self._autoscaler = Autoscaler(fewest, most, idle_timeout_s, loop.now_s())
+        self._autoscaler = Autoscaler(fewest, most, IDLE_TIMEOUT_S, loop.now_s())
         if fewest < most:
             self._scale_later()
 

@@ -23,7 +23,6 @@ from qa_service.server.instances.ray_pool import RayPool
 from qa_service.server.models.model import Model
 from qa_service.server.models.plan import ModelPlan, Plan, VersionSpec
 from qa_service.server.models.version import Version, VersionState
-from qa_service.server.scheduling.admission import Admission
 from qa_service.server.scheduling.options import QueueOptions
 from qa_service.server.scheduling.scheduler import Scheduler
 from qa_service.server.services.chain import Services
@@ -273,9 +272,7 @@ class Catalog:
             str(spec),
             drain_timeout_s=self._drain_timeout_s,
         )
-        dispatcher = pool.batches = Dispatcher(
-            self._loop, Scheduler(self._queue), pool, metrics, Admission(self._queue)
-        )
+        dispatcher = pool.batches = Dispatcher(self._loop, Scheduler(self._queue), pool, metrics)
         model = self.by_name[spec.model]
         service = self._services.around_version(
             dispatcher, model, spec.number, spec.instances, metrics

@@ -33,7 +33,7 @@ class Services:
         clock: Clock,
         store: CacheStore,
         counts: ServiceCounts,
-        max_joined: int,
+        max_queue_size: int,
         retrieval: Retrieval,
         *,
         num_wrong: Callable[[], int],
@@ -42,7 +42,7 @@ class Services:
         self._clock = clock
         self._store = store
         self._counts = counts
-        self._max_joined = max_joined
+        self._max_queue_size = max_queue_size
         self._retrieval = retrieval
 
     def around_version(
@@ -66,7 +66,12 @@ class Services:
                 return f"{runs} {its.hooks} {self._retrieval.edition(request)} {doubts}"
 
             service = Cached(
-                service, self._store, answerer, self._clock, counts, max_joined=self._max_joined
+                service,
+                self._store,
+                answerer,
+                self._clock,
+                counts,
+                max_queue_size=self._max_queue_size,
             )
         return Shadow(service, model, number, partial(self._counts.shadow, model.name))
 

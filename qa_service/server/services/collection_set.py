@@ -1,6 +1,6 @@
 """The collections that are served: how they come, are opened, and go. Sans-IO.
 
-Each is searched by a separate process, up to `max_search_processes`; further ones share these. A
+Each is searched by a separate process, up to `max_local`; further ones share these. A
 search engine elsewhere always has a separate process. The loop opens no file of a collection: a
 damaged, slow or hanging one holds only the process that reads it.
 

@@ -16,12 +16,18 @@ from qa_service.retrieval.messages import Found, Refused, Result, Search
 from qa_service.retrieval.retriever import FoundPassage
 from qa_service.server.scheduling.call import Call
 from qa_service.server.services.collection_set import CollectionSet
-from qa_service.server.services.options import CollectionOptions, SearchOptions
+from qa_service.server.services.options import CollectionOptions
 from qa_service.server.services.searches import Process, Searches
 from qa_service.server.services.served_collection import ServedCollection
 from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.messages import MAX_PASSAGES, Request
 
+SEARCH_TIMEOUT_S = 10.0
+"""How long a search may take, and a third of the time for opening a collection, before its process
+is replaced: it takes milliseconds unless a disk or a cluster hangs."""
+MAX_SEARCH_PROCESSES = 16
+"""The processes for collections on disk, of about 16 MB each: one for each collection, and further
+collections share them."""
 SHORT_PASSAGE_CHARS = 500
 """Where a question does not say how many passages are read, up to twice as many as usual are, while
 they have no more characters than this on average: rows of a table are short and much alike."""
@@ -35,7 +41,7 @@ class Retrieval:
     """Searches for calls.
 
     Args:
-        max_waiting: Requests that may wait for each search process.
+        max_queue_size: Requests that may wait for each search process.
 
     Attributes:
         collections: Those that are served.
@@ -46,17 +52,14 @@ class Retrieval:
         clock: Clock,
         make_process: MakeProcess,
         counts: ServiceCounts,
-        options: SearchOptions,
-        max_waiting: int,
+        max_queue_size: int,
+        max_processes: int = MAX_SEARCH_PROCESSES,
     ) -> None:
         self._clock = clock
         self._make_process = make_process
         self._counts = counts
-        self._options = options
-        self._max_waiting = max_waiting
-        self.collections = CollectionSet(
-            clock, self._make_searches, counts, options.max_search_processes
-        )
+        self._max_queue_size = max_queue_size
+        self.collections = CollectionSet(clock, self._make_searches, counts, max_processes)
 
     def use(self, named: Mapping[str, CollectionOptions], folder: Path | None = None) -> None:
         """Serves these collections and those of a folder; looks for newer indexes of all.
@@ -112,8 +115,8 @@ class Retrieval:
             partial(self._make_process, name, concurrency),
             self.collections,
             concurrency=concurrency,
-            max_waiting=self._max_waiting,
-            timeout_s=self._options.search_timeout_s,
+            max_waiting=self._max_queue_size,
+            timeout_s=SEARCH_TIMEOUT_S,
         )
 
     def _on_searched(

@@ -30,6 +30,7 @@ from qa_service.server.sidecars.trace_exporter import TraceExporter
 from qa_service.server.telemetry.metrics import ABANDONED, Metrics
 from qa_service.server.telemetry.options import TraceOptions
 from qa_service.wire.codec import Codec
+from qa_service.wire.error_codes import status_of
 from qa_service.wire.messages import Answered
 from qa_service.wire.traces import AttributeValue, Span, Trace, TraceContext
 
@@ -192,4 +193,4 @@ def _note_outcome(span: Span, outcome: Outcome) -> None:
             span.attributes["qa.models_asked"] = source.models_asked
     else:
         span.attributes["error.type"] = outcome.code
-        span.is_error = outcome.status >= 500
+        span.is_error = status_of(outcome) >= 500

@@ -39,10 +39,6 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 EMPTY_FINAL = "triton_enable_empty_final_response"
 """Of a request of a stream: asks for an empty response behind the last one; else without effect."""
 
-_KNOWN_PARAMETERS = {
-    *(*PARAMETERS, "binary_data_output", EMPTY_FINAL),
-    *("sequence_id", "sequence_start", "sequence_end"),
-}
 _OTHER_PARAMETERS = {**OTHER_NAMES, "timeoutms": "timeout", "timeoutus": "timeout"}
 
 _Parameters = dict[str, bool | int | float | str]

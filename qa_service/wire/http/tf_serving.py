@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import msgspec
 
 from qa_service.errors import InvalidRequestError, QaError
+from qa_service.wire.error_codes import tf_serving_status_of
 from qa_service.wire.fields import ALWAYS_SHOWN, COLUMNS, OUTPUTS, Shown, shown_outputs
 from qa_service.wire.http.http_reply import HttpReply, error_reply, json_reply, timed_reply
 from qa_service.wire.http.model_reports import INPUT_TYPES, OUTPUT_TYPES, ModelReport
@@ -237,8 +238,7 @@ def _plain(name: str, value: object) -> Any:  # noqa: ANN401
 
 def predict_error(error: QaError) -> HttpReply:
     """The reply for an error, with TensorFlow Serving's status."""
-    reply = error_reply(error)
-    return msgspec.structs.replace(reply, status=error.tf_serving_status or reply.status)
+    return msgspec.structs.replace(error_reply(error), status=tf_serving_status_of(error))
 
 
 # Reports on a model.

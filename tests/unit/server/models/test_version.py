@@ -14,7 +14,6 @@ from qa_service.server.instances.pool import WorkerPool
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.plan import VersionSpec
 from qa_service.server.models.version import Version, VersionState
-from qa_service.server.scheduling.admission import Admission
 from qa_service.server.scheduling.options import QueueOptions
 from qa_service.server.scheduling.scheduler import Scheduler
 from qa_service.server.services.dispatcher import Dispatcher
@@ -44,7 +43,7 @@ def make_version(loop, service=None):
     metrics = ModelMetrics(ERROR_KINDS)
     pool = WorkerPool(loop, OPTIONS, make_worker, metrics, drain_timeout_s=0.001)
     queue = QueueOptions()
-    dispatcher = Dispatcher(loop, Scheduler(queue), pool, metrics, Admission(queue))
+    dispatcher = Dispatcher(loop, Scheduler(queue), pool, metrics)
     return Version(SPEC, loop, pool, dispatcher, service or dispatcher, metrics=metrics)
 
 

@@ -37,7 +37,12 @@ class Setting:
         self.model, self.counts = "one", ModelMetrics([])
         self.service, self.clock, self.store = FakeService(), ManualClock(), CacheStore(max_bytes)
         self.cached = Cached(
-            self.service, self.store, lambda _: self.model, self.clock, self.counts, max_joined=100
+            self.service,
+            self.store,
+            lambda _: self.model,
+            self.clock,
+            self.counts,
+            max_queue_size=100,
         )
         self.client = Client(self.cached)
         self.ask, self.of = self.client.ask, self.client.of
@@ -284,7 +289,12 @@ def test_two_versions_of_equal_files_keep_an_answer_once(setting):
     """As with shadow traffic: both run before either answer is kept."""
     other_service = FakeService()
     other = Cached(
-        other_service, setting.store, lambda _: "one", setting.clock, setting.counts, max_joined=100
+        other_service,
+        setting.store,
+        lambda _: "one",
+        setting.clock,
+        setting.counts,
+        max_queue_size=100,
     )
     setting.ask()
     Client(other).ask()

@@ -10,7 +10,7 @@ import pytest
 from qa_service.errors import SetupError, UnknownCollectionError
 from qa_service.retrieval.messages import Close, List, Listed, Open, Opened, Refused, Search
 from qa_service.server.services.collection_set import LIST_AGAIN_S, REMOTE_SEARCHES
-from qa_service.server.services.options import CollectionOptions, SearchOptions
+from qa_service.server.services.options import CollectionOptions
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.searches import DIED, HUNG
 from qa_service.server.services.served_collection import (
@@ -28,11 +28,9 @@ DOCS = {"docs": CollectionOptions(path=Path("docs"))}
 
 
 class Setting:
-    def __init__(self, **options):
+    def __init__(self, **bounds):
         self.clock, self.counts, self.processes = ManualClock(), ServiceCounts(), {}
-        self.retrieval = Retrieval(
-            self.clock, self.make_process, self.counts, SearchOptions(**options), 256
-        )
+        self.retrieval = Retrieval(self.clock, self.make_process, self.counts, 256, **bounds)
         self.collections = self.retrieval.collections
 
     def make_process(self, name, concurrency, searches):
@@ -71,7 +69,7 @@ def test_a_collection_is_served_when_it_is_open(setting):
 
 
 def test_collections_have_separate_processes_up_to_the_limit():
-    setting = Setting(max_search_processes=2)
+    setting = Setting(max_processes=2)
     options = {name: CollectionOptions(path=Path(name)) for name in "abcd"}
     setting.use_and_settle({**options, "far": CollectionOptions(url="http://cluster:9200/x")})
     assert set(setting.processes) == {"a", "b", "far"}
@@ -214,7 +212,7 @@ def test_collections_are_added_and_removed(setting):
 
 
 def test_a_removed_collection_is_closed_in_its_shared_process():
-    setting = Setting(max_search_processes=1)
+    setting = Setting(max_processes=1)
     options = {name: CollectionOptions(path=Path(name)) for name in "ab"}
     setting.use_and_settle(options)
     setting.use_and_settle({"b": options["b"]})

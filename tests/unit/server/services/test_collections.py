@@ -16,7 +16,7 @@ from qa_service.retrieval.retriever import MAX_LEAD, TYPICAL_COSINE, FoundPassag
 from qa_service.server.scheduling.call import SegmentRead
 from qa_service.server.services.collections import Collections
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.server.services.options import CollectionOptions, SearchOptions
+from qa_service.server.services.options import CollectionOptions
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.messages import Passage, Place
@@ -52,7 +52,7 @@ class Setting:
     def __init__(self):
         self.clock, self.counts, self.processes = ManualClock(), ServiceCounts(), {}
         self.dispatcher, self.texts, self.found = FakeDispatcher(MODEL), FakeService(), FOUND
-        self.retrieval = Retrieval(self.clock, self.make_process, self.counts, SearchOptions(), 256)
+        self.retrieval = Retrieval(self.clock, self.make_process, self.counts, 256)
         self.options = {"docs": CollectionOptions(path=Path("docs"), max_passages=3)}
         self.retrieval.use(self.options)
         self.process = self.processes["docs"]

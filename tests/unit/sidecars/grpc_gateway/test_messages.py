@@ -21,6 +21,7 @@ from qa_service.sidecars.grpc_gateway import messages, reports, status
 from qa_service.sidecars.grpc_gateway.calls import Caller
 from qa_service.sidecars.grpc_gateway.infer import read_call
 from qa_service.sidecars.grpc_gateway.links import read_reply
+from qa_service.wire.error_codes import status_of
 from qa_service.wire.frames import PREFIX
 from qa_service.wire.json_codec import encode_answers
 from qa_service.wire.messages import (
@@ -29,7 +30,6 @@ from qa_service.wire.messages import (
     AnswerSource,
     Passage,
     Request,
-    RequestLimits,
     Timings,
 )
 
@@ -75,10 +75,10 @@ def test_contents_of_two_kinds_are_refused():
         its.contents.bytes_contents.append(b"typed")
         asked.raw_input_contents.append(b"\x03\0\0\0raw")
     with pytest.raises(InvalidRequestError, match="has contents besides raw_input_contents"):
-        read_call(asked, RequestLimits())
+        read_call(asked)
     for its in asked.inputs:
         its.ClearField("contents")
-    assert [request.question for request in read_call(asked, RequestLimits()).requests] == ["raw"]
+    assert [request.question for request in read_call(asked).requests] == ["raw"]
 
 
 @pytest.mark.parametrize("status", [400, 404, 503])
@@ -153,7 +153,7 @@ def test_the_methods_are_tritons():
 @pytest.mark.parametrize("kind", ERROR_KINDS.values())
 def test_every_error_but_status_500_has_its_own_grpc_code(kind):
     error = kind()
-    assert (status.code_of(error) is grpc.StatusCode.INTERNAL) == (error.status == 500)
+    assert (status.code_of(error) is grpc.StatusCode.INTERNAL) == (status_of(error) == 500)
 
 
 def test_messages_are_short_and_have_the_retry_time():
