@@ -33,6 +33,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,27 +165,33 @@ def take_steps(run: Run, folder: Path) -> None:
 def steps(run: Run, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The steps' names and what takes each."""
     scale, models = run.scale, run.flags.models
-    yield "machine", lambda: {"machine": machine(), "versions": versions(*PACKAGES),
-                              "gpu": gpu_name(), "command": command(), "date": now()}  # fmt: skip
-    yield "tests", lambda: test(run)
+    yield "machine", about
+    yield "tests", partial(test, run)
     for model in models:
         for engine in engines_of(model, run):
-            yield f"pace {model.name} {engine}", lambda m=model, e=engine: pace(run, m, e)
-    yield "start", lambda: starts(run, models[0])
+            yield f"pace {model.name} {engine}", partial(pace, run, model, engine)
+    yield "start", partial(starts, run, models[0])
     for instances in scale.instances:
         for model in models:
             for engine in engines_of(model, run):
                 name = f"cells {model.name} {engine} {instances}"
-                yield name, lambda m=model, e=engine, n=instances: cells(run, m, e, n)
+                yield name, partial(cells, run, model, engine, instances)
         if instances == scale.instances[0]:
             model, engine = models[0], engines_of(models[0], run)[0]
-            yield "pause", lambda m=model, e=engine, n=instances: pause(run, m, e, n)
-            yield (
-                f"cells {PROTOTYPE} pytorch {instances}",
-                lambda n=instances: cells(
-                    run, random_bert(run, folder), "pytorch", n, clients=tuple(PROTOTYPE_MS)
-                ),
-            )
+            yield "pause", partial(pause, run, model, engine, instances)
+            prototype = partial(cells_of_prototype, run, folder, instances)
+            yield f"cells {PROTOTYPE} pytorch {instances}", prototype
+
+
+def about() -> dict[str, str]:
+    """What the figures were measured on."""
+    found = {"machine": machine(), "versions": versions(*PACKAGES), "gpu": gpu_name()}
+    return found | {"command": command(), "date": now()}
+
+
+def cells_of_prototype(run: Run, folder: Path, instances: int) -> dict[str, Any]:
+    """The prototype's model under its numbers of clients."""
+    return cells(run, random_bert(run, folder), "pytorch", instances, clients=tuple(PROTOTYPE_MS))
 
 
 def engines_of(model: Path, run: Run) -> list[str]:
@@ -359,11 +366,10 @@ def measured(server: RunningServer, running: Running, run: Run, clients: int) ->
     """One cell, with the shares of its time and the energy of its answers."""
     before, before_j = server.stats(), energy_j()
     found: dict[str, Any] = dict(measure(running, run.items, clients, 0.0, run.scale.cell_s))
-    used_j = energy_j() - before_j
-    if used_j:
+    if used_j := energy_j() - before_j:
         found["joules"] = used_j / max(1.0, found["requests"])
     if spent := Spent.between(before, server.stats()):
-        found |= {"bound": spent.sentence(found["cpu_share"]), "time": str(spent)}
+        found |= {"bound": spent.sentence(found["cpu_share"]), "spent": str(spent)}
     return found
 
 
@@ -438,9 +444,9 @@ def cell_table(found: dict[str, Any]) -> str:
         def column(name: str, digits: int, rounds: Sequence[dict] = rounds) -> str:
             return spread([one.get(name, float("nan")) for one in rounds], digits)
 
-        bounds = sorted({one.get("bound", "") for one in rounds})
+        middle = sorted(rounds, key=lambda one: one["throughput"])[len(rounds) // 2]
         rows.append([clients, column("throughput", 0), column("p50", 1), column("p99", 1),
-                     column("joules", 4), "; ".join(bounds)])  # fmt: skip
+                     column("joules", 4), middle.get("bound", "")])  # fmt: skip
     head = ["clients", "answers/s", "p50, ms", "p99, ms", "joules an answer", "bounded by"]
     return markdown(head, rows)
 

@@ -205,9 +205,10 @@ def answer_overlapped(
 
     with ThreadPoolExecutor(1, "reading") as reading:
         sent: Future[None] | None = None
-        for job in _received_ahead(
-            reader, channel, self_test, off_model, holding=holding, prepare_next=prepare_next
-        ):
+        jobs = _received_ahead(
+            reader, channel, self_test, off_model, holding, prepare_next=prepare_next
+        )
+        for job in jobs:
             job.score()
             if sent:
                 sent.result()
@@ -235,8 +236,8 @@ def _received_ahead(
     channel: WorkerChannel,
     self_test: SelfTest | None,
     off_model: threading.Lock,
-    *,
     holding: Holding,
+    *,
     prepare_next: Callable[[], bool],
 ) -> Iterator[Job[E, S]]:
     """Receives and tokenizes the next batches in a separate thread.

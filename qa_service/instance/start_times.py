@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,7 +12,7 @@ class StartTimes:
     """The steps of this process's start; a step's time is without that of steps within it."""
 
     def __init__(self) -> None:
-        self._spent_s: Counter[str] = Counter()
+        self._spent_s: defaultdict[str, float] = defaultdict(float)
         self._open: list[str] = []
         self._lap_s = 0.0
 
@@ -34,7 +34,7 @@ class StartTimes:
             took_s: All of the start.
         """
         rest_s = max(0.0, took_s - sum(self._spent_s.values()))
-        steps = [*self._spent_s.most_common(), ("the rest", rest_s)]
+        steps = [*sorted(self._spent_s.items(), key=lambda one: -one[1]), ("the rest", rest_s)]
         return ", ".join(f"{step} {spent_s:.1f} s" for step, spent_s in steps)
 
     def _lap(self) -> None:

@@ -16,6 +16,7 @@ from qa_service.instance.engines.buckets import (
     stage,
 )
 from qa_service.instance.engines.outputs import EngineFaultError
+from qa_service.instance.model_folder.seen_lengths import SeenLengths
 
 INPUTS = ("input_ids", "attention_mask")
 PAD = 9
@@ -114,11 +115,11 @@ class Recorder:
         self.proved.append((rows, tokens))
 
 
-def test_a_start_records_only_what_it_runs_and_the_rest_follows_while_nothing_waits():
+def test_a_start_records_only_what_it_runs_and_the_rest_follows_while_nothing_waits(tmp_path):
     recorder = Recorder()
     recorder.run(1, 60)
     assert recorder.made == [(1, 64, True)]
-    recorder.engine.prepare_lengths(None, ())
+    recorder.engine.prepare_lengths(SeenLengths(tmp_path), ())
     assert recorder.made == [(1, 64, True)]
     while recorder.engine.prepare_next():
         pass
@@ -128,9 +129,9 @@ def test_a_start_records_only_what_it_runs_and_the_rest_follows_while_nothing_wa
     assert not recorder.engine.prepare_next()
 
 
-def test_while_serving_a_bucket_runs_once_without_a_recording():
+def test_while_serving_a_bucket_runs_once_without_a_recording(tmp_path):
     recorder = Recorder()
-    recorder.engine.prepare_lengths(None, ())
+    recorder.engine.prepare_lengths(SeenLengths(tmp_path), ())
     recorder.run(1, 20)
     assert recorder.made == [(1, 32, False)]
     recorder.run(1, 30)
@@ -141,11 +142,11 @@ def test_while_serving_a_bucket_runs_once_without_a_recording():
     assert recorder.made[2:] == [(2, 32, False), (2, 32, True)]
 
 
-def test_a_recording_that_fails_ends_a_start_and_while_serving_is_left_out(caplog):
+def test_a_recording_that_fails_ends_a_start_and_while_serving_is_left_out(caplog, tmp_path):
     recorder = Recorder(fails=[Bucket(1, 32), Bucket(2, 64)])
     with pytest.raises(RuntimeError, match="cannot be recorded"):
         recorder.run(1, 20)
-    recorder.engine.prepare_lengths(None, ())
+    recorder.engine.prepare_lengths(SeenLengths(tmp_path), ())
     while recorder.engine.prepare_next():
         pass
     for rows, tokens in ((1, 32), (2, 64)) * 2:
