@@ -26,7 +26,7 @@ from qa_service.errors import (
     ShuttingDownError,
     UnavailableError,
 )
-from qa_service.instance.devices import CPU, InstanceDevice
+from qa_service.instance.devices import CPU
 from qa_service.net.addresses import is_loopback
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import ByteStream, Stream
