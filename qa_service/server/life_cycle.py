@@ -217,10 +217,10 @@ class QaServer:
             self.engines.close()
             self.catalog.close()
             self.catalog.kill()
-            self._gateway.program.kill()
+            self._gateway.child.kill()
             self._retrieval.kill()
             self._listeners.close()
-            self._gpu_meter.close()
+            self._gpu_meter.child.close()
             self._tracing.kill()
             self._loop.close()
         if self._failure:
@@ -254,7 +254,7 @@ class QaServer:
 
     def _refuse_new_work(self) -> None:
         self._gate.close()
-        self._gateway.program.close()
+        self._gateway.child.close()
 
     def reload(self) -> None:
         """Reloads; old versions serve until replacements are ready."""
@@ -371,7 +371,7 @@ class QaServer:
     def _end_gently(self) -> None:
         self._phase = _Phase.STOPPING
         self._listeners.close()
-        self._gateway.program.close()
+        self._gateway.child.close()
         self._retrieval.kill()
         self.catalog.close()
         for connection in self._connections:
@@ -383,7 +383,7 @@ class QaServer:
     def _finish(self) -> None:
         """Waits for the last bytes to be read and the workers to end, but not for long."""
         now_s = self._loop.now_s()
-        parts = (self.catalog, self._tracing, self._gateway.program, self._retrieval)
+        parts = (self.catalog, self._tracing, self._gateway.child, self._retrieval)
         ended = [part.reap() for part in parts]
         has_ended = all(ended) and not self._connections
         if has_ended or now_s >= self._exit_deadline_s:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import logging
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
+from qa_service.child_program import start_program
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.retrieval.messages import (
@@ -19,14 +18,11 @@ from qa_service.retrieval.messages import (
     encode,
     reply_decoder,
 )
-from qa_service.server.sidecars.side_program import SideProgram
-from qa_service.wire.frames import FrameReader
+from qa_service.server.children.child import Child
 
 SEARCH_PROGRAM = "qa_service.retrieval.search_main"
 MAX_BACKOFF_S = 1.0
 """Searches wait for a restart, which takes a fifth of a second of a core."""
-
-logger = logging.getLogger(__name__)
 
 
 class SearchListener(Protocol):
@@ -60,60 +56,51 @@ class SearchProcess:
         num_threads: int,
         listener: SearchListener,
     ) -> None:
-        self._name = name
         self._listener = listener
         self._numbers = itertools.count()
-        self._frames = FrameReader(MAX_MESSAGE_BYTES)
-        self._program = SideProgram(
+        arguments = (str(num_threads), str(encoder), logs.log_level, logs.log_format)
+        self._child = Child(
             loop,
             f"the search process of {name}",
-            SEARCH_PROGRAM,
-            [str(num_threads), str(encoder), logs.log_level, logs.log_format],
-            max_backoff_s=MAX_BACKOFF_S,
+            partial(start_program, SEARCH_PROGRAM, *arguments),
+            on_data=self._on_reply,
+            max_frame_bytes=MAX_MESSAGE_BYTES,
             on_start=listener.on_process_start,
-            on_data=self._on_data,
-            on_death=self._on_death,
+            on_end=self._on_end,
+            max_backoff_s=MAX_BACKOFF_S,
         )
 
     @property
     def is_running(self) -> bool:
         """Whether it can be asked."""
-        return self._program.is_running
+        return self._child.is_running
 
     def start(self) -> None:
         """Starts it, now or as soon as it can be."""
-        self._program.start()
+        self._child.try_start()
 
     def ask(self, work: Work) -> int:
         """Has it do a piece of work; returns the number that the result will have."""
         number = next(self._numbers)
-        self._program.write(encode(Ask(number, work)))
+        self._child.write(encode(Ask(number, work)))
         return number
 
     def replace(self) -> None:
         """Kills it, as it hangs: it has died, and another starts."""
-        self._program.replace()
+        self._child.end("it hangs")
 
     def kill(self) -> None:
         """Ends it for good; its work is lost."""
-        self._program.kill()
+        self._child.kill()
 
     def reap(self) -> bool:
         """Whether it has ended."""
-        return self._program.reap()
+        return self._child.reap()
 
-    def _on_data(self, data: bytes) -> None:
-        self._frames.feed(data)
-        while (frame := self._frames.next_frame()) is not None:
-            try:
-                reply = reply_decoder.decode(frame)
-            except msgspec.DecodeError as error:
-                logger.error("the search process of %s sent an invalid reply: %s",
-                             self._name, error)  # fmt: skip
-                self.replace()
-                return
-            self._listener.on_result(reply.number, reply.result)
+    def _on_reply(self, data: bytes) -> None:
+        reply = reply_decoder.decode(data)
+        self._listener.on_result(reply.number, reply.result)
 
-    def _on_death(self) -> None:
-        self._frames = FrameReader(MAX_MESSAGE_BYTES)
+    def _on_end(self) -> None:
+        self._child.start_later()
         self._listener.on_process_death()
