@@ -320,8 +320,9 @@ class Child:
         until_s = {what: overdue_s(self._loop, *its) for what, its in self._doing.items()}
         now_s = self._loop.now_s()
         if late := [what for what, its_s in until_s.items() if its_s <= now_s]:
+            timeout_s = max(self._doing[what][1] for what in late)
             self._on_late(late)
-            self.end("it took too long")
+            self.end(f"it took longer than {timeout_s:g} s")
         elif until_s:
             self._late.arm(min(until_s.values()))
 

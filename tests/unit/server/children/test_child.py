@@ -230,7 +230,7 @@ def test_a_child_that_is_late_is_killed_and_says_with_what(setting):
     assert (setting.late, setting.deaths) == ([], 0)
     setting.pass_s(0.2)
     assert (setting.late, setting.deaths) == (["one"], 1)
-    assert setting.child.failure == "it took too long"
+    assert setting.child.failure == "it took longer than 10 s"
     setting.wait_for_exit()
     assert setting.child.status == "was killed by SIGKILL"
     setting.pass_s(30.0)
