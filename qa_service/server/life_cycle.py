@@ -48,11 +48,11 @@ from qa_service.server.services.cache_store import CacheStore
 from qa_service.server.services.chain import Services
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.router import Router
+from qa_service.server.services.searches import search_program
 from qa_service.server.services.service import Gate
 from qa_service.server.services.tracing import Tracing
 from qa_service.server.sidecars.gateway import GrpcProcess
 from qa_service.server.sidecars.gpu_meter import GpuMeter
-from qa_service.server.sidecars.search_process import SearchProcess
 from qa_service.server.status import Status
 from qa_service.server.telemetry.metrics import Metrics
 from qa_service.server.telemetry.services import ServiceCounts
@@ -134,9 +134,9 @@ class QaServer:
 
     def _make_retrieval(self) -> Retrieval:
         search, encoder = self.config.search, encoder_of(self.config)
-        make_process = partial(SearchProcess, self._loop, self.config.logs, encoder)
+        launch = partial(search_program, self.config.logs, encoder)
         max_queue_size = self.config.queue.max_queue_size
-        return Retrieval(self._loop, make_process, self._counts, search, max_queue_size)
+        return Retrieval(self._loop, launch, self._counts, search, max_queue_size)
 
     def _make_services(self) -> Services:
         return Services(

@@ -21,6 +21,7 @@ from msgspec import structs
 from qa_service.errors import SetupError
 from qa_service.files import Stamp
 from qa_service.net.event_loop import MAX_WAIT_S, EventLoop
+from qa_service.server.children.child import Child
 from qa_service.server.config import ServerConfig
 from qa_service.server.front.connection import Connection
 from qa_service.server.life_cycle import QaServer
@@ -30,7 +31,6 @@ from qa_service.server.models.plan import make_plan
 from qa_service.server.models.version import Version, VersionState
 from qa_service.server.services.cache_store import ENTRY_BYTES
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.server.services.searches import Searches
 from qa_service.server.sidecars.gateway import GATEWAY_PROGRAM
 from qa_service.server.telemetry.metrics import Metrics
 from tests.simulation.gateway import Gateway
@@ -122,7 +122,7 @@ def simulated(
         "qa_service.server.life_cycle.EngineChoices": _Engines,
         "qa_service.server.models.catalog.make_factory": make_factory,
         "qa_service.server.sidecars.gateway.start_program": start_program,
-        "qa_service.server.sidecars.search_process.start_program": start_program,
+        "qa_service.server.services.searches.start_program": start_program,
         "qa_service.net.addresses.socket": SocketModule(network.make_listening_socket),
         "qa_service.net.listener._bound": lambda _: (network.make_local_socket(), _FILE),
         "qa_service.net.listener._file_at": lambda _: _FILE,
@@ -219,9 +219,9 @@ def _most_replies(server):
 def strays(server: QaServer) -> Iterator[tuple[str, str]]:
     """What is held though it has ended, by the check that finds it."""
     for searches in server._retrieval.collections.processes():
-        for ticket in _queued(searches._queue):
-            if ticket.call.is_settled:
-                yield "settled", f"{ticket.call.scope.name} is settled, and waits for a search"
+        for call in searches._calls_waiting():
+            if call.is_settled:
+                yield "settled", f"{call.scope.name} is settled, and waits for a search"
     for version in server.catalog.versions:
         for ticket in _queued(version._dispatcher._scheduler):
             if ticket.call.is_settled:
@@ -332,9 +332,9 @@ def _queue_for_ever(dispatcher, ticket):
     dispatcher._scheduler.add(ticket)
 
 
-def _count_pauses(searches, running):
-    """Counts a pause as the time of a search."""
-    return running.since_s + searches._timeout_s
+def _count_pauses(_, since_s, timeout_s):
+    """Counts a pause as a child's time."""
+    return since_s + timeout_s
 
 
 def _reload_when_ready(server, reload=QaServer.reload):
@@ -352,6 +352,6 @@ PLANTED = {
     "held": (Version, "_drop", lambda *_: None),
     "doubt": (Metrics, "num_wrong", 0),
     "settled": (Dispatcher, "_add", _queue_for_ever),
-    "unavailable": (Searches, "_deadline_s", _count_pauses),
+    "unavailable": (Child, "_until_s", _count_pauses),
 }
 """By the check that is to find it: whose method it replaces, and with what."""

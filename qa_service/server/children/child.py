@@ -232,7 +232,7 @@ class Child:
         """Notes what it is at, since now or another time, and how long that may take."""
         since_s = self._loop.now_s() if since_s is None else since_s
         self._doing[what] = (since_s, timeout_s)
-        self._late.arm(overdue_s(self._loop, since_s, timeout_s))
+        self._late.arm(self._until_s(since_s, timeout_s))
 
     def done(self, what: object) -> None:
         """Notes that it is no longer at this."""
@@ -254,18 +254,13 @@ class Child:
 
     def close(self) -> None:
         """Sends what was written, then end-of-file, so that it ends; it stays ended."""
-        self._cancel_restart()
-        if self._run and self.is_running:
-            self._run.is_ended_here = True
-            self._wait_for(self._run, self._drain_timeout_s)
-            self._run.stream.close_gently()
+        self._close(Stream.close_gently)
 
     def kill(self) -> None:
         """Ends it at once; it stays ended."""
-        self.close()
-        if self._run:
-            self._run.stream.close()
+        self._close(Stream.close)
         for run in self._ending:
+            run.stream.close()
             run.kill()
 
     def reap(self) -> bool:
@@ -285,6 +280,13 @@ class Child:
         return not self.num_processes
 
     # What happens to it.
+
+    def _close(self, close: Callable[[Stream], None]) -> None:
+        self._cancel_restart()
+        if self._run and self.is_running:
+            self._run.is_ended_here = True
+            self._wait_for(self._run, self._drain_timeout_s)
+            close(self._run.stream)
 
     def _receive(self, run: _Run, frames: FrameReader, data: bytes) -> None:
         frames.feed(data)
@@ -317,7 +319,7 @@ class Child:
             self._reap_later()
 
     def _look_for_late(self) -> None:
-        until_s = {what: overdue_s(self._loop, *its) for what, its in self._doing.items()}
+        until_s = {what: self._until_s(*its) for what, its in self._doing.items()}
         now_s = self._loop.now_s()
         if late := [what for what, its_s in until_s.items() if its_s <= now_s]:
             timeout_s = max(self._doing[what][1] for what in late)
@@ -325,6 +327,9 @@ class Child:
             self.end(f"it took longer than {timeout_s:g} s")
         elif until_s:
             self._late.arm(min(until_s.values()))
+
+    def _until_s(self, since_s: float, timeout_s: float) -> float:
+        return overdue_s(self._loop, since_s, timeout_s)
 
     def _cancel_restart(self) -> None:
         if self._restart:

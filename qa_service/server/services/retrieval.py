@@ -13,27 +13,21 @@ from pathlib import Path
 
 from qa_service.errors import InternalError, InvalidRequestError, QaError, UnavailableError
 from qa_service.instance.messages import ModelFacts
-from qa_service.net.timers import Clock
+from qa_service.net.event_loop import EventLoop
 from qa_service.retrieval.messages import Found, Rank, Ranked, Refused, Result, Search
 from qa_service.retrieval.retriever import FoundPassage
 from qa_service.server.scheduling.call import Call
-from qa_service.server.services.collection_set import CollectionSet
+from qa_service.server.services.collection_set import CollectionSet, LaunchSearches
 from qa_service.server.services.options import CollectionOptions, SearchOptions
-from qa_service.server.services.searches import Process, Searches
 from qa_service.server.services.served_collection import ServedCollection
 from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.messages import MAX_PASSAGES, Request
 from qa_service.wire.sections import Section
 
-MAX_CHARS_AT_ONCE = 1000
-"""A text is charged to its client's share by its length; a shorter one as if it had these."""
-
 SHORT_PASSAGE_CHARS = 500
 """Where a question does not say how many passages are read, up to twice as many as usual are, while
 they have no more characters than this on average: rows of a table are short and much alike."""
 
-MakeProcess = Callable[[str, int, Searches], Process]
-"""Makes the process of searches, by what is searched and how many at a time."""
 OnFound = Callable[[Sequence[FoundPassage] | QaError], None]
 OnRanked = Callable[[Sequence[Section] | None], None]
 
@@ -50,21 +44,15 @@ class Retrieval:
 
     def __init__(
         self,
-        clock: Clock,
-        make_process: MakeProcess,
+        loop: EventLoop,
+        launch: LaunchSearches,
         counts: ServiceCounts,
         options: SearchOptions,
         max_waiting: int,
     ) -> None:
-        self._clock = clock
-        self._make_process = make_process
         self._counts = counts
-        self._options = options
-        self._max_waiting = max_waiting
-        self.collections = CollectionSet(
-            clock, self._make_searches, counts, options.max_search_processes
-        )
-        self._skims = self._make_searches("long texts", 1)
+        self.collections = CollectionSet(loop, launch, counts, options, max_waiting)
+        self._skims = self.collections.make_searches("long texts", 1)
 
     def use(self, named: Mapping[str, CollectionOptions], folder: Path | None = None) -> None:
         """Serves these collections and those of a folder; looks for newer indexes of all.
@@ -115,8 +103,7 @@ class Retrieval:
         assert asked.skim is not None
         windows = (asked.skim, model.window_tokens, model.reading.window_overlap_tokens)
         work = Rank(asked.question, asked.text, *windows)
-        cost = float(max(MAX_CHARS_AT_ONCE, len(asked.text)))
-        self._skims.submit(call, work, partial(_on_ranked, call, on_ranked), cost)
+        self._skims.submit(call, work, partial(_on_ranked, call, on_ranked))
 
     def kill(self) -> None:
         """Ends the processes: nothing is searched any more."""
@@ -127,16 +114,6 @@ class Retrieval:
         """Whether all processes have ended."""
         ended = [searches.reap() for searches in (self._skims, *self.collections.processes())]
         return all(ended)
-
-    def _make_searches(self, name: str, concurrency: int) -> Searches:
-        return Searches(
-            self._clock,
-            partial(self._make_process, name, concurrency),
-            self.collections,
-            concurrency=concurrency,
-            max_waiting=self._max_waiting,
-            timeout_s=self._options.search_timeout_s,
-        )
 
     def _on_searched(
         self, served: ServedCollection, on_found: OnFound, usual: int, result: Result

@@ -21,7 +21,7 @@ from qa_service.server.models.preparing import (
     served_folder,
     source_to_prepare,
 )
-from tests.support import FakeTimeLoop, run_until
+from tests.support import FakeTimeLoop, present, run_until
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +101,7 @@ class TestSilentHub:
         with contextlib.closing(loop):
             preparing = Preparing(loop, "a/b", failures.append)
             with silent_hub.accept()[0]:
-                os.kill(preparing.child.pid, signal.SIGKILL)
+                os.kill(present(preparing.child.pid), signal.SIGKILL)
                 run_until(loop, lambda: bool(failures))
         assert failures == ["the model could not be prepared: its program was killed by SIGKILL"]
 
