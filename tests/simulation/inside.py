@@ -24,6 +24,7 @@ from qa_service.net.event_loop import MAX_WAIT_S, EventLoop
 from qa_service.server.children.child import Child
 from qa_service.server.config import ServerConfig
 from qa_service.server.front.connection import Connection
+from qa_service.server.instances.base import InstanceProgram
 from qa_service.server.life_cycle import QaServer
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.options import ModelOptions
@@ -36,7 +37,7 @@ from qa_service.server.telemetry.metrics import Metrics
 from tests.simulation.gateway import Gateway
 from tests.simulation.network import Network, SocketModule
 from tests.simulation.searching import Library
-from tests.simulation.workers import Machine, SimulatedWorker
+from tests.simulation.workers import Machine, Process
 from tests.simulation.world import OrderedSet, World
 
 NO_COST = 1e-6
@@ -109,8 +110,8 @@ def simulated(
 ) -> Iterator[None]:
     """The machine around the server is the simulated one."""
 
-    def make_factory(loop, _, setup):
-        return partial(_make_worker, loop, setup, machine)
+    def make_factory(_, setup):
+        return lambda _: InstanceProgram(setup, machine.launch)
 
     def start_program(module, *arguments, **_):
         if module == GATEWAY_PROGRAM:
@@ -161,10 +162,6 @@ class SimulatedServer(QaServer):
 def make_server(config: ServerConfig, source: Source) -> QaServer:
     """The server; within `simulated`."""
     return SimulatedServer(config, source)
-
-
-def _make_worker(loop, setup, machine, number, listener):
-    return SimulatedWorker(number, loop, listener, setup, machine)
 
 
 def _find_versions(disk, path):
@@ -348,7 +345,7 @@ PLANTED = {
     "answer": (Dispatcher, "on_results", _mix_up),
     "unanswered": (Dispatcher, "on_lost", _forget),
     "bound": (Connection, "_has_room", lambda _: True),
-    "orphans": (SimulatedWorker, "kill", lambda _: None),
+    "orphans": (Process, "kill", lambda _: None),
     "held": (Version, "_drop", lambda *_: None),
     "doubt": (Metrics, "num_wrong", 0),
     "settled": (Dispatcher, "_add", _queue_for_ever),
