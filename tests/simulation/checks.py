@@ -161,9 +161,7 @@ def _deadline_exceeded(sim, asked):
         if timeout_ms < sim.request_timeout_ms:
             return None  # refused at once: it takes longer than its timeout
         if sim.scenario.configs[0].cache.cache_bytes and waited_ms > timeout_ms / 2:
-            return (
-                None  # an equal text's run, which it had joined, has failed: too late for its own
-            )
+            return None  # an equal text's run, which it had joined, has failed
     if timeout_ms > 10 and waited_ms < timeout_ms - 1:
         return f"it has waited {waited_ms:.3f} ms of {timeout_ms}"
     return None
