@@ -146,7 +146,7 @@ class CollectionSet:
         """Notes that a cluster did not answer a search."""
         self._note_fault(served, reason, ends_with_success=True)
 
-    def make_searches(self, name: str, concurrency: int) -> Searches:
+    def _make_searches(self, name: str, concurrency: int) -> Searches:
         """A new search process, by what is searched and how many at a time."""
         return Searches(
             self._loop,
@@ -200,7 +200,7 @@ class CollectionSet:
     def _list(self) -> None:
         if self._folder and not self._is_listing:
             self._is_listing = True
-            self._lister = self._lister or self.make_searches(f"{self._folder}", 1)
+            self._lister = self._lister or self._make_searches(f"{self._folder}", 1)
             self._lister.run(List(str(self._folder)), partial(self._on_listed, self._folder))
 
     def _on_listed(self, folder: Path, result: Result) -> None:
@@ -249,10 +249,10 @@ class CollectionSet:
     def _place(self, name: str, options: CollectionOptions) -> Searches:
         """The searches of a new collection: new ones, or the local ones with fewest collections."""
         if options.url:
-            return self.make_searches(name, REMOTE_SEARCHES)
+            return self._make_searches(name, REMOTE_SEARCHES)
         local = [its.searches for its in self._served.values() if not its.is_remote]
         if len(set(local)) < self._options.max_search_processes:
-            return self.make_searches(name, 1)
+            return self._make_searches(name, 1)
         return min(dict.fromkeys(local), key=local.count)
 
     def _close(self, served: ServedCollection) -> None:

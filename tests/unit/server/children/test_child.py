@@ -18,6 +18,7 @@ from qa_service.server.children.child import (
 )
 from qa_service.wire.frames import frame_of
 from tests.support import FakeTimeLoop, run_until
+from tests.unit.server.handled_worker import HandledProcess
 
 ECHO = """
 import os, socket, sys
@@ -218,6 +219,20 @@ def test_a_closed_child_that_does_not_end_is_killed(setting, tmp_path):
     assert (child.child.exit_code, child.deaths) == (-signal.SIGKILL, 0)
     child.pass_s(0.0)
     assert child.marks, "the loop hears of the end"
+
+
+def test_a_closed_child_that_is_reaped_before_its_channel_ends_has_not_died(loop):
+    process, deaths = HandledProcess(code=None), []
+    launch = lambda: (process, process.ours)  # noqa: E731
+    child = Child(loop, "one", launch, on_end=lambda: deaths.append(1))
+    child.start()
+    child.close()
+    process.code = 0
+    assert child.reap()
+    process.peer.close()
+    rounds = iter(range(3))
+    run_until(loop, lambda: next(rounds, None) is None)
+    assert deaths == []
 
 
 def test_a_child_that_is_late_is_killed_and_says_with_what(setting):
