@@ -47,11 +47,11 @@ from qa_service.server.services.cache_store import CacheStore
 from qa_service.server.services.chain import Services
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.router import Router
+from qa_service.server.services.searches import search_program
 from qa_service.server.services.service import Gate
 from qa_service.server.services.tracing import Tracing
 from qa_service.server.sidecars.gateway import GrpcProcess
 from qa_service.server.sidecars.gpu_meter import GpuMeter
-from qa_service.server.sidecars.search_process import SearchProcess
 from qa_service.server.status import Status
 from qa_service.server.telemetry.metrics import Metrics
 from qa_service.server.telemetry.services import ServiceCounts
@@ -132,10 +132,8 @@ class QaServer:
         self._failure: SetupError | None = None
 
     def _make_retrieval(self) -> Retrieval:
-        encoder = encoder_of(self.config)
-        make_process = partial(SearchProcess, self._loop, self.config.logs, encoder)
-        max_queue_size = self.config.queue.max_queue_size
-        return Retrieval(self._loop, make_process, self._counts, max_queue_size)
+        launch = partial(search_program, self.config.logs, encoder_of(self.config))
+        return Retrieval(self._loop, launch, self._counts, self.config.queue.max_queue_size)
 
     def _make_services(self) -> Services:
         return Services(
@@ -209,10 +207,10 @@ class QaServer:
             self.engines.close()
             self.catalog.close()
             self.catalog.kill()
-            self._gateway.program.kill()
+            self._gateway.child.kill()
             self._retrieval.kill()
             self._listeners.close()
-            self._gpu_meter.close()
+            self._gpu_meter.child.close()
             self._tracing.kill()
             self._loop.close()
         if self._failure:
@@ -246,7 +244,7 @@ class QaServer:
 
     def _refuse_new_work(self) -> None:
         self._gate.close()
-        self._gateway.program.close()
+        self._gateway.child.close()
 
     def reload(self) -> None:
         """Reloads; old versions serve until replacements are ready."""
@@ -363,7 +361,7 @@ class QaServer:
     def _end_gently(self) -> None:
         self._phase = _Phase.STOPPING
         self._listeners.close()
-        self._gateway.program.close()
+        self._gateway.child.close()
         self._retrieval.kill()
         self.catalog.close()
         for connection in self._connections:
@@ -375,7 +373,7 @@ class QaServer:
     def _finish(self) -> None:
         """Waits for the last bytes to be read and the workers to end, but not for long."""
         now_s = self._loop.now_s()
-        parts = (self.catalog, self._tracing, self._gateway.program, self._retrieval)
+        parts = (self.catalog, self._tracing, self._gateway.child, self._retrieval)
         ended = [part.reap() for part in parts]
         has_ended = all(ended) and not self._connections
         if has_ended or now_s >= self._exit_deadline_s:

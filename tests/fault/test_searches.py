@@ -21,7 +21,7 @@ from harness.server import INSTANT, RunningServer
 from qa_service.retrieval.manifest import MANIFEST_FILE
 
 SEARCH = b"search_main"
-HASTY = {"qa_service.server.services.retrieval:SEARCH_TIMEOUT_S": 2.0}
+HASTY = {"qa_service.server.services.collection_set:SEARCH_TIMEOUT_S": 2.0}
 OF_A_TEXT = {"question": "Who built the mill?", "text": "The mill stood by the river."}
 ASKED = {"question": "Who wrote the first compiler?", "collection": "good"}
 FIRST_WORD = "Grace"

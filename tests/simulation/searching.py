@@ -1,4 +1,4 @@
-"""Search processes without processes: the real `SideProgram`, and at the other end a program.
+"""Search processes without processes: the real `Child`, and at the other end a program.
 
 The collection `docs` has, for each question that is asked of it, a document with the question's
 text, and one that is found for every question and does not answer it. The program does wrong when

@@ -11,7 +11,7 @@ from qa_service.server.check.report import Finding, error, ok, warning
 from qa_service.server.config import ServerConfig
 from qa_service.server.deployment import encoder_of
 from qa_service.server.services.retrieval import Retrieval
-from qa_service.server.sidecars.search_process import SearchProcess
+from qa_service.server.services.searches import search_program
 from qa_service.server.telemetry.services import ServiceCounts
 
 GIVE_UP_S = 60.0
@@ -24,8 +24,8 @@ def check_collections(config: ServerConfig) -> Iterator[Finding]:
         yield ok("there are no collections")
         return
     loop = EventLoop()
-    make_process = partial(SearchProcess, loop, config.logs, encoder_of(config))
-    retrieval = Retrieval(loop, make_process, ServiceCounts(), config.queue.max_queue_size)
+    launch = partial(search_program, config.logs, encoder_of(config))
+    retrieval = Retrieval(loop, launch, ServiceCounts(), config.queue.max_queue_size)
     try:
         retrieval.use(config.collections, config.repository.collections_dir)
         _run_until_opened(loop, retrieval)

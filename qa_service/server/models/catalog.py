@@ -18,7 +18,7 @@ from qa_service.instance.messages import Setup
 from qa_service.logs import LogOptions, plural
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.instances.factory import make_factory
-from qa_service.server.instances.pool import WorkerFactory, WorkerPool
+from qa_service.server.instances.pool import ProgramFactory, WorkerPool
 from qa_service.server.instances.ray_pool import RayPool
 from qa_service.server.models.model import Model
 from qa_service.server.models.plan import ModelPlan, Plan, VersionSpec
@@ -65,7 +65,7 @@ class Catalog:
         self._metrics = metrics
         self._services = services
         self._logs = logs
-        self._factories: dict[VersionSpec, WorkerFactory] = {}
+        self._factories: dict[VersionSpec, ProgramFactory] = {}
         self._max_memory_bytes = max_memory_bytes
         self._drain_timeout_s = drain_timeout_s
         self._unloaded: set[str] = set()
@@ -243,7 +243,7 @@ class Catalog:
             version.pool.reap()
         return all(version.pool.is_gone for version in self.versions)
 
-    def _make_factory(self, spec: VersionSpec) -> WorkerFactory:
+    def _make_factory(self, spec: VersionSpec) -> ProgramFactory:
         found = spec.found
         setup = Setup(
             str(found.path),
@@ -252,7 +252,7 @@ class Catalog:
             former_dir=self._former_dir(spec),
             hooks_fingerprint=spec.hooks_fingerprint,
         )
-        return make_factory(self._loop, self._logs, setup)
+        return make_factory(self._logs, setup)
 
     def _former_dir(self, spec: VersionSpec) -> str:
         """The folder of the version that serves while this one is loaded; empty for none."""

@@ -10,20 +10,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from qa_service.autotune.candidates import choose_engine
 from qa_service.autotune.engine_table import Choice, EngineTable, Measurement
-from qa_service.autotune.messages import TrialReply, TrialRequest
+from qa_service.autotune.messages import MAX_MESSAGE_BYTES, TrialReply, TrialRequest, encode
+from qa_service.child_program import start_program
 from qa_service.instance.devices import first_device
 from qa_service.instance.model_folder.manifest import load_manifest, model_files
 from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
-from qa_service.server.models.trial_process import TrialProcess
+from qa_service.server.children.child import Child
 
 logger = logging.getLogger(__name__)
 
+TRIAL_PROGRAM = "qa_service.autotune.trial_main"
+
+_reply_decoder = msgspec.msgpack.Decoder(TrialReply)
 
 _Key = tuple[Path, str, InstanceOptions]
 
@@ -39,7 +46,7 @@ class EngineChoices:
         self._chosen: dict[_Key, InstanceOptions] = {}
         self._by_model: dict[tuple[str, InstanceOptions], InstanceOptions] = {}
         self._waiting: dict[_Key, Measurement] = {}
-        self._trial: TrialProcess | None = None
+        self._trial: Child | None = None
 
     def choose(
         self,
@@ -75,19 +82,30 @@ class EngineChoices:
         key, measurement = next(iter(self._waiting.items()))
         number = len(measurement.candidates)
         logger.info("finding the fastest of %d engines, once for this machine: %s", number, key[0])
-        request = TrialRequest(measurement, self._logs)
+        died = TrialReply(failure="the program that measures them died")
+        self._trial = Child(
+            self._loop,
+            "the program that measures engines",
+            partial(start_program, TRIAL_PROGRAM),
+            on_data=lambda body: self._on_end(key, _reply_decoder.decode(body)),
+            max_frame_bytes=MAX_MESSAGE_BYTES,
+            on_end=lambda: self._on_end(key, died),
+        )
         try:
-            self._trial = TrialProcess(self._loop, request, lambda reply: self._on_end(key, reply))
+            self._trial.start()
         except OSError as error:
             self._on_end(key, TrialReply(failure=str(error)))
+            return
+        self._trial.write(encode(TrialRequest(measurement, self._logs)))
 
     def close(self) -> None:
-        """Ends the measurement."""
+        """Ends the measurement, and the instances that it has started."""
         if self._trial:
-            self._trial.close()
+            self._trial.kill()
+            self._trial = None
 
     def _on_end(self, key: _Key, reply: TrialReply) -> None:
-        self._trial = None
+        self.close()
         self._settle(key, self._waiting.pop(key), reply)
         self._on_found()
 

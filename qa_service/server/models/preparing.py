@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from qa_service.child_program import start_program
@@ -26,7 +25,7 @@ from qa_service.instance.model_folder.manifest import (
     is_on_hub,
 )
 from qa_service.net.event_loop import EventLoop
-from qa_service.net.stream import Stream
+from qa_service.server.children.child import Child
 
 logger = logging.getLogger(__name__)
 
@@ -100,21 +99,22 @@ class Preparing:
     def __init__(self, loop: EventLoop, source: str, on_end: Callable[[str], None]) -> None:
         self._on_end = on_end
         self._rest, self._reason = b"", ""
+        self.child = Child(
+            loop,
+            "the program that prepares",
+            partial(start_program, _PROGRAM, "--model", source),
+            on_data=self._on_data,
+            on_end=lambda: self.child.when_exited(self._on_exit),
+        )
         try:
-            self._process, sock = start_program(_PROGRAM, "--model", source)
+            self.child.start()
         except OSError as error:
             raise SetupError(f"the model could not be prepared: {error}") from error
-        self._stream = Stream(loop, sock)
-        self._stream.start(self._on_data, self._on_stream_end)
-        self._timer = loop.call_at(loop.now_s() + TIMEOUT_S, self._on_timeout)
+        self.child.expect("preparing", TIMEOUT_S)
 
     def close(self) -> None:
         """Ends the program, and what it has started."""
-        self._timer.cancel()
-        self._stream.close()
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        self.child.kill()
 
     def _on_data(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).splitlines(keepends=True)
@@ -126,18 +126,10 @@ class Preparing:
             else:
                 logger.info("%s", line)
 
-    def _on_stream_end(self) -> None:
+    def _on_exit(self) -> None:
         self._on_data(b"\n")  # ends a line that it could not finish
-        code = self._process.wait()  # its end has closed the channel
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        self._end(self._reason or f"its program {how}" if code else "")
-
-    def _on_timeout(self) -> None:
-        self._end(f"it took longer than {TIMEOUT_S:g} s")
-
-    def _end(self, reason: str) -> None:
-        self.close()
-        self._on_end(f"the model could not be prepared: {reason}" if reason else "")
+        reason = self._reason or self.child.failure or f"its program {self.child.status}"
+        self._on_end(f"the model could not be prepared: {reason}" if self.child.exit_code else "")
 
 
 def _source_of(model: Path) -> str | None:

@@ -11,29 +11,24 @@ from functools import partial
 from pathlib import Path
 
 from qa_service.errors import QaError, UnavailableError
-from qa_service.net.timers import Clock
+from qa_service.net.event_loop import EventLoop
 from qa_service.retrieval.messages import Found, Refused, Result, Search
 from qa_service.retrieval.retriever import FoundPassage
 from qa_service.server.scheduling.call import Call
-from qa_service.server.services.collection_set import CollectionSet
+from qa_service.server.services.collection_set import (
+    MAX_SEARCH_PROCESSES,
+    CollectionSet,
+    LaunchSearches,
+)
 from qa_service.server.services.options import CollectionOptions
-from qa_service.server.services.searches import Process, Searches
 from qa_service.server.services.served_collection import ServedCollection
 from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.messages import MAX_PASSAGES, Request
 
-SEARCH_TIMEOUT_S = 10.0
-"""How long a search may take, and a third of the time for opening a collection, before its process
-is replaced: it takes milliseconds unless a disk or a cluster hangs."""
-MAX_SEARCH_PROCESSES = 16
-"""The processes for collections on disk, of about 16 MB each: one for each collection, and further
-collections share them."""
 SHORT_PASSAGE_CHARS = 500
 """Where a question does not say how many passages are read, up to twice as many as usual are, while
 they have no more characters than this on average: rows of a table are short and much alike."""
 
-MakeProcess = Callable[[str, int, Searches], Process]
-"""Makes the process of searches, by what is searched and how many at a time."""
 OnFound = Callable[[Sequence[FoundPassage] | QaError], None]
 
 
@@ -49,17 +44,14 @@ class Retrieval:
 
     def __init__(
         self,
-        clock: Clock,
-        make_process: MakeProcess,
+        loop: EventLoop,
+        launch: LaunchSearches,
         counts: ServiceCounts,
         max_queue_size: int,
         max_processes: int = MAX_SEARCH_PROCESSES,
     ) -> None:
-        self._clock = clock
-        self._make_process = make_process
         self._counts = counts
-        self._max_queue_size = max_queue_size
-        self.collections = CollectionSet(clock, self._make_searches, counts, max_processes)
+        self.collections = CollectionSet(loop, launch, counts, max_queue_size, max_processes)
 
     def use(self, named: Mapping[str, CollectionOptions], folder: Path | None = None) -> None:
         """Serves these collections and those of a folder; looks for newer indexes of all.
@@ -108,16 +100,6 @@ class Retrieval:
         """Whether all processes have ended."""
         ended = [searches.reap() for searches in self.collections.processes()]
         return all(ended)
-
-    def _make_searches(self, name: str, concurrency: int) -> Searches:
-        return Searches(
-            self._clock,
-            partial(self._make_process, name, concurrency),
-            self.collections,
-            concurrency=concurrency,
-            max_waiting=self._max_queue_size,
-            timeout_s=SEARCH_TIMEOUT_S,
-        )
 
     def _on_searched(
         self, served: ServedCollection, on_found: OnFound, usual: int, result: Result

@@ -121,7 +121,7 @@ class Tracing:
         """Starts the exporter; `server` is the server's address."""
         if self.tracer and self._exporter:
             self.tracer.server = server
-            self._exporter.program.start()
+            self._exporter.child.try_start()
 
     def close(self) -> None:
         """Ends the exporter once it has exported everything."""
@@ -130,12 +130,12 @@ class Tracing:
 
     def reap(self) -> bool:
         """Whether the exporter has ended, or there is none."""
-        return self._exporter is None or self._exporter.program.reap()
+        return self._exporter is None or self._exporter.child.reap()
 
     def kill(self) -> None:
         """Ends the exporter at once."""
         if self._exporter:
-            self._exporter.program.kill()
+            self._exporter.child.kill()
 
 
 def _address(whose: str, address: str) -> dict[str, AttributeValue]:

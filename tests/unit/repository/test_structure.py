@@ -21,7 +21,7 @@ FLOORS = [
     {"instance", "sidecars", "retrieval", "programs/load", "programs/jobs"},
     {
         *("autotune", "preparation", "sidecars/grpc_gateway"),
-        *("server/telemetry", "server/scheduling"),
+        *("server/telemetry", "server/scheduling", "server/children"),
     },
     {"server/instances", "server/sidecars", "evaluation"},
     {"server/services"},

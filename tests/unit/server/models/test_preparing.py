@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import socket
 from pathlib import Path
@@ -20,7 +21,7 @@ from qa_service.server.models.preparing import (
     served_folder,
     source_to_prepare,
 )
-from tests.support import FakeTimeLoop, run_until
+from tests.support import FakeTimeLoop, present, run_until
 
 
 @pytest.fixture(autouse=True)
@@ -91,16 +92,16 @@ class TestSilentHub:
             preparing = Preparing(loop, "a/b", failures.append)
             with silent_hub.accept()[0]:
                 loop.clock.pass_s(TIMEOUT_S)
-                run_until(loop, lambda: bool(failures))
+                run_until(loop, lambda: preparing.child.reap() and bool(failures))
             assert failures == ["the model could not be prepared: it took longer than 3600 s"]
-            assert preparing._process.returncode == -signal.SIGKILL
+            assert preparing.child.exit_code == -signal.SIGKILL
 
     def test_one_that_is_killed_says_so(self, silent_hub):
         loop, failures = EventLoop(), []
         with contextlib.closing(loop):
             preparing = Preparing(loop, "a/b", failures.append)
             with silent_hub.accept()[0]:
-                preparing._process.kill()
+                os.kill(present(preparing.child.pid), signal.SIGKILL)
                 run_until(loop, lambda: bool(failures))
         assert failures == ["the model could not be prepared: its program was killed by SIGKILL"]
 

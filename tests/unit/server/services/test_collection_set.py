@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from qa_service.errors import SetupError, UnknownCollectionError
+from qa_service.net.event_loop import EventLoop
 from qa_service.retrieval.messages import Close, List, Listed, Open, Opened, Refused, Search
 from qa_service.server.services.collection_set import LIST_AGAIN_S, REMOTE_SEARCHES
 from qa_service.server.services.options import CollectionOptions
@@ -20,7 +22,7 @@ from qa_service.server.services.served_collection import (
 )
 from qa_service.server.telemetry.services import ServiceCounts
 from tests.unit.server.fake_services import ManualClock
-from tests.unit.server.services.search_processes import FakeProcess
+from tests.unit.server.services.search_processes import FakeProcess, concurrency_of
 
 FOLDER = Path("folder")
 DAMAGED = Refused("the manifest is no JSON", "damaged")
@@ -29,13 +31,11 @@ DOCS = {"docs": CollectionOptions(path=Path("docs"))}
 
 class Setting:
     def __init__(self, **bounds):
-        self.clock, self.counts, self.processes = ManualClock(), ServiceCounts(), {}
-        self.retrieval = Retrieval(self.clock, self.make_process, self.counts, 256, **bounds)
+        self.clock, self.counts = ManualClock(), ServiceCounts()
+        self.processes = FakeProcess.made
+        loop = cast(EventLoop, self.clock)
+        self.retrieval = Retrieval(loop, concurrency_of, self.counts, 256, **bounds)
         self.collections = self.retrieval.collections
-
-    def make_process(self, name, concurrency, searches):
-        self.processes[name] = FakeProcess(name, concurrency, searches)
-        return self.processes[name]
 
     def use(self, options=DOCS, folder=None):
         self.retrieval.use(options, folder)
@@ -149,11 +149,11 @@ def test_a_collection_that_kills_its_process_is_opened_later(setting):
 def test_a_failed_search_is_reported_for_a_while(setting):
     setting.use_and_settle()
     work = Search("docs", "Who?", 3)
-    setting.collections.on_search_fault(work, DIED)
+    setting.collections._on_fault(work, DIED)
     assert setting.collections.faults() == {"docs": f"a search failed: {DIED}"}
     setting.clock.advance(FAULT_KEPT_S + 1)
     assert setting.collections.faults() == {}
-    setting.collections.on_search_fault(work, DIED)
+    setting.collections._on_fault(work, DIED)
     setting.processes["docs"].identity = "two"
     setting.use_and_settle()
     assert setting.collections.faults() == {}
@@ -163,11 +163,11 @@ def test_a_failed_search_is_reported_for_a_while(setting):
 def test_a_search_that_took_too_long_is_no_fault_once_another_is_made(setting):
     setting.use_and_settle()
     served = setting.collections.find("docs")
-    setting.collections.on_search_fault(Search("docs", "Who?", 3), HUNG)
+    setting.collections._on_fault(Search("docs", "Who?", 3), HUNG)
     assert setting.collections.faults() == {"docs": f"a search failed: {HUNG}"}
     served.note_success()
     assert setting.collections.faults() == {}
-    setting.collections.on_search_fault(Search("docs", "Who?", 3), DIED)
+    setting.collections._on_fault(Search("docs", "Who?", 3), DIED)
     served.note_success()
     assert setting.collections.faults() == {"docs": f"a search failed: {DIED}"}, "another place"
 

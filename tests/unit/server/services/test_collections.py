@@ -11,6 +11,7 @@ import pytest
 from qa_service.errors import QueueFullError, WorkerCrashedError
 from qa_service.instance.messages import ModelFacts
 from qa_service.instance.model_folder.manifest import ReadingConfig
+from qa_service.net.event_loop import EventLoop
 from qa_service.retrieval.messages import Found, Open, Refused
 from qa_service.retrieval.retriever import MAX_LEAD, TYPICAL_COSINE, FoundPassage, read_text
 from qa_service.server.scheduling.call import SegmentRead
@@ -23,7 +24,7 @@ from qa_service.wire.messages import Passage, Place
 from qa_service.wire.spans import ReadPassage, ScoredSpan, SegmentResult, answers_from_passages
 from tests.unit.calls import make_call
 from tests.unit.server.fake_services import TIMINGS, FakeDispatcher, FakeService, ManualClock
-from tests.unit.server.services.search_processes import FakeProcess
+from tests.unit.server.services.search_processes import FakeProcess, concurrency_of
 
 # Were the threshold of given texts taken, "no answer" would always be the first.
 MODEL = ModelFacts(
@@ -50,9 +51,11 @@ FOUND = [
 
 class Setting:
     def __init__(self):
-        self.clock, self.counts, self.processes = ManualClock(), ServiceCounts(), {}
+        self.clock, self.counts = ManualClock(), ServiceCounts()
+        self.processes = FakeProcess.made
         self.dispatcher, self.texts, self.found = FakeDispatcher(MODEL), FakeService(), FOUND
-        self.retrieval = Retrieval(self.clock, self.make_process, self.counts, 256)
+        loop = cast(EventLoop, self.clock)
+        self.retrieval = Retrieval(loop, concurrency_of, self.counts, 256)
         self.options = {"docs": CollectionOptions(path=Path("docs"), max_passages=3)}
         self.retrieval.use(self.options)
         self.process = self.processes["docs"]
@@ -60,10 +63,6 @@ class Setting:
         dispatcher = cast(Dispatcher, self.dispatcher)
         self.service = Collections(self.texts, dispatcher, self.retrieval)
         self.outcomes = []
-
-    def make_process(self, name, concurrency, searches):
-        self.processes[name] = FakeProcess(name, concurrency, searches)
-        return self.processes[name]
 
     def ask(self, **fields):
         given = {"collection": "docs", "text": "", **fields}
