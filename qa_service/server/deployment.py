@@ -2,7 +2,7 @@
 
 file, flags, folders ──read──▶ a plan ──apply──▶ models and routes
 ├─a fault─▶ said where; nothing changes
-└─an unmeasured engine─▶ measured in a separate process, then applied
+└─an unmeasured engine─▶ measured in a separate process, then applied (`EngineChoices`)
 
 While the server serves, a thread reads, since a mount may hang. A look that hangs is waited for,
 but a SIGHUP begins another. A poll reads a file that has been still since the poll before: an
@@ -155,16 +155,22 @@ class Deployment:
 
         Measures what is left when nothing is being loaded.
         """
+        if not self._is_serving:
+            for spec in (spec for its in self._catalog.by_name.values() for spec in its.failures):
+                self._engines.reject(
+                    spec.found.path, spec.found.fingerprint, spec.asked or spec.instances
+                )
         plan = self._catalog.plan.with_engines(self._choose)
         if plan != self._catalog.plan:
             self._apply(plan)
         self._router.use(self._catalog.routes)
         if not self._catalog.is_loading:
-            self._engines.measure_next()
+            self._engines.measure_next(is_serving=self._is_serving)
 
     def end_start(self) -> None:
-        """From now on nothing is measured."""
+        """From now on the likeliest engines are measured, and those of no new version."""
         self._is_serving = True
+        self._loop.mark()
 
     def reload(self) -> None:
         """Reads the configuration again and applies what has changed.

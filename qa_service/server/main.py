@@ -88,11 +88,11 @@ def _what_serves(server: QaServer) -> Iterator[str]:
     """The engine and instances of each ready version."""
     ready = list(server.catalog.ready)
     for one in ready:
-        instances, table = one.spec.instances, server.engines.tables.get(one.spec.found.path)
-        reason = f" ({table.reason})" if table else ""
+        instances, reason = one.spec.instances, server.engines.reason(one.spec.found.path)
         version = f" version {one.spec.number}" if len(ready) > 1 else ""
         yield (
-            f"{instances.inference_engine_type} engine in {instances.precision}{reason}, "
+            f"{instances.inference_engine_type} engine in {instances.precision}"
+            f"{f' ({reason})' if reason else ''}, "
             f"{plural(instances.num_instances, 'instance')} on {describe(one.pool.devices)}, "
             f"model {one.spec.model}{version}"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -78,8 +79,10 @@ def graph(tmp_path):
 
 def test_corrections_make_the_same_file(graph, tmp_path):
     draw = np.random.default_rng(4)
-    texts = [{"x": draw.normal(size=(20, 6)) @ draw.normal(size=(6, 48))} for _ in range(4)]
-    texts = [{"x": text["x"].astype(np.float32)} for text in texts]
+    texts: Any = [
+        {"x": (draw.normal(size=(20, 6)) @ draw.normal(size=(6, 48))).astype(np.float32)}
+        for _ in range(4)
+    ]
     quantize(graph, tmp_path / "computed.onnx", texts)
     its = corrections(graph, tmp_path / "computed.onnx")
     assert len(its) == 48 * 64
