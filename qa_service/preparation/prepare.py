@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from qa_service.instance.model_folder.manifest import (
     ReadingConfig,
     load_manifest,
     save_manifest,
+    saved_models,
 )
 from qa_service.preparation.encoders import sha256_of
 from qa_service.preparation.folder import locked, replacing
@@ -65,7 +66,7 @@ class PrepareArgs:
     """
 
     model: str = "builtin"
-    output_dir: Path = Path("saved_models")
+    output_dir: Path = field(default_factory=saved_models)
     can_abstain: bool | None = None
     null_threshold: float | None = None
     precision: str = "fp32"

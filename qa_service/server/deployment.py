@@ -55,7 +55,7 @@ class _Look:
 def encoder_of(config: ServerConfig) -> Path:
     """The folder of the encoder that embeds questions to collections."""
     models = [model.path for model in config.models.values()]
-    return config.search.encoder_folder(models or [served_folder(config.repository.model)])
+    return config.search.encoder_folder(models or [served_folder(config.repository)])
 
 
 class Deployment:
@@ -115,14 +115,12 @@ class Deployment:
             SetupError: The configuration cannot be served.
         """
         its = self._config.repository
-        if self._config.models or not (
-            source := source_to_prepare(its.model, may_prepare=its.prepare)
-        ):
+        if self._config.models or not (source := source_to_prepare(its)):
             self._begin()
             return
         name = its.model.name  # until its manifest says it
         self._catalog.apply(Plan({name: ModelPlan(name)}, {}))
-        self._preparing = Preparing(self._loop, source, self._on_prepared)
+        self._preparing = Preparing(self._loop, source, its.models_dir, self._on_prepared)
 
     def _on_prepared(self, failure: str) -> None:
         self._preparing = None
@@ -254,7 +252,7 @@ class Deployment:
         """The plan where the one model is given by flags."""
         if config.routes:
             raise SetupError(f"{self._source.file}: [routes] needs [models.NAME]")
-        folder = served_folder(config.repository.model)
+        folder = served_folder(config.repository)
         self._only_name = self._only_name or load_manifest(folder).name
         name, instances = self._only_name, config.instances
         return plan_only_model(folder, instances, self._choose, generation, name)

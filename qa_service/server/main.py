@@ -41,8 +41,7 @@ def main() -> int:
             return check(config)
         if config.server.print_engines:
             if not config.models:
-                its = config.repository
-                prepare_first(its.model, may_prepare=its.prepare)
+                prepare_first(config.repository)
             for text in measured_engines(config):
                 _say(config, text)
             return 0

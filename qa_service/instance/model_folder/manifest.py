@@ -7,6 +7,7 @@ before it starts an instance, and every instance reads it again.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -32,6 +33,19 @@ MANIFEST_FILE = "manifest.json"
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
 KNOWN_ANSWERS_FILE = "known_answers.json"
+
+
+def saved_models() -> Path:
+    """Where models are prepared: `saved_models` of the working directory, else the user's folder.
+
+    That is `qa-server` in the user's folder of data (XDG's).
+    """
+    return SAVED_MODELS if SAVED_MODELS.is_dir() else user_models()
+
+
+def user_models() -> Path:
+    """The user's folder of prepared models, wherever a program is started."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "qa-server"
 
 
 class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,9 +212,13 @@ def is_on_hub(model: Path) -> bool:
     return is_name and not is_path and model.parent != SAVED_MODELS
 
 
-def folder_of(source: str) -> Path:
-    """The folder in which `prepare_model.py` puts a built-in model, or one of the hub."""
-    return SAVED_MODELS / source.replace("/", "--")
+def folder_of(source: str, models: Path | None = None) -> Path:
+    """The folder in which `prepare_model.py` puts a built-in model, or one of the hub.
+
+    Args:
+        models: The folder of prepared models, if it is not the usual one.
+    """
+    return (models or saved_models()) / source.replace("/", "--")
 
 
 def _making_command(model_dir: Path) -> str:
