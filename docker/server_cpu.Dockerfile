@@ -33,12 +33,14 @@ RUN for python in /opt/prepare/bin/python /opt/serve/bin/python; do \
     done
 WORKDIR /app
 ARG MODEL=builtin
-# Removes what only preparing needs: adapters, locks, what no engine of the image runs.
+# Removes what only preparing needs, and what no engine of the image runs: OpenVINO's for other devices.
 RUN /opt/prepare/bin/qa-prepare-model --model "${MODEL}" --output_dir saved_models \
     && rm -f saved_models/*/model.safetensors \
     && case "${SERVE}" in *openvino*) ;; *) rm -f saved_models/*/model.openvino_int8.onnx ;; esac \
     && rm -rf saved_models/*/costs saved_models/.*.lock \
-    && rm -rf /opt/serve/lib/python*/site-packages/qa_service/data/models/*
+    && cd /opt/serve/lib/python*/site-packages \
+    && rm -rf qa_service/data/models/* openvino/libs/libopenvino_intel_[gn]pu_plugin.so \
+        openvino/libs/cache.json
 
 FROM ${BASE_IMAGE}
 RUN groupadd --gid 10001 qa \

@@ -89,6 +89,10 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     print_cost_table: Annotated[
         bool, Meta(description="print the cost table when the server is ready")
     ] = False
+    demo: Annotated[
+        bool,
+        Meta(description="also serve the collection handbook, three documents to ask at once"),
+    ] = False
 
 
 class ServerConfig(Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from qa_service.logs import as_log_line, complain, configure_logging, plural
 from qa_service.server.check.steps import require
 from qa_service.server.check.whole import check
 from qa_service.server.config import ConfigSource, ServerConfig, find_config
+from qa_service.server.demo import with_demo
 from qa_service.server.engine_report import measured_engines
 from qa_service.server.life_cycle import QaServer
 from qa_service.server.models.preparing import prepare_first
@@ -45,6 +46,9 @@ def main() -> int:
             for text in measured_engines(config):
                 _say(config, text)
             return 0
+        if config.server.demo:
+            source = with_demo(source)
+            config = source.read()
         require(config)
         relay_standard_streams()
         QaServer(config, _say_listening, _say_ready, source).run()
