@@ -38,9 +38,9 @@ RUN /opt/prepare/bin/qa-prepare-model --model "${MODEL}" --output_dir saved_mode
     && rm -f saved_models/*/model.safetensors \
     && case "${SERVE}" in *openvino*) ;; *) rm -f saved_models/*/model.openvino_int8.onnx ;; esac \
     && rm -rf saved_models/*/costs saved_models/.*.lock \
-    && cd /opt/serve/lib/python*/site-packages \
-    && rm -rf qa_service/data/models/* openvino/libs/libopenvino_intel_[gn]pu_plugin.so \
-        openvino/libs/cache.json
+    && rm -rf /opt/serve/lib/python*/site-packages/qa_service/data/models/* \
+    && rm -f /opt/serve/lib/python*/site-packages/openvino/libs/libopenvino_intel_[gn]pu_plugin.so \
+        /opt/serve/lib/python*/site-packages/openvino/libs/cache.json
 
 FROM ${BASE_IMAGE}
 RUN groupadd --gid 10001 qa \

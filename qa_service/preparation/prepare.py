@@ -21,6 +21,7 @@ from qa_service.engine_catalogue import (
     Kind,
 )
 from qa_service.errors import SetupError
+from qa_service.files import saved_models
 from qa_service.installation import install_hint, installed_version
 from qa_service.instance.model_folder.manifest import (
     BUILTINS,
@@ -30,7 +31,6 @@ from qa_service.instance.model_folder.manifest import (
     ReadingConfig,
     load_manifest,
     save_manifest,
-    saved_models,
 )
 from qa_service.preparation.encoders import sha256_of
 from qa_service.preparation.folder import locked, replacing

@@ -17,9 +17,8 @@ from pathlib import Path
 import msgspec
 
 from qa_service.errors import SetupError
-from qa_service.files import read_file
+from qa_service.files import SAVED_MODELS, read_file, user_models
 from qa_service.installation import preparing_program
-from qa_service.instance.model_folder.manifest import SAVED_MODELS, user_models
 
 DEFAULT_ENCODER = SAVED_MODELS / "encoder"
 ENCODER_FILE = "encoder.int8.onnx"

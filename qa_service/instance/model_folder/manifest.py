@@ -7,7 +7,6 @@ before it starts an instance, and every instance reads it again.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,10 +16,9 @@ import msgspec
 
 from qa_service.engine_catalogue import ONNX_FILE, PREPARING_FLAGS, ROWS
 from qa_service.errors import SetupError
-from qa_service.files import open_regular, read_file
+from qa_service.files import SAVED_MODELS, open_regular, read_file, saved_models
 from qa_service.installation import preparing_program
 
-SAVED_MODELS = Path("saved_models")
 BUILTINS = ("builtin", "builtin-base")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 """A model's name on the Hugging Face hub: OWNER/NAME, or NAME alone."""
@@ -33,19 +31,6 @@ MANIFEST_FILE = "manifest.json"
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
 KNOWN_ANSWERS_FILE = "known_answers.json"
-
-
-def saved_models() -> Path:
-    """Where models are prepared: `saved_models` of the working directory, else the user's folder.
-
-    That is `qa-server` in the user's folder of data (XDG's).
-    """
-    return SAVED_MODELS if SAVED_MODELS.is_dir() else user_models()
-
-
-def user_models() -> Path:
-    """The user's folder of prepared models, wherever a program is started."""
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "qa-server"
 
 
 class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from qa_service.instance.model_folder.manifest import SAVED_MODELS, saved_models
+from qa_service.files import SAVED_MODELS, saved_models
 from qa_service.instance.options import InstanceOptions
 from qa_service.options import MAX_COUNT
 from qa_service.server.models.on_disk import MAX_VERSION, NUMBER, VERSIONS_WORDS

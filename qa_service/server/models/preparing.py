@@ -20,11 +20,11 @@ from pathlib import Path
 
 from qa_service.child_program import start_program
 from qa_service.errors import SetupError
+from qa_service.files import SAVED_MODELS
 from qa_service.instance.model_folder.manifest import (
     BUILTINS,
     CONFIG_FILE,
     MANIFEST_FILE,
-    SAVED_MODELS,
     folder_of,
     is_on_hub,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,6 +21,7 @@ from qa_service.server.models.engine_choices import EngineChoices
 from tests.unit.server.fake_services import ManualClock
 
 OPTIONS = InstanceOptions()
+LOOP: Any = ManualClock()
 FILES = {"model.onnx": "1", "model.int8.onnx": "2"}
 
 
@@ -39,9 +41,7 @@ class Setting:
     def __init__(self, folder, monkeypatch, **given):
         self.folder, self.trials, self.found = folder, [], []
         monkeypatch.setattr(engine_choices, "TrialProcess", self._start)
-        self.choices = EngineChoices(
-            ManualClock(), LogOptions(), lambda: self.found.append(1), **given
-        )
+        self.choices = EngineChoices(LOOP, LogOptions(), lambda: self.found.append(1), **given)
 
     def _start(self, *given):
         self.trials.append(Trial(*given))
@@ -162,6 +162,6 @@ def test_a_table_of_an_older_version_says_no_day(setting, folder):
     Path(setting.trials[0].request.measurement.path).parent.mkdir()
     Path(setting.trials[0].request.measurement.path).write_bytes(encoded)
     later = Setting.__new__(Setting)
-    later.folder, later.choices = folder, EngineChoices(ManualClock(), LogOptions(), print)
+    later.folder, later.choices = folder, EngineChoices(LOOP, LogOptions(), print)
     assert later.choose() == ("onnx", "int8")
     assert "measured on" not in later.choices.reason(folder)
