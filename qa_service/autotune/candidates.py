@@ -88,6 +88,18 @@ def choose_engine(
     return measurement.choice(table)
 
 
+def likeliest(measurement: Measurement) -> InstanceOptions:
+    """The options with the engine that is probably the fastest: what serves while it is measured.
+
+    Of the candidates that the options allow and that can run here, the one with the least
+    `Row.relative_time` on a processor with these flags.
+    """
+    device = measurement.setup.device.device
+    able = [item for item in measurement.findings if item.is_eligible and not item.failure]
+    its = min(able, key=lambda finding: _likely_time(finding, device))
+    return with_engine(measurement.setup.options, its)
+
+
 def _reference(manifest: Manifest) -> Kind:
     return REFERENCE_WITHOUT_ONNX if ONNX_FILE in manifest.without else REFERENCE
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -59,11 +60,16 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class EngineTable(msgspec.Struct, frozen=True):
-    """The findings of all candidates; the first is the reference."""
+    """The findings of all candidates; the first is the reference.
+
+    Attributes:
+        measured_on: The day, as in 2026-11-28.
+    """
 
     processor: str
     min_agreement: float
     findings: tuple[Finding, ...]
+    measured_on: str = ""
 
     @property
     def best(self) -> Finding | None:
@@ -140,7 +146,8 @@ class Measurement(msgspec.Struct, frozen=True):
         """The table, with the measured findings of `candidates` in their order."""
         news = iter(measured)
         findings = tuple(item if item.failure else next(news) for item in self.findings)
-        return EngineTable(self.processor, MIN_AGREEMENT, findings)
+        today = time.strftime("%Y-%m-%d")
+        return EngineTable(self.processor, MIN_AGREEMENT, findings, today)
 
     def choice(self, table: EngineTable | None) -> Choice:
         """The table's best engine; without a table, the first that may be taken."""

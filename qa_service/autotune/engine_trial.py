@@ -41,11 +41,10 @@ NUM_TEXTS = (3, 2, 1)
 each of these numbers in turn, so that lengths differ; in the others the last."""
 
 LIMIT_S = 5.0
-"""No other candidate begins after this time at a start: to load one and run its duel takes 2 to
-3 s, and a first start should serve within 15 s."""
+"""No other candidate begins after this time: to load one and run its duel takes 2 to 3 s, in which
+the server has the less of the machine, or is not ready."""
 END_S = 8.0
-"""No more answers than `MIN_ANSWERS` are compared after this time at a start: to load the instances
-and measure their cost tables takes 4 to 5 s more of the 15."""
+"""No more answers than `MIN_ANSWERS` are compared after this time."""
 
 ROUND_SIZE = 8
 """Four questions alone, and four in a batch."""

@@ -71,6 +71,10 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
             "requests"
         ),
     ] = 30_000
+    demo: Annotated[
+        bool,
+        Meta(description="also serve the collection handbook, three documents to ask at once"),
+    ] = False
 
 
 class ServerConfig(Struct, frozen=True, kw_only=True):

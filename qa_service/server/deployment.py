@@ -2,7 +2,7 @@
 
 file, flags, folders ──read──▶ a plan ──apply──▶ models and routes
 ├─a fault─▶ said where; nothing changes
-└─an unmeasured engine─▶ measured in a separate process, then applied
+└─an unmeasured engine─▶ measured in a separate process, then applied (`EngineChoices`)
 
 While the server serves, a thread reads, since a mount may hang. A look that hangs is waited for,
 but a SIGHUP begins another. A poll reads a file that has been still since the poll before: an
@@ -55,7 +55,7 @@ class _Look:
 def encoder_of(config: ServerConfig) -> Path:
     """The folder of the encoder that embeds questions to collections."""
     models = [model.path for model in config.models.values()]
-    return config.search.encoder_folder(models or [served_folder(config.repository.model)])
+    return config.search.encoder_folder(models or [served_folder(config.repository)])
 
 
 class Deployment:
@@ -115,14 +115,12 @@ class Deployment:
             SetupError: The configuration cannot be served.
         """
         its = self._config.repository
-        if self._config.models or not (
-            source := source_to_prepare(its.model, may_prepare=its.prepare)
-        ):
+        if self._config.models or not (source := source_to_prepare(its)):
             self._begin()
             return
         name = its.model.name  # until its manifest says it
         self._catalog.apply(Plan({name: ModelPlan(name)}, {}))
-        self._preparing = Preparing(self._loop, source, self._on_prepared)
+        self._preparing = Preparing(self._loop, source, its.models_dir, self._on_prepared)
 
     def _on_prepared(self, failure: str) -> None:
         self._preparing = None
@@ -155,16 +153,22 @@ class Deployment:
 
         Measures what is left when nothing is being loaded.
         """
+        if not self._is_serving:
+            for spec in (spec for its in self._catalog.by_name.values() for spec in its.failures):
+                self._engines.reject(
+                    spec.found.path, spec.found.fingerprint, spec.asked or spec.instances
+                )
         plan = self._catalog.plan.with_engines(self._choose)
         if plan != self._catalog.plan:
             self._apply(plan)
         self._router.use(self._catalog.routes)
         if not self._catalog.is_loading:
-            self._engines.measure_next()
+            self._engines.measure_next(is_serving=self._is_serving)
 
     def end_start(self) -> None:
-        """From now on nothing is measured."""
+        """From now on the likeliest engines are measured, and those of no new version."""
         self._is_serving = True
+        self._loop.mark()
 
     def reload(self) -> None:
         """Reads the configuration again and applies what has changed.
@@ -248,7 +252,7 @@ class Deployment:
         """The plan where the one model is given by flags."""
         if config.routes:
             raise SetupError(f"{self._source.file}: [routes] needs [models.NAME]")
-        folder = served_folder(config.repository.model)
+        folder = served_folder(config.repository)
         self._only_name = self._only_name or load_manifest(folder).name
         name, instances = self._only_name, config.instances
         return plan_only_model(folder, instances, self._choose, generation, name)

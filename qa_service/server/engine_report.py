@@ -38,7 +38,7 @@ def versions_of(config: ServerConfig) -> dict[str, VersionSpec]:
     if not config.models:
         if config.routes:
             raise SetupError("[routes] needs [models.NAME]")
-        plan = plan_only_model(served_folder(config.repository.model), config.instances, _as_it_is)
+        plan = plan_only_model(served_folder(config.repository), config.instances, _as_it_is)
         (model,) = plan.models.values()
         return dict(zip(plan.models, model.versions.values(), strict=True))
     plan = make_plan(config.models, config.routes, _as_it_is)

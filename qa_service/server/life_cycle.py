@@ -110,7 +110,8 @@ class QaServer:
         self.catalog = self._make_catalog(services)
         router = Router(self.catalog, services.route)
         self._gate = Gate(router)
-        self.engines = EngineChoices(self._loop, config.logs, self._loop.mark)
+        has_room = not config.repository.max_memory_bytes
+        self.engines = EngineChoices(self._loop, config.logs, self._loop.mark, has_room=has_room)
         self._deployment = Deployment(
             config, source or ConfigSource(), self._loop, self.catalog,
             router=router, engines=self.engines, retrieval=self._retrieval,

@@ -18,6 +18,7 @@ from qa_service.logs import as_log_line, complain, configure_logging, plural
 from qa_service.server.check.steps import require
 from qa_service.server.check.whole import check
 from qa_service.server.config import ConfigSource, ServerConfig, find_config
+from qa_service.server.demo import with_demo
 from qa_service.server.engine_report import measured_engines
 from qa_service.server.life_cycle import QaServer
 from qa_service.server.models.preparing import prepare_first
@@ -41,11 +42,13 @@ def main() -> int:
             return check(config)
         if source.action == "print_engines":
             if not config.models:
-                its = config.repository
-                prepare_first(its.model, may_prepare=its.prepare)
+                prepare_first(config.repository)
             for text in measured_engines(config):
                 _say(config, text)
             return 0
+        if config.server.demo:
+            source = with_demo(source)
+            config = source.read()
         require(config)
         relay_standard_streams()
         QaServer(config, _say_listening, _say_ready, source).run()
@@ -86,11 +89,11 @@ def _what_serves(server: QaServer) -> Iterator[str]:
     """The engine and instances of each ready version."""
     ready = list(server.catalog.ready)
     for one in ready:
-        instances, table = one.spec.instances, server.engines.tables.get(one.spec.found.path)
-        reason = f" ({table.reason})" if table else ""
+        instances, reason = one.spec.instances, server.engines.reason(one.spec.found.path)
         version = f" version {one.spec.number}" if len(ready) > 1 else ""
         yield (
-            f"{instances.inference_engine_type} engine in {instances.precision}{reason}, "
+            f"{instances.inference_engine_type} engine in {instances.precision}"
+            f"{f' ({reason})' if reason else ''}, "
             f"{plural(instances.num_instances, 'instance')} on {describe(one.pool.devices)}, "
             f"model {one.spec.model}{version}"
         )

@@ -86,13 +86,16 @@ class Source:
 class _Engines:
     """What chooses engines: the options leave nothing to choose."""
 
-    def __init__(self, *_):
-        self.tables = {}
+    def __init__(self, *_, **__):
+        pass
 
     def choose(self, model, folder, fingerprint, options, **_):
         return options
 
-    def measure_next(self):
+    def reject(self, *_):
+        pass
+
+    def measure_next(self, **_):
         pass
 
     def close(self):

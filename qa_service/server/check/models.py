@@ -39,7 +39,7 @@ def check_prepared(config: ServerConfig) -> Iterator[Finding]:
         found = _versions(config)
         yield ok(f"{plural(len(found), 'version')}: {', '.join(found)}")
     elif its.prepare:
-        yield warning(f"{its.model} is not prepared; a start prepares it first, in a minute or two")
+        yield warning(f"{its.model} is not prepared; a start prepares it first")
     else:
         yield error(
             f"{its.model} is not prepared, and --no-prepare is set",
@@ -87,7 +87,7 @@ def check_files(config: ServerConfig) -> Iterator[Finding]:
 
 
 def _is_prepared_first(config: ServerConfig) -> bool:
-    return not config.models and is_prepared_first(config.repository.model)
+    return not config.models and is_prepared_first(config.repository)
 
 
 def _versions(config: ServerConfig) -> dict[str, VersionSpec]:
