@@ -171,6 +171,8 @@ class Passage:
         start: Where it begins in the document, in Unicode code points.
         end: Where it ends, exclusive.
         line: The line of the file where it begins, from 1; 0 if the file has none.
+        page: The answer's page or slide, or that where it begins, from 1; 0 if the file has none.
+        place: That, or the sheet and row, in words: "page 3"; empty for other files.
     """
 
     document: str
@@ -180,6 +182,8 @@ class Passage:
     end: int
     text: str
     line: int = 0
+    page: int = 0
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -1496,7 +1500,8 @@ def _passage(value: object) -> Passage:
             "text": str(text),
             **others,
         }:
-            line = others.get("line", 0)  # servers before 0.9 send none
-            its = line if isinstance(line, int) else 0
-            return Passage(document, title, heading, start, end, text, its)
+            # earlier servers send no line, or no page and no place
+            line, page = (n if isinstance(n := others.get(k), int) else 0 for k in ("line", "page"))
+            place = str(others.get("place", ""))
+            return Passage(document, title, heading, start, end, text, line, page, place)
     raise ProtocolError("the server sent a passage that lacks something")

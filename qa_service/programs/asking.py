@@ -202,7 +202,11 @@ def _sentence(passage: Passage, start: int, end: int) -> str:
 
 
 def _source(passage: Passage, start: int) -> str:
-    document = f"{passage.document}:{passage.line}" if passage.line else passage.document
+    document = passage.document
+    if passage.place:
+        document += f", {passage.place}"
+    elif passage.line:
+        document += f":{passage.line}"
     return f"{document}, character {start}: {headings_over(passage.title, passage.heading)}"
 
 

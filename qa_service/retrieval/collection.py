@@ -7,15 +7,19 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from qa_service.errors import DamagedError, SetupError
 from qa_service.files import Stamp, stamp_of
 from qa_service.locked_folder import LockedFolder
+from qa_service.retrieval.documents import Mark
 from qa_service.retrieval.embeddings import Embeddings
 from qa_service.retrieval.encoder import Encoder, SharedEncoder
 from qa_service.retrieval.manifest import MANIFEST_FILE, ManifestHead, load_head
 from qa_service.retrieval.merging import Hit, MergedSearch
 from qa_service.retrieval.retriever import FoundPassage
 from qa_service.retrieval.tantivy_index import (
+    MARKS,
     STORED_NUMBERS,
     STORED_WORDS,
     any_word_of,
@@ -29,6 +33,7 @@ from qa_service.wire.messages import Passage
 if TYPE_CHECKING:
     import tantivy
 
+_decode_marks = msgspec.msgpack.Decoder(tuple[Mark, ...]).decode
 _OPEN_ATTEMPTS = 5
 """Each fails only if a run has replaced the index between the reads of its name and its files."""
 
@@ -138,10 +143,7 @@ class _OpenIndex:
     def search(self, question: str, max_passages: int) -> list[FoundPassage]:
         if self._merged:
             return self._search_both(self._merged, question, max_passages)
-        return [
-            FoundPassage(score, _passage(self._searcher.doc(at)))
-            for score, at in self._search_words(question, max_passages)
-        ]
+        return [self._found(score, at) for score, at in self._search_words(question, max_passages)]
 
     def _search_both(
         self, merged: MergedSearch, question: str, max_passages: int
@@ -149,13 +151,20 @@ class _OpenIndex:
         words = words_to_find(question, self._analyzers[0], self._schema)
         words = words or words_to_find(question, self._analyzers[1], self._schema)
         return [
-            FoundPassage(
-                hit.score,
-                _passage(self._searcher.doc(hit.at)),
-                hit.cosine if merged.is_calibrated else None,
-            )
+            self._found(hit.score, hit.at, hit.cosine if merged.is_calibrated else None)
             for hit in merged.search(question, words, max_passages)
         ]
+
+    def _found(
+        self, score: float, at: tantivy.DocAddress, cosine: float | None = None
+    ) -> FoundPassage:
+        """What stands at an address, with the place of its start."""
+        values = {name: its[0] for name, its in self._searcher.doc(at).to_dict().items()}
+        words = {name: values[name].decode() for name in STORED_WORDS}
+        numbers = {name: values[name] for name in STORED_NUMBERS}
+        marks = _decode_marks(values[MARKS]) if MARKS in values else ()
+        found = FoundPassage(score, Passage(**numbers, **words), cosine, marks)
+        return msgspec.structs.replace(found, passage=found.passage_at(found.passage.start))
 
     def _search_words(self, question: str, max_passages: int) -> list[Hit]:
         for analyzer in self._analyzers:
@@ -194,10 +203,3 @@ def _linked(path: Path) -> Iterator[Path]:
             links.rename(folder.path / "opened")
     except OSError as error:
         raise DamagedError(f"{path} cannot be opened: {error.strerror}") from None
-
-
-def _passage(stored: tantivy.Document) -> Passage:
-    values = {name: found[0] for name, found in stored.to_dict().items()}
-    words = {name: values[name].decode() for name in STORED_WORDS}
-    numbers = {name: values[name] for name in STORED_NUMBERS}
-    return Passage(**numbers, **words)

@@ -55,6 +55,9 @@ class _Source(msgspec.Struct, frozen=True):
     title: str = ""
     heading: str = ""
     start: Annotated[int, msgspec.Meta(ge=0, le=MAX_START)] = 0
+    line: Annotated[int, msgspec.Meta(ge=0, le=MAX_START)] = 0
+    page: Annotated[int, msgspec.Meta(ge=0, le=MAX_START)] = 0
+    place: str = ""
 
 
 class _Hit(msgspec.Struct, frozen=True, rename=lambda name: f"_{name}"):
@@ -234,9 +237,9 @@ def _passage(hit: object) -> FoundPassage:
         raise ValueError(f"its score is {its.score}")
     source = its.source
     name, end = source.document or str(its.id), source.start + len(source.text)
-    "".join((name, source.title, source.heading, source.text)).encode()
-    passage = Passage(name, source.title, source.heading, source.start, end, source.text)
-    return FoundPassage(its.score, passage)
+    "".join((name, source.title, source.heading, source.text, source.place)).encode()
+    fields = msgspec.structs.asdict(source) | {"document": name, "end": end}
+    return FoundPassage(its.score, Passage(**fields))
 
 
 def _reason(error: Any) -> str:  # noqa: ANN401 - opensearch-py has no types

@@ -7,6 +7,7 @@ from typing import Protocol
 import msgspec
 
 from qa_service.headings import headings_over
+from qa_service.retrieval.documents import Mark
 from qa_service.wire.messages import Passage
 
 TYPICAL_COSINE = 0.62
@@ -24,11 +25,21 @@ class FoundPassage(msgspec.Struct, frozen=True):
             within one question's passages.
         cosine: Of the passage's and the question's embeddings, by the encoder for which models know
             what it is worth; comparable between questions and collections.
+        marks: Where in its file its parts are; none if that is not known.
     """
 
     score: float
     passage: Passage
     cosine: float | None = None
+    marks: tuple[Mark, ...] = ()
+
+    def passage_at(self, start: int) -> Passage:
+        """The passage with the page and the place of what stands at an offset of the document."""
+        before = [mark for mark in self.marks if mark.start <= start]
+        if not before:
+            return self.passage
+        page, place = before[-1].page, before[-1].place
+        return msgspec.structs.replace(self.passage, page=page, place=place)
 
 
 class ReadText(msgspec.Struct, frozen=True):

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from qa_service.errors import DamagedError, SetupError
 from qa_service.installation import install_hint
 from qa_service.retrieval.analysis import words_of
@@ -42,6 +44,8 @@ _WITHOUT_STOP_WORDS = ("arabic", "greek", "none", "romanian", "tamil", "turkish"
 STORED_WORDS = ("document", "title", "heading", "text")
 """Stored fields, as UTF-8."""
 STORED_NUMBERS = ("start", "end", "line")
+MARKS = "marks"
+"""The field with a passage's marks, in MessagePack; indexes that were made before have none."""
 
 _ANALYZER = "words"
 _MAX_WORD_BYTES = 64  # longer ones are codes, which nobody asks for
@@ -85,7 +89,7 @@ def make_schema() -> tantivy.Schema:
     builder = load_tantivy().SchemaBuilder()
     builder.add_text_field("words", tokenizer_name=_ANALYZER, index_option="freq")
     builder.add_text_field("file", tokenizer_name="raw", index_option="basic")
-    for name in STORED_WORDS:
+    for name in (*STORED_WORDS, MARKS):
         builder.add_bytes_field(name, stored=True)
     for name in STORED_NUMBERS:
         builder.add_unsigned_field(name, stored=True)
@@ -172,6 +176,8 @@ class IndexWriter:
         stored = (document.name, document.title, passage.heading, text)
         for name, value in zip(STORED_WORDS, stored, strict=True):
             entry.add_bytes(name, value.encode())
+        if passage.marks:
+            entry.add_bytes(MARKS, msgspec.msgpack.encode(passage.marks))
         for name in STORED_NUMBERS:
             entry.add_unsigned(name, getattr(passage, name))
         if row is not None:

@@ -122,9 +122,9 @@ def _offset(name: str) -> Callable[[Answer], int]:
     return read
 
 
-def _of_passage(name: str) -> Callable[[Answer], str]:
-    def read(answer: Answer) -> str:
-        return getattr(answer.passage, name) if answer.passage else ""
+def _of_passage(name: str, none: object = "") -> Callable[[Answer], object]:
+    def read(answer: Answer) -> object:
+        return getattr(answer.passage, name) if answer.passage else none
 
     return read
 
@@ -137,6 +137,8 @@ OUTPUTS = {
     "document": Output(str, _of_passage("document"), Shown.OF_COLLECTION),
     "title": Output(str, _of_passage("title"), Shown.OF_COLLECTION),
     "passage": Output(str, _of_passage("text"), Shown.OF_COLLECTION),
+    "page": Output(int, _of_passage("page", 0), Shown.IF_ANY),
+    "place": Output(str, _of_passage("place"), Shown.IF_ANY),
     "places": Output(Place, attrgetter("places"), Shown.IF_ANY),
     "passages": Output(Passage, attrgetter("passages"), Shown.IF_ANY, True),
 }

@@ -177,6 +177,14 @@ class Passage(msgspec.Struct, frozen=True):
         int,
         Meta(description="its first line in the file, from 1; 0 if the file has no lines"),
     ] = 0
+    page: Annotated[
+        int,
+        Meta(description="the answer's page or slide, else the first, from 1; 0 if it has none"),
+    ] = 0
+    place: Annotated[
+        str,
+        Meta(description='that in words: "page 3", "slide 4" or "sheet Prices, row 12"; else ""'),
+    ] = ""
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -100,7 +100,16 @@ def _merge(
         )
         for its, spans in zip(passages, found, strict=True)
     ]
-    return answers_from_passages(read, _null_log_score(passages, reading), top_k)
+    answers = answers_from_passages(read, _null_log_score(passages, reading), top_k)
+    return [_placed(answer, passages) for answer in answers]
+
+
+def _placed(answer: Answer, passages: Sequence[FoundPassage]) -> Answer:
+    """An answer whose passage has the page and the place of the answer."""
+    if answer.start is None:
+        return answer
+    (passage,) = {its.passage_at(answer.start) for its in passages if its.passage is answer.passage}
+    return msgspec.structs.replace(answer, passage=passage)
 
 
 def _null_log_score(passages: Sequence[FoundPassage], reading: ReadingConfig) -> float | None:

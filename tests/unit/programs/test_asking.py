@@ -50,3 +50,10 @@ def test_a_place_at_the_same_offset_of_another_document_is_shown():
     known = {"answer": "A.", "score": 0.9, "start": 7, "end": 9, "passage": PASSAGES[0]}
     places = [{"start": 7, "end": 9, "document": name} for name in ("a.md", "b.md")]
     assert "also at b.md, character 7" in describe(read_answer({**known, "places": places}, 1.0))
+
+
+def test_a_page_or_a_row_is_shown_in_place_of_the_line():
+    passages = [{**PASSAGES[1], "line": 12, **more} for more in ({}, {"place": "page 3"})]
+    lines = describe_passages(read_answer({**NO_ANSWER, "passages": passages}, 1.0))
+    assert lines[1] == "1. b.md:12, character 0: B"
+    assert lines[3] == "2. b.md, page 3, character 0: B"
