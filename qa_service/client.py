@@ -232,6 +232,7 @@ class Answer(Span):
         response: The reply as the server sent it.
         passages: Of a collection, without an answer or if they were asked for: the passages that
             were read, in the order of the search.
+        unsure: Of a collection, without an answer: up to five that are not sure enough.
     """
 
     alternatives: tuple[Span, ...]
@@ -239,6 +240,7 @@ class Answer(Span):
     latency_ms: float
     response: dict[str, Any] = field(repr=False, compare=False)
     passages: tuple[Passage, ...] = field(default=(), kw_only=True)
+    unsure: tuple[Span, ...] = field(default=(), kw_only=True)
 
     @property
     def model(self) -> str:
@@ -1454,6 +1456,7 @@ def read_answer(reply: dict[str, Any], latency_ms: float) -> Answer:
         latency_ms=latency_ms,
         response=reply,
         passages=_list_of(_passage, reply.get("passages"), "passages"),
+        unsure=_list_of(_span, reply.get("unsure"), "unsure answers"),
     )
 
 

@@ -59,7 +59,7 @@ def _print_answers(answer: Answer) -> None:
         print(score if answer.alternatives else f"{score}, {latency}", file=sys.stderr)
     if answer.alternatives:
         print(latency, file=sys.stderr)
-    for line in describe_passages(answer):
+    for line in [*describe_unsure(answer), *describe_passages(answer)]:
         print(line, file=sys.stderr)
 
 
@@ -153,7 +153,8 @@ def describe(answer: Answer) -> str:
     for span in answer.alternatives:
         lines.append(f"  {span.score:.2f}  {span.answer or 'Unknown'}")
         lines += [f"        {line}" for line in describe_source(span)]
-    lines += [f"        {line}" for line in describe_passages(answer)]
+    more = [*describe_unsure(answer), *describe_passages(answer)]
+    lines += [f"        {line}" for line in more]
     return "\n".join(lines)
 
 
@@ -208,6 +209,15 @@ def _source(passage: Passage, start: int) -> str:
     elif passage.line:
         document += f":{passage.line}"
     return f"{document}, character {start}: {headings_over(passage.title, passage.heading)}"
+
+
+def describe_unsure(answer: Answer) -> list[str]:
+    """The answers that are not sure enough, with their places; lines for people."""
+    lines = ["not sure enough:"] if answer.unsure else []
+    for span in answer.unsure:
+        lines.append(f"{span.score:.2f}  {span.answer}")
+        lines += [f"   {line}" for line in describe_source(span)]
+    return lines
 
 
 def describe_passages(answer: Answer) -> list[str]:

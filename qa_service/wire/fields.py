@@ -141,6 +141,7 @@ OUTPUTS = {
     "place": Output(str, _of_passage("place"), Shown.IF_ANY),
     "places": Output(Place, attrgetter("places"), Shown.IF_ANY),
     "passages": Output(Passage, attrgetter("passages"), Shown.IF_ANY, True),
+    "unsure": Output(Answer, attrgetter("unsure"), Shown.IF_ANY, True),
 }
 ALWAYS_SHOWN = [name for name, output in OUTPUTS.items() if output.shown is Shown.ALWAYS]
 

@@ -22,6 +22,8 @@ MAX_PRIORITY = 9
 """One digit; a request of the highest priority has ten shares of the machine."""
 MAX_PASSAGES = 100
 """The maximum of passages, or of windows of a text, that a request may have read: each is a run."""
+MAX_UNSURE = 5
+"""How many answers that are not sure enough a reply without an answer has: a person looks at them."""
 MAX_NAME_CHARS = 64
 """The longest name of a model, of a route, of a collection and of a version's label."""
 MIN_FRAME_BYTES = 256
@@ -253,6 +255,14 @@ class AnswerSource(msgspec.Struct, frozen=True, omit_defaults=True):
             title="list of objects",
             description="of a collection, without an answer or with `passages`: the read "
             "passages, in the order of the search",
+        ),
+    ] = ()
+    unsure: Annotated[
+        tuple[Answer, ...],
+        Meta(
+            title="list of objects",
+            description=f"of a collection, without an answer: up to {MAX_UNSURE} answers that were "
+            "considered and are not sure enough, the best first",
         ),
     ] = ()
 

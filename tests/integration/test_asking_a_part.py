@@ -55,3 +55,17 @@ def test_the_terminals_client_shows_the_page(server):
     ended = run_python("client.py", *map(str, flags))
     assert ended.stdout == "Ada Lovelace\n"
     assert "engine.pdf, page 2, character " in ended.stderr
+
+
+def test_without_an_answer_the_best_places_are_there_as_not_sure_enough(server):
+    question = "How many euros does the engine cost?"
+    reply = server.ask(question=question, collection="machines")
+    assert (reply["answer"], "answers" in reply) == ("", False)
+    assert 1 <= len(reply["unsure"]) <= 5
+    for one in reply["unsure"]:
+        assert one["score"] < reply["score"]
+        assert one["passage"]["document"] == "engine.pdf"
+    flags = ("--port", server.port, "--collection", "machines", "--question", question)
+    ended = run_python("client.py", *map(str, flags))
+    assert ended.returncode == 1
+    assert f"{reply['unsure'][0]['answer']}\n" in ended.stderr.partition("not sure enough:")[2]

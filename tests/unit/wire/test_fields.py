@@ -134,7 +134,9 @@ def test_an_option_of_pythons_clients_is_a_flag_of_the_terminals_and_a_field_of_
 
 PASSAGE = Passage("a.md", "Title", "Heading", 0, 20, "It was Ada, was it? ", 1, 3, "page 3")
 ADA = Answer("Ada", 0.5, 7, 10, PASSAGE, (Place(7, 10, "a.md"), Place(40, 43, "b.md")))
-RESULT = Answered([ADA, ADA], Timings(1.0, 2.0), AnswerSource("m", 1, passages=(PASSAGE,)))
+RESULT = Answered(
+    [ADA, ADA], Timings(1.0, 2.0), AnswerSource("m", 1, passages=(PASSAGE,), unsure=(ADA,))
+)
 EXPECTED = {
     name: json.loads(msgspec.json.encode(row.read(RESULT.source if row.is_of_reply else ADA)))
     for name, row in fields.OUTPUTS.items()
@@ -178,6 +180,7 @@ def test_pythons_clients_read_each_field_of_a_replys_answers():
         }
         assert found == msgspec.to_builtins(ADA)
     assert msgspec.to_builtins(reply.passages) == msgspec.to_builtins(RESULT.source.passages)
+    assert [one.answer for one in reply.unsure] == ["Ada"]
 
 
 @pytest.mark.parametrize("top_k", [1, 2])
