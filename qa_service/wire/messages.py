@@ -23,7 +23,7 @@ MAX_PRIORITY = 9
 MAX_PASSAGES = 100
 """The maximum of passages, or of windows of a text, that a request may have read: each is a run."""
 MAX_UNSURE = 5
-"""How many answers that are not sure enough a reply without an answer has: a person looks at them."""
+"""How many answers that are not sure enough a reply without an answer has."""
 MAX_NAME_CHARS = 64
 """The longest name of a model, of a route, of a collection and of a version's label."""
 MIN_FRAME_BYTES = 256
