@@ -318,6 +318,10 @@ class AskOptions(TypedDict, total=False):
     passages: Annotated[
         int | None, "how many of these come with the answer; all if there is no answer"
     ]
+    filter: Annotated[
+        dict[str, Any] | None,
+        "which documents of the collection are asked: NAME=VALUE, such as path=policies/, or JSON",
+    ]
     skim: Annotated[
         int | None, "how many windows of a long text are read, those that match the question best"
     ]

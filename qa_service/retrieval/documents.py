@@ -81,6 +81,11 @@ class Passage(msgspec.Struct, frozen=True):
     marks: tuple[Mark, ...] = ()
 
 
+MAX_FIELDS = 64
+"""Of a document, and of the values of one of them."""
+FieldValues = tuple[str, ...]
+
+
 class Document(msgspec.Struct, frozen=True, tag=True):
     """A text that answers may come from.
 
@@ -89,6 +94,7 @@ class Document(msgspec.Struct, frozen=True, tag=True):
         headings: In the text's order.
         blocks: In the text's order; none of a text that is as it was given.
         passages: What it is cut into; none before it is.
+        fields: What else it says of itself, by name, for filters.
     """
 
     name: str
@@ -97,6 +103,7 @@ class Document(msgspec.Struct, frozen=True, tag=True):
     headings: tuple[Heading, ...] = ()
     blocks: tuple[Place, ...] = ()
     passages: tuple[Passage, ...] = ()
+    fields: dict[str, FieldValues] = {}
 
 
 class Fault(msgspec.Struct, frozen=True, tag=True):

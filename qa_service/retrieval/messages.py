@@ -14,6 +14,7 @@ import msgspec
 
 from qa_service.retrieval.retriever import FoundPassage
 from qa_service.wire.frames import encode_frame
+from qa_service.wire.messages import Filter
 from qa_service.wire.sections import Section
 
 MAX_MESSAGE_BYTES = 2**32 - 1
@@ -52,6 +53,7 @@ class Search(msgspec.Struct, frozen=True, tag=True, array_like=True):
     collection: str
     question: str
     max_passages: int
+    wanted: Filter | None = None
 
 
 class Rank(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -114,7 +116,7 @@ class Ranked(msgspec.Struct, frozen=True, tag=True, array_like=True):
     sections: list[Section] | None
 
 
-Kind = Literal["setup", "damaged", "unavailable"]
+Kind = Literal["setup", "damaged", "unavailable", "request"]
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -123,7 +125,8 @@ class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
     Attributes:
         reason: For the log and for health.
         kind: `setup` if a person has to change something: the configuration, what is installed;
-            `damaged` if files cannot be read; `unavailable` if a cluster does not answer.
+            `damaged` if files cannot be read; `unavailable` if a cluster does not answer; `request`
+            if the client has to.
         is_open: Of an `Open`: whether the index of before is still open.
     """
 

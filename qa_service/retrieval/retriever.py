@@ -8,7 +8,7 @@ import msgspec
 
 from qa_service.headings import headings_over
 from qa_service.retrieval.documents import Mark
-from qa_service.wire.messages import Passage
+from qa_service.wire.messages import Filter, Passage
 
 TYPICAL_COSINE = 0.62
 """The highest cosine of a question's passages, in the mean: of 514 questions with an answer."""
@@ -75,8 +75,17 @@ class Retriever(Protocol):
     def fault(self) -> str:
         """Why it is searched worse than it could be, or not at all; empty if neither."""
 
-    def search(self, question: str, max_passages: int) -> list[FoundPassage]:
-        """The passages that match a question best, the best first."""
+    def search(
+        self, question: str, max_passages: int, wanted: Filter | None = None
+    ) -> list[FoundPassage]:
+        """The passages that match a question best, the best first.
+
+        Args:
+            wanted: The documents that they may be of; None for all.
+
+        Raises:
+            InvalidRequestError: No document has a field of the filter.
+        """
 
     def refresh(self) -> bool:
         """Opens the newest index; returns whether it is another than before.

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from qa_service.child_program import end_with_parent
-from qa_service.errors import DamagedError, QaError, SetupError
+from qa_service.errors import DamagedError, InvalidRequestError, QaError, SetupError
 from qa_service.logs import configure_logging, printable
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.encoder import SharedEncoder
@@ -88,6 +88,8 @@ class Searcher:
             return self._refused(work, str(error), "damaged")
         except SetupError as error:
             return self._refused(work, str(error), "setup")
+        except InvalidRequestError as error:
+            return self._refused(work, error.message, "request")
         except QaError as error:
             return self._refused(work, error.message, "unavailable")
         except BaseException as error:
@@ -126,7 +128,7 @@ class Searcher:
             raise DamagedError("it is not open")
         retriever = self._open[work.collection][1]
         started_s = time.monotonic()
-        found = retriever.search(work.question, work.max_passages)
+        found = retriever.search(work.question, work.max_passages, work.wanted)
         left_out = retriever.take_left_out()
         return Found(found, (time.monotonic() - started_s) * 1e3, left_out)
 

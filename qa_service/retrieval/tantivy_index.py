@@ -1,7 +1,8 @@
 """The index on disk: tantivy's, with one searched field, `words`.
 
 The words are those of the title, the file's name, the headings and the passage.
-`file` finds the passages of a file, and `row` that of an embedding; the others are only stored.
+`file` finds the passages of a file, `row` that of an embedding, and `facts` those that a filter is
+for; the others are only stored.
 What a word is, `analysis` says; all are indexed, and a question's stop words are left out when it
 is asked.
 """
@@ -9,7 +10,7 @@ is asked.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -22,6 +23,7 @@ from qa_service.errors import DamagedError, SetupError
 from qa_service.installation import install_hint
 from qa_service.retrieval.analysis import words_of
 from qa_service.retrieval.documents import Document, Passage
+from qa_service.retrieval.filters import FACTS
 from qa_service.retrieval.index_checksums import META_FILE, check_files
 from qa_service.retrieval.layout import title_of
 
@@ -88,7 +90,8 @@ def make_schema() -> tantivy.Schema:
     """Makes the schema of a collection's index."""
     builder = load_tantivy().SchemaBuilder()
     builder.add_text_field("words", tokenizer_name=_ANALYZER, index_option="freq")
-    builder.add_text_field("file", tokenizer_name="raw", index_option="basic")
+    for name in ("file", FACTS):
+        builder.add_text_field(name, tokenizer_name="raw", index_option="basic")
     for name in (*STORED_WORDS, MARKS):
         builder.add_bytes_field(name, stored=True)
     for name in STORED_NUMBERS:
@@ -167,12 +170,25 @@ class IndexWriter:
             self._index = open_index(path, language)
             self._writer = self._index.writer(_WRITER_HEAP_BYTES, num_threads=1)
 
-    def add(self, file: str, document: Document, passage: Passage, row: int | None) -> None:
-        """Adds a passage of a document of a file, whose embedding is in a row, or nowhere."""
+    def add(
+        self,
+        file: str,
+        document: Document,
+        passage: Passage,
+        row: int | None,
+        facts: Sequence[str] = (),
+    ) -> None:
+        """Adds a passage of a document of a file, whose embedding is in a row, or nowhere.
+
+        Args:
+            facts: The terms by which filters find it.
+        """
         text = document.text[passage.start : passage.end]
         entry = load_tantivy().Document()
         entry.add_text("words", words_of("\n".join([*_names(document), passage.heading, text])))
         entry.add_text("file", file)
+        for fact in facts:
+            entry.add_text(FACTS, fact)
         stored = (document.name, document.title, passage.heading, text)
         for name, value in zip(STORED_WORDS, stored, strict=True):
             entry.add_bytes(name, value.encode())

@@ -25,6 +25,7 @@ class RequestRow(NamedTuple):
         tensor: Whether it is an input, BYTES, in the Open Inference Protocol, over HTTP or gRPC.
         parameter: The parameter's name there; empty for none.
         elsewhere: Where that protocol and TensorFlow Serving's have it if they have it otherwise.
+        is_json: Whether that is a string of JSON.
         is_column: Whether TensorFlow Serving's rows and columns have it.
         is_in_jobs: Whether a job may have it.
         is_option: Whether `AskOptions` has it, and so Python's clients and the terminal.
@@ -33,6 +34,7 @@ class RequestRow(NamedTuple):
     tensor: bool = False
     parameter: str = ""
     elsewhere: str = ""
+    is_json: bool = False
     is_column: bool = True
     is_in_jobs: bool = True
     is_option: bool = True
@@ -53,6 +55,7 @@ REQUEST = {
     "collection": RequestRow(tensor=True),
     "max_passages": RequestRow(parameter="max_passages"),
     "passages": RequestRow(parameter="passages"),
+    "filter": RequestRow(parameter="filter", is_json=True),
     "skim": RequestRow(parameter="skim"),
 }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import date
 from operator import attrgetter
 from typing import Annotated, Any, TypeVar, cast
 
@@ -26,6 +27,7 @@ from qa_service.wire.messages import (
     Answered,
     AnswerSource,
     Auth,
+    Bounds,
     Cancel,
     Query,
     QueryType,
@@ -188,10 +190,25 @@ def check_bounds(request: Request, limits: RequestLimits) -> None:
             raise InvalidRequestError("`max_passages` is for a `collection`")
         if request.passages is not None:
             raise InvalidRequestError("`passages` is for a `collection`")
+        if request.filter is not None:
+            raise InvalidRequestError("`filter` is for a `collection`")
     elif request.text:
         raise InvalidRequestError("`collection` takes the place of `text`: send one of them")
     elif request.skim is not None:
         raise InvalidRequestError("`skim` is for a `text`")
+    for name, condition in (request.filter or {}).items():
+        if isinstance(condition, Bounds):
+            _check_filter(name, condition)
+
+
+def _check_filter(name: str, bounds: Bounds) -> None:
+    if bounds == Bounds():
+        raise InvalidRequestError(f"`filter`: `{name}` needs `prefix`, `after` or `before`")
+    for day in filter(None, (bounds.after, bounds.before)):
+        try:
+            date.fromisoformat(day)
+        except ValueError:
+            raise InvalidRequestError(f"`filter`: `{name}`: there is no day {day}") from None
 
 
 def _check_length(name: str, value: str, most: int) -> None:

@@ -54,6 +54,38 @@ class Task(Question, frozen=True):
     core: tuple[int, int] | None = None
 
 
+MAX_FILTER_FIELDS = 16
+MAX_FILTER_VALUES = 100
+MAX_FILTER_CHARS = 256
+_FilterText = Annotated[str, Meta(max_length=MAX_FILTER_CHARS)]
+_FilterValue = _FilterText | int | float | bool
+_Day = Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}\Z")]
+
+
+class Bounds(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a document's field must be, if that is no value of it; one of them, or several.
+
+    Attributes:
+        prefix: With what it begins.
+        after: It is a date later than this day, as 2026-01-31.
+        before: It is an earlier date.
+    """
+
+    prefix: _FilterText | None = None
+    after: _Day | None = None
+    before: _Day | None = None
+
+
+Condition = (
+    _FilterValue | Annotated[list[_FilterValue], Meta(max_length=MAX_FILTER_VALUES)] | Bounds
+)
+"""A value, some values of which it has one, or bounds."""
+Filter = Annotated[
+    dict[Annotated[str, Meta(min_length=1, max_length=64)], Condition],
+    Meta(min_length=1, max_length=MAX_FILTER_FIELDS),
+]
+"""The conditions that all hold for a document, by the names of its fields."""
+
 _Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS)]
 _Number = Annotated[int, Meta(ge=1, le=2**53)]
 _Passages = Annotated[int, Meta(ge=1, le=MAX_PASSAGES)]
@@ -111,6 +143,13 @@ class Request(Question, frozen=True, tag_field="type", tag="question", forbid_un
         Meta(
             description="how many of the read passages the reply has, best first; null: all of "
             "them if there is no answer, else none"
+        ),
+    ] = None
+    filter: Annotated[
+        Filter | None,
+        Meta(
+            description="of a collection: only documents whose fields are like this "
+            "([filters](PROTOCOL.md#filters)); null: all"
         ),
     ] = None
     skim: Annotated[

@@ -256,6 +256,10 @@ def test_a_collection_can_be_chosen(builtin_model, tmp_path, browser):
         assert place.startswith(document)
         assert "The Analytical Engine" in place
         assert "c=machines" in browser.evaluate("location.hash")
+        written = "document.querySelector('#filter').value = {}; JSON.stringify(request().filter)"
+        assert browser.evaluate(written.format("'machines/'")) == '{"path":"machines/"}'
+        assert browser.evaluate(written.format("'{\"title\": 7}'")) == '{"title":7}'
+        assert not browser.evaluate("document.querySelector('#filter-field').hidden")
         browser.evaluate(
             "document.querySelector('#source').value = '';"
             "document.querySelector('#source').dispatchEvent(new Event('change'))"

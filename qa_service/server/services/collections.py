@@ -84,7 +84,9 @@ def _completed(found: Sequence[FoundPassage], request: Request, outcome: Outcome
 
 def _part_of(request: Request, passage: Passage) -> Part:
     read = _read_text(passage)
-    asked = msgspec.structs.replace(request, text=read.text, collection=None, max_passages=None)
+    asked = msgspec.structs.replace(
+        request, text=read.text, collection=None, max_passages=None, filter=None
+    )
     return asked, (read.start, len(read.text))
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from qa_service.errors import InternalError, InvalidRequestError, QaError, UnavailableError
 from qa_service.instance.messages import ModelFacts
 from qa_service.net.timers import Clock
@@ -85,7 +87,8 @@ class Retrieval:
         if served is None:
             return f"{request.skim or ''}"
         max_passages = request.max_passages or f"{served.options.max_passages}+"
-        return f"{served.edition}/{max_passages}/{request.passages}"
+        wanted = msgspec.json.encode(request.filter, order="sorted").decode()
+        return f"{served.edition}/{max_passages}/{request.passages}/{wanted}"
 
     def search(self, call: Call, on_found: OnFound) -> None:
         """Searches the collection that a request names; `on_found` is called later.
@@ -100,7 +103,8 @@ class Retrieval:
             raise _unavailable(served)
         wanted = call.request.max_passages
         usual = served.options.max_passages
-        work = Search(served.name, call.request.question, wanted or min(2 * usual, MAX_PASSAGES))
+        count = wanted or min(2 * usual, MAX_PASSAGES)
+        work = Search(served.name, call.request.question, count, call.request.filter)
         on_result = partial(self._on_searched, served, on_found, wanted or usual)
         served.searches.submit(call, work, on_result)
 
@@ -150,6 +154,9 @@ class Retrieval:
                 counts.left_out_total += result.left_out
             on_found(passages)
         elif isinstance(result, Refused):
+            if result.kind == "request":
+                on_found(InvalidRequestError(result.reason))
+                return
             if result.kind == "unavailable":
                 self.collections.note_unavailable(served, result.reason)
             elif served.state != "UNAVAILABLE":  # else it waited while it could not be opened
