@@ -173,6 +173,7 @@ class Passage:
         line: The line of the file where it begins, from 1; 0 if the file has none.
         page: The answer's page or slide, or that where it begins, from 1; 0 if the file has none.
         place: That, or the sheet and row, in words: "page 3"; empty for other files.
+        collection: Its collection, if several were asked; else empty.
     """
 
     document: str
@@ -184,15 +185,17 @@ class Passage:
     line: int = 0
     page: int = 0
     place: str = ""
+    collection: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an answer stands, in code points; of a collection, in which document."""
+    """Where an answer stands, in code points; of collections, in which document of which."""
 
     start: int
     end: int
     document: str = ""
+    collection: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +316,10 @@ class AskOptions(TypedDict, total=False):
     priority: Annotated[int | None, "0 to 9; each step is one more share of the machine"]
     model: Annotated[str | None, "the model or the route to ask"]
     version: Annotated[int | str | None, "a version of the model, by its number or by a label"]
-    collection: Annotated[str | None, "the collection that is to answer, in place of a text"]
+    collection: Annotated[
+        str | list[str] | None,
+        "the collection that is to answer, in place of a text; several as a,b; * for all",
+    ]
     max_passages: Annotated[int | None, "how many passages of the collection are read"]
     passages: Annotated[
         int | None, "how many of these come with the answer; all if there is no answer"
@@ -1492,7 +1498,8 @@ def _list_of(parse: Callable[[object], _Parsed], value: object, name: str) -> tu
 def _place(value: object) -> Place:
     match value:
         case {"start": int(start), "end": int(end), **others}:
-            return Place(start, end, str(others.get("document", "")))
+            document, its = (str(others.get(name, "")) for name in ("document", "collection"))
+            return Place(start, end, document, its)
     raise ProtocolError("the server sent a place without start or end")
 
 
@@ -1509,6 +1516,6 @@ def _passage(value: object) -> Passage:
         }:
             # earlier servers send no line, or no page and no place
             line, page = (n if isinstance(n := others.get(k), int) else 0 for k in ("line", "page"))
-            place = str(others.get("place", ""))
-            return Passage(document, title, heading, start, end, text, line, page, place)
+            place, its = (str(others.get(name, "")) for name in ("place", "collection"))
+            return Passage(document, title, heading, start, end, text, line, page, place, its)
     raise ProtocolError("the server sent a passage that lacks something")

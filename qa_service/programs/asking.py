@@ -175,8 +175,9 @@ def describe_source(span: Span) -> list[str]:
     """Of a collection, the sentence with the answer marked and its source; then other places."""
     if span.start is None or span.end is None:
         return []
-    own = (span.start, span.passage.document if span.passage else "")
-    others = [place for place in span.places if (place.start, place.document) != own]
+    passage = span.passage
+    own = (span.start, passage.document if passage else "", passage.collection if passage else "")
+    others = [its for its in span.places if (its.start, its.document, its.collection) != own]
     lines = [f"also at {', '.join(map(_place, others))}"] if others else []
     if span.passage is None:
         return lines
@@ -186,7 +187,8 @@ def describe_source(span: Span) -> list[str]:
 
 def _place(place: Place) -> str:
     words = f"character {place.start}"
-    return f"{place.document}, {words}" if place.document else words
+    its = f"{place.collection}: {place.document}".removeprefix(": ")
+    return f"{its}, {words}" if its else words
 
 
 def _sentence(passage: Passage, start: int, end: int) -> str:
@@ -203,7 +205,7 @@ def _sentence(passage: Passage, start: int, end: int) -> str:
 
 
 def _source(passage: Passage, start: int) -> str:
-    document = passage.document
+    document = f"{passage.collection}: {passage.document}".removeprefix(": ")
     if passage.place:
         document += f", {passage.place}"
     elif passage.line:

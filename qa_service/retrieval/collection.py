@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from qa_service.retrieval.encoder import Encoder, SharedEncoder
 from qa_service.retrieval.filters import FACTS, wanted_terms
 from qa_service.retrieval.manifest import MANIFEST_FILE, ManifestHead, load_head
 from qa_service.retrieval.merging import Hit, MergedSearch, Part
-from qa_service.retrieval.retriever import FoundPassage
+from qa_service.retrieval.retriever import FoundPassage, WordCounts
 from qa_service.retrieval.tantivy_index import (
     MARKS,
     STORED_NUMBERS,
@@ -30,6 +30,8 @@ from qa_service.retrieval.tantivy_index import (
     load_tantivy,
     make_analyzer,
     open_index,
+    question_words,
+    rarity,
     words_to_find,
 )
 from qa_service.wire.messages import Filter, Passage
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     import tantivy
 
 _decode_filter = msgspec.json.Decoder(Filter).decode
+_WeightOf = Callable[[str], float] | None
 KEPT_PARTS = 32
 """Parts of an index that are remembered, by the filters that were asked for last."""
 _decode_marks = msgspec.msgpack.Decoder(tuple[Mark, ...]).decode
@@ -86,7 +89,11 @@ class Collection:
         return 0
 
     def search(
-        self, question: str, max_passages: int, wanted: Filter | None = None
+        self,
+        question: str,
+        max_passages: int,
+        wanted: Filter | None = None,
+        counts: WordCounts | None = None,
     ) -> list[FoundPassage]:
         """The passages that match a question best, the best first.
 
@@ -95,11 +102,17 @@ class Collection:
 
         Args:
             wanted: The documents that they may be of; None for all.
+            counts: Those of all collections that are searched for this question; None for this
+                one alone.
 
         Raises:
             InvalidRequestError: No document has a field of the filter.
         """
-        return self._opened.search(question, max_passages, wanted)
+        return self._opened.search(question, max_passages, wanted, counts)
+
+    def count_words(self, question: str) -> WordCounts:
+        """How many passages there are, and have each of the question's words."""
+        return self._opened.count_words(question)
 
     def refresh(self) -> bool:
         """Opens the newest index, with the newest encoder; returns whether either is another.
@@ -156,13 +169,33 @@ class _OpenIndex:
         embeddings = Embeddings(folder / self.head.index, encoder.manifest.dimensions)
         return MergedSearch(self._searcher, self._schema, embeddings, encoder)
 
-    def search(self, question: str, max_passages: int, wanted: Filter | None) -> list[FoundPassage]:
+    def search(
+        self,
+        question: str,
+        max_passages: int,
+        wanted: Filter | None,
+        counts: WordCounts | None,
+    ) -> list[FoundPassage]:
+        weight_of = partial(self._weight_of, counts) if counts else None
         part = self._part(msgspec.json.encode(wanted, order="sorted")) if wanted else None
         if self._merged:
-            return self._search_both(self._merged, question, max_passages, part)
+            return self._search_both(self._merged, question, max_passages, part, weight_of)
         return [
-            self._found(score, at) for score, at in self._search_words(question, max_passages, part)
+            self._found(score, at)
+            for score, at in self._search_words(question, max_passages, part, weight_of)
         ]
+
+    def count_words(self, question: str) -> WordCounts:
+        words = {
+            word for analyzer in self._analyzers for word in question_words(question, analyzer)
+        }
+        by_word = {word: self._searcher.doc_freq("words", word) for word in words}
+        return WordCounts(self._searcher.num_docs, by_word)
+
+    def _weight_of(self, counts: WordCounts, word: str) -> float:
+        """By how much a word is rarer in all collections together than it is here."""
+        here = rarity(self._searcher.num_docs, self._searcher.doc_freq("words", word))
+        return rarity(counts.passages, counts.by_word.get(word, 0)) / here
 
     def _find_part(self, filter_json: bytes) -> Part:
         """The passages that a filter is for."""
@@ -182,10 +215,15 @@ class _OpenIndex:
         return Part(clauses, rows)
 
     def _search_both(
-        self, merged: MergedSearch, question: str, max_passages: int, part: Part | None
+        self,
+        merged: MergedSearch,
+        question: str,
+        max_passages: int,
+        part: Part | None,
+        weight_of: _WeightOf,
     ) -> list[FoundPassage]:
-        words = words_to_find(question, self._analyzers[0], self._schema)
-        words = words or words_to_find(question, self._analyzers[1], self._schema)
+        words = words_to_find(question, self._analyzers[0], self._schema, weight_of)
+        words = words or words_to_find(question, self._analyzers[1], self._schema, weight_of)
         return [
             self._found(hit.score, hit.at, hit.cosine if merged.is_calibrated else None)
             for hit in merged.search(question, words, max_passages, part)
@@ -202,9 +240,11 @@ class _OpenIndex:
         found = FoundPassage(score, Passage(**numbers, **words), cosine, marks)
         return msgspec.structs.replace(found, passage=found.passage_at(found.passage.start))
 
-    def _search_words(self, question: str, max_passages: int, part: Part | None) -> list[Hit]:
+    def _search_words(
+        self, question: str, max_passages: int, part: Part | None, weight_of: _WeightOf
+    ) -> list[Hit]:
         for analyzer in self._analyzers:
-            query = any_word_of(question, analyzer, self._schema)
+            query = any_word_of(question, analyzer, self._schema, weight_of)
             if part:
                 query = part.within(query)
             hits: list[Hit] = self._searcher.search(query, max_passages, count=False).hits

@@ -20,13 +20,11 @@ import numpy as np
 
 from qa_service.retrieval.embeddings import Embeddings, IntArray, best_rows
 from qa_service.retrieval.encoder import Encoder
+from qa_service.retrieval.retriever import BM25_WEIGHT, COSINE_WEIGHT
 from qa_service.retrieval.tantivy_index import load_tantivy
 
 if TYPE_CHECKING:
     import tantivy
-
-BM25_WEIGHT = 0.71
-COSINE_WEIGHT = 21.5
 
 CALIBRATED_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 """The one whose cosines models know (`FoundPassage.cosine`): another's are on another scale."""

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from qa_service.retrieval.retriever import FoundPassage
+from qa_service.retrieval.retriever import FoundPassage, WordCounts
 from qa_service.wire.frames import encode_frame
 from qa_service.wire.messages import Filter
 from qa_service.wire.sections import Section
@@ -54,6 +54,14 @@ class Search(msgspec.Struct, frozen=True, tag=True, array_like=True):
     question: str
     max_passages: int
     wanted: Filter | None = None
+    counts: WordCounts | None = None
+
+
+class Count(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Counts the passages of a collection that have each word of a question."""
+
+    collection: str
+    question: str
 
 
 class Rank(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -72,7 +80,7 @@ class Rank(msgspec.Struct, frozen=True, tag=True, array_like=True):
     overlap_tokens: int
 
 
-Work = Open | Close | List | Search | Rank
+Work = Open | Close | List | Search | Count | Rank
 
 
 class Opened(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -110,6 +118,12 @@ class Found(msgspec.Struct, frozen=True, tag=True, array_like=True):
     left_out: int = 0
 
 
+class Counted(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What was counted."""
+
+    counts: WordCounts
+
+
 class Ranked(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The windows to read, in the text's order; None if the text has no more than were wanted."""
 
@@ -135,7 +149,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
     is_open: bool = False
 
 
-Result = Opened | Closed | Listed | Found | Ranked | Refused
+Result = Opened | Closed | Listed | Found | Counted | Ranked | Refused
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True):

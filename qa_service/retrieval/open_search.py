@@ -22,7 +22,7 @@ from qa_service.errors import SetupError, UnavailableError, hide_password
 from qa_service.installation import install_hint
 from qa_service.logs import printable
 from qa_service.retrieval.filters import PATH
-from qa_service.retrieval.retriever import FoundPassage
+from qa_service.retrieval.retriever import FoundPassage, WordCounts
 from qa_service.wire.messages import Bounds, Condition, Filter, Passage
 
 if TYPE_CHECKING:
@@ -147,7 +147,11 @@ class OpenSearchIndex:
         self._names_left_out = True
 
     def search(
-        self, question: str, max_passages: int, wanted: Filter | None = None
+        self,
+        question: str,
+        max_passages: int,
+        wanted: Filter | None = None,
+        counts: WordCounts | None = None,
     ) -> list[FoundPassage]:
         """The passages that match a question best, the best first.
 
@@ -168,6 +172,10 @@ class OpenSearchIndex:
         if hits and not found:
             raise self._failed("none of the documents found is a passage")
         return found
+
+    def count_words(self, question: str) -> WordCounts:
+        """Nothing: a cluster weighs words by its own counts."""
+        return WordCounts(0, {})
 
     def refresh(self) -> bool:
         """Asks the cluster whether it answers, unless its last reply was well; it has no news.

@@ -31,6 +31,8 @@ from qa_service.retrieval.messages import (
     MAX_MESSAGE_BYTES,
     Close,
     Closed,
+    Count,
+    Counted,
     Found,
     Kind,
     List,
@@ -73,6 +75,7 @@ class Searcher:
             Close: self._close,
             List: _list,
             Search: self._search,
+            Count: self._count,
             Rank: _rank,
         }
 
@@ -124,13 +127,19 @@ class Searcher:
         return Closed()
 
     def _search(self, work: Search) -> Result:
-        if work.collection not in self._open:
-            raise DamagedError("it is not open")
-        retriever = self._open[work.collection][1]
+        retriever = self._retriever(work.collection)
         started_s = time.monotonic()
-        found = retriever.search(work.question, work.max_passages, work.wanted)
+        found = retriever.search(work.question, work.max_passages, work.wanted, work.counts)
         left_out = retriever.take_left_out()
         return Found(found, (time.monotonic() - started_s) * 1e3, left_out)
+
+    def _count(self, work: Count) -> Result:
+        return Counted(self._retriever(work.collection).count_words(work.question))
+
+    def _retriever(self, collection: str) -> Retriever:
+        if collection not in self._open:
+            raise DamagedError("it is not open")
+        return self._open[collection][1]
 
 
 def _list(work: List) -> Result:

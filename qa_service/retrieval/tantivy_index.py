@@ -10,7 +10,8 @@ is asked.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -116,24 +117,46 @@ def open_index(path: Path, language: str) -> tantivy.Index:
     return index
 
 
-def words_to_find(
-    question: str, analyzer: tantivy.TextAnalyzer, schema: tantivy.Schema
-) -> list[tuple[tantivy.Occur, tantivy.Query]]:
-    """The clauses of a query for texts with any word of a question."""
-    package = load_tantivy()
+def question_words(question: str, analyzer: tantivy.TextAnalyzer) -> list[str]:
+    """The different words of a question, as they are indexed."""
     asked = words_of(question[:MAX_QUESTION_CHARS], is_question=True)
-    words = dict.fromkeys(analyzer.analyze(asked))
-    return [
-        (package.Occur.Should, package.Query.term_query(schema, "words", word))
-        for word in islice(words, MAX_QUESTION_WORDS)
-    ]
+    return [*islice(dict.fromkeys(analyzer.analyze(asked)), MAX_QUESTION_WORDS)]
+
+
+def words_to_find(
+    question: str,
+    analyzer: tantivy.TextAnalyzer,
+    schema: tantivy.Schema,
+    weight_of: Callable[[str], float] | None = None,
+) -> list[tuple[tantivy.Occur, tantivy.Query]]:
+    """The clauses of a query for texts with any word of a question.
+
+    Args:
+        weight_of: By what a word's score is multiplied.
+    """
+    package = load_tantivy()
+    clauses = []
+    for word in question_words(question, analyzer):
+        query = package.Query.term_query(schema, "words", word)
+        if weight_of:
+            query = package.Query.boost_query(query, weight_of(word))
+        clauses.append((package.Occur.Should, query))
+    return clauses
+
+
+def rarity(passages: int, with_word: int) -> float:
+    """How much a word counts that so many of an index's passages have: the `idf` of BM25."""
+    return math.log(1 + (passages - with_word + 0.5) / (with_word + 0.5))
 
 
 def any_word_of(
-    question: str, analyzer: tantivy.TextAnalyzer, schema: tantivy.Schema
+    question: str,
+    analyzer: tantivy.TextAnalyzer,
+    schema: tantivy.Schema,
+    weight_of: Callable[[str], float] | None = None,
 ) -> tantivy.Query:
-    """Asks for texts with any word of a question."""
-    words = words_to_find(question, analyzer, schema)
+    """Asks for texts with any word of a question; see `words_to_find`."""
+    words = words_to_find(question, analyzer, schema, weight_of)
     query: tantivy.Query = load_tantivy().Query.boolean_query(words)
     return query
 

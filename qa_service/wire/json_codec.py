@@ -19,6 +19,7 @@ from qa_service.wire.frames import encode_frame
 from qa_service.wire.messages import (
     COMMANDS,
     FRAME_QUERY_TYPES,
+    MAX_COLLECTIONS,
     MAX_ID_BYTES,
     MAX_NAME_BYTES,
     NULL_ID,
@@ -192,6 +193,8 @@ def check_bounds(request: Request, limits: RequestLimits) -> None:
             raise InvalidRequestError("`passages` is for a `collection`")
         if request.filter is not None:
             raise InvalidRequestError("`filter` is for a `collection`")
+    elif len(request.collections) > MAX_COLLECTIONS:
+        raise InvalidRequestError(f"`collection` names more than {MAX_COLLECTIONS} collections")
     elif request.text:
         raise InvalidRequestError("`collection` takes the place of `text`: send one of them")
     elif request.skim is not None:

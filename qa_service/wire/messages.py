@@ -87,6 +87,11 @@ Filter = Annotated[
 """The conditions that all hold for a document, by the names of its fields."""
 
 _Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS)]
+MAX_COLLECTIONS = 16
+ALL_COLLECTIONS = "*"
+CollectionNames = Annotated[
+    str, Meta(min_length=1, max_length=MAX_COLLECTIONS * (MAX_NAME_CHARS + 1))
+]
 _Number = Annotated[int, Meta(ge=1, le=2**53)]
 _Passages = Annotated[int, Meta(ge=1, le=MAX_PASSAGES)]
 
@@ -132,7 +137,11 @@ class Request(Question, frozen=True, tag_field="type", tag="question", forbid_un
         str, Meta(description="the client's span (W3C Trace Context); a malformed one is ignored")
     ] = ""
     collection: Annotated[
-        _Name | None, Meta(description="the collection to ask, in place of a text")
+        CollectionNames | Annotated[list[_Name], Meta(min_length=1)] | None,
+        Meta(
+            description=f"the collection to ask, in place of a text; or up to {MAX_COLLECTIONS} "
+            f"in a list or with commas; `{ALL_COLLECTIONS}`: all that the client may ask"
+        ),
     ] = None
     max_passages: Annotated[
         _Passages | None,
@@ -163,6 +172,15 @@ class Request(Question, frozen=True, tag_field="type", tag="question", forbid_un
     def id_json(self) -> bytes:
         """The id's JSON."""
         return bytes(self.id)
+
+    @property
+    def collections(self) -> tuple[str, ...]:
+        """The names of the collections that are asked; none for a text."""
+        if self.collection is None:
+            return ()
+        its = self.collection
+        names = its.split(",") if isinstance(its, str) else its
+        return tuple(dict.fromkeys(name.strip() for name in names))
 
     def as_task(self, core: tuple[int, int] | None = None) -> Task:
         """The part that a worker needs."""
@@ -226,6 +244,9 @@ class Passage(msgspec.Struct, frozen=True):
         str,
         Meta(description='that in words: "page 3", "slide 4" or "sheet Prices, row 12"; else ""'),
     ] = ""
+    collection: Annotated[
+        str, Meta(description='if several were asked: the collection that it is in; else ""')
+    ] = ""
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -234,6 +255,9 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     start: Annotated[int, Meta(description="its start in code points")]
     end: Annotated[int, Meta(description="its exclusive end")]
     document: Annotated[str, Meta(description="of a collection: the document")] = ""
+    collection: Annotated[
+        str, Meta(description="if several were asked: the collection of the document")
+    ] = ""
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):

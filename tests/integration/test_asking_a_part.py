@@ -8,9 +8,9 @@ import pytest
 
 from harness.collections import index
 from harness.server import EXACT_ENGINE, running_server
-from qa_service.client import QaClient
+from qa_service.client import QaClient, QaServerError
 from tests.http_calls import post
-from tests.programs import run_python
+from tests.programs import run_python, token_flags
 from tests.unit.retrieval.formats.pdf_files import pdf_file
 
 PAGES = ("Charles Babbage designed the engine.", "Ada Lovelace wrote the notes in 1843.")
@@ -22,7 +22,7 @@ QUESTION = "Who wrote the notes?"
 
 
 @pytest.fixture(scope="module")
-def server(builtin_model, tmp_path_factory):
+def collections(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parts")
     (folder / "docs").mkdir()
     (folder / "docs" / "engine.pdf").write_bytes(pdf_file(*PAGES))
@@ -31,7 +31,12 @@ def server(builtin_model, tmp_path_factory):
         (folder / "looms" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "looms" / name).write_text(f"---\ndate: {name[:4]}-05-01\n---\n{words}\n")
     index(folder / "looms", folder / "all" / "looms")
-    flags = ("--collections_dir", str(folder / "all"), *EXACT_ENGINE)
+    return folder / "all"
+
+
+@pytest.fixture(scope="module")
+def server(builtin_model, collections):
+    flags = ("--collections_dir", str(collections), *EXACT_ENGINE)
     with running_server(builtin_model, *flags) as running:
         yield running
 
@@ -130,3 +135,78 @@ def test_the_terminals_client_takes_a_name_and_a_value(server):
     ended = run_python("client.py", *flags, "--filter", "path=1843/")
     assert ended.stdout == "Luigi Menabrea\n"
     assert "neither NAME=VALUE nor JSON" in run_python("client.py", *flags, "--filter", "x").stderr
+
+
+@pytest.mark.parametrize("collection", [["machines", "looms"], "looms,machines", "*"])
+def test_several_collections_are_asked_as_one(server, collection):
+    for question, its, answers in (
+        ("Who wrote the notes in 1843?", "machines", {"Ada Lovelace"}),
+        ("Who wrote the notes on the loom?", "looms", {"Joseph Jacquard", "Luigi Menabrea"}),
+    ):
+        reply = server.ask(question=question, collection=collection, passages=9)
+        assert reply["answer"] in answers
+        assert reply["passage"]["collection"] == its
+        assert {one["collection"] for one in reply["passages"]} == {"machines", "looms"}
+
+
+def test_several_collections_are_asked_in_every_protocol(server):
+    asked = {"question": "Who designed the engine?", "collection": "looms,machines"}
+    rows = post(server.port, "/v1/models/builtin:predict", {"instances": [asked]})
+    inputs = [
+        {"name": name, "shape": [1], "datatype": "BYTES", "data": [value]}
+        for name, value in asked.items()
+    ]
+    tensors = post(server.port, "/v2/models/builtin/infer", {"inputs": inputs})
+    flags = ("--port", server.port, "--question", asked["question"])
+    ended = run_python("client.py", *flags, "--collection", asked["collection"])
+    answers = (
+        post(server.port, "/qa", {**asked, "collection": ["looms", "machines"]}).json["answer"],
+        rows.json["predictions"][0]["answer"],
+        tensors.json["outputs"][0]["data"][0],
+        ended.stdout.strip(),
+    )
+    assert answers == ("Charles Babbage",) * 4
+    assert "machines: engine.pdf, page 1" in ended.stderr
+    error = server.ask(question="Who?", collection=["looms", "books"])["error"]
+    assert error["code"] == "unknown_collection"
+    error = server.ask(question="Who?", collection=[f"c{n}" for n in range(17)])["error"]
+    assert error["message"] == "`collection` names more than 16 collections"
+
+
+def test_a_collection_is_asked_by_its_tokens_alone(builtin_model, collections, tmp_path):
+    looms = collections / "looms"
+    file = tmp_path / "server.toml"
+    file.write_text(
+        f'[collections.looms]\npath = "{looms}"\ntokens = ["weaver"]\n'
+        f'[collections.open]\npath = "{looms}"\n[cache]\ncache_bytes = 1048576\n'
+    )
+    tokens = token_flags(tmp_path, "weaver-0123456789abcdef name=weaver", "miller-0123456789abcdef")
+    with running_server(builtin_model, "--config", str(file), *tokens, *EXACT_ENGINE) as running:
+        found = {}
+        for token in ("weaver-0123456789abcdef", "miller-0123456789abcdef"):
+            with QaClient("localhost", running.port, token=token) as client:
+                both = client.ask(QUESTION, collection="*", passages=9)
+                found[token[:6]] = {passage.collection for passage in both.passages}
+                if token.startswith("weaver"):
+                    assert client.ask(QUESTION, collection="looms").known
+                    continue
+                with pytest.raises(QaServerError) as refused:
+                    client.ask(QUESTION, collection="looms")
+                assert (refused.value.code, refused.value.retryable) == ("forbidden", False)
+        assert found == {"weaver": {"looms", "open"}, "miller": {""}}
+        headers = {"Authorization": "Bearer miller-0123456789abcdef"}
+        body = {"question": QUESTION, "collection": "looms"}
+        assert post(running.port, "/qa", body, headers).status == 403
+
+
+def test_a_collection_for_tokens_needs_a_server_with_tokens(builtin_model, collections, tmp_path):
+    looms = collections / "looms"
+    (tmp_path / "server.toml").write_text(
+        f'[collections.looms]\npath = "{looms}"\ntokens = ["weaver"]\n'
+    )
+    flags = ("--model", builtin_model, "--config", tmp_path / "server.toml")
+    for more in ((), ("--check",)):
+        ended = run_python("server.py", "--port", "0", *flags, *more)
+        assert ended.returncode == 2
+        shown = ended.stdout + ended.stderr
+        assert "[collections.looms] tokens: needs --auth_token_file" in shown

@@ -136,8 +136,12 @@ def test_an_option_of_pythons_clients_is_a_flag_of_the_terminals_and_a_field_of_
     assert client.option_fields(cast(client.AskOptions, {name: value}))[name] == value
 
 
-PASSAGE = Passage("a.md", "Title", "Heading", 0, 20, "It was Ada, was it? ", 1, 3, "page 3")
-ADA = Answer("Ada", 0.5, 7, 10, PASSAGE, (Place(7, 10, "a.md"), Place(40, 43, "b.md")))
+PASSAGE = Passage(
+    "a.md", "Title", "Heading", 0, 20, "It was Ada, was it? ", 1, 3, "page 3", "books"
+)
+ADA = Answer(
+    "Ada", 0.5, 7, 10, PASSAGE, (Place(7, 10, "a.md", "books"), Place(40, 43, "b.md", "books"))
+)
 RESULT = Answered(
     [ADA, ADA], Timings(1.0, 2.0), AnswerSource("m", 1, passages=(PASSAGE,), unsure=(ADA,))
 )
