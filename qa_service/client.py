@@ -328,9 +328,6 @@ class AskOptions(TypedDict, total=False):
         dict[str, Any] | None,
         "which documents of the collection are asked: NAME=VALUE, such as path=policies/, or JSON",
     ]
-    skim: Annotated[
-        int | None, "how many windows of a long text are read, those that match the question best"
-    ]
 
 
 class QaClient:

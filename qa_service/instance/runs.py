@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
@@ -171,9 +171,15 @@ def answer_in_turn(
 
 
 def answer_overlapped(
-    reader: TaskReader[E, S], channel: WorkerChannel, self_test: SelfTest | None = None
+    reader: TaskReader[E, S],
+    channel: WorkerChannel,
+    self_test: SelfTest | None = None,
+    prepare_next: Callable[[], bool] = bool,
 ) -> None:
     """The same, with tokenizing and reading in separate threads; the model runs in this one.
+
+    Args:
+        prepare_next: Called while nothing waits; returns whether there is more to prepare.
 
     Raises:
         EngineFaultError: The engine cannot be believed; the batches before it have their results.
@@ -188,7 +194,7 @@ def answer_overlapped(
 
     with ThreadPoolExecutor(1, "reading") as reading:
         sent: Future[None] | None = None
-        for job in _received_ahead(reader, channel, self_test, off_model):
+        for job in _received_ahead(reader, channel, self_test, off_model, prepare_next):
             job.score()
             if sent:
                 sent.result()
@@ -213,6 +219,7 @@ def _received_ahead(
     channel: WorkerChannel,
     self_test: SelfTest | None,
     off_model: threading.Lock,
+    prepare_next: Callable[[], bool],
 ) -> Iterator[Job[E, S]]:
     """Receives and tokenizes the next batches in a separate thread.
 
@@ -230,5 +237,10 @@ def _received_ahead(
         finally:
             encoded.put(None)
 
+    def next_job() -> Job[E, S] | None:
+        while encoded.empty() and prepare_next():
+            pass
+        return encoded.get()
+
     threading.Thread(target=receive, name="intake", daemon=True).start()
-    return iter(encoded.get, None)
+    return iter(next_job, None)

@@ -15,7 +15,6 @@ import msgspec
 from qa_service.retrieval.retriever import FoundPassage, WordCounts
 from qa_service.wire.frames import encode_frame
 from qa_service.wire.messages import Filter
-from qa_service.wire.sections import Section
 
 MAX_MESSAGE_BYTES = 2**32 - 1
 """All that a frame's prefix can say: texts are bounded as they come, and neither end is hostile."""
@@ -64,23 +63,7 @@ class Count(msgspec.Struct, frozen=True, tag=True, array_like=True):
     question: str
 
 
-class Rank(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Cuts a text into windows, and ranks them by a question.
-
-    Attributes:
-        count: How many windows are wanted.
-        window_tokens: The model's longest window.
-        overlap_tokens: Tokens that two neighbouring windows share.
-    """
-
-    question: str
-    text: str
-    count: int
-    window_tokens: int
-    overlap_tokens: int
-
-
-Work = Open | Close | List | Search | Count | Rank
+Work = Open | Close | List | Search | Count
 
 
 class Opened(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -124,12 +107,6 @@ class Counted(msgspec.Struct, frozen=True, tag=True, array_like=True):
     counts: WordCounts
 
 
-class Ranked(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The windows to read, in the text's order; None if the text has no more than were wanted."""
-
-    sections: list[Section] | None
-
-
 Kind = Literal["setup", "damaged", "unavailable", "request"]
 
 
@@ -149,7 +126,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
     is_open: bool = False
 
 
-Result = Opened | Closed | Listed | Found | Counted | Ranked | Refused
+Result = Opened | Closed | Listed | Found | Counted | Refused
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True):

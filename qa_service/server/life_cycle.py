@@ -126,7 +126,7 @@ class QaServer:
             phase=lambda: self._phase_name,
         )  # fmt: skip
         local = is_loopback(config.listen.host)
-        self._protocols = Protocols(config.requests, config.http, is_loopback=local)
+        self._protocols = Protocols(config.requests.max_frame_bytes, config.http, is_loopback=local)
         self._phase = _Phase.STARTING
         self._reload_is_due = False
         self._drain_timer = LazyTimer(self._loop, lambda: None)

@@ -56,7 +56,6 @@ REQUEST = {
     "max_passages": RequestRow(parameter="max_passages"),
     "passages": RequestRow(parameter="passages"),
     "filter": RequestRow(parameter="filter", is_json=True),
-    "skim": RequestRow(parameter="skim"),
 }
 
 TENSORS = [name for name, row in REQUEST.items() if row.tensor]

@@ -26,20 +26,21 @@ MAX_UNSURE = 5
 """How many answers that are not sure enough a reply without an answer has."""
 MAX_NAME_CHARS = 64
 """The longest name of a model, of a route, of a collection and of a version's label."""
+MAX_QUESTION_CHARS = 2000
+"""More than a window of the reader has; what is longer is a text."""
 MIN_FRAME_BYTES = 256
 """The smallest bound that leaves room for a short question."""
 MAX_FRAME_BYTES = 2**24 - 1
 """A frame's length begins with a zero byte, which distinguishes frames from HTTP and TLS."""
 
 
-ABOUT_TEXT = "not blank, at most `--max_text_chars`"
-
-
 class Question(msgspec.Struct, frozen=True):
     """A question about a text, and the number of answers."""
 
-    question: Annotated[str, Meta(description="not blank, at most `--max_question_chars`")]
-    text: Annotated[str, Meta(description=ABOUT_TEXT)]
+    question: Annotated[
+        str, Meta(description=f"not blank, at most {MAX_QUESTION_CHARS:,} characters")
+    ]
+    text: Annotated[str, Meta(description="not blank")]
     top_k: Annotated[int, Meta(ge=1, le=MAX_TOP_K, description="how many answers")] = 1
 
 
@@ -102,10 +103,7 @@ class Request(Question, frozen=True, tag_field="type", tag="question", forbid_un
     Its decoder takes no unknown fields, so that whoever decodes it can look at them.
     """
 
-    text: Annotated[
-        str,
-        Meta(description=f"{ABOUT_TEXT}; required without a `collection`"),
-    ] = ""
+    text: Annotated[str, Meta(description="not blank; required without a `collection`")] = ""
     id: Annotated[
         msgspec.Raw,
         Meta(
@@ -139,8 +137,9 @@ class Request(Question, frozen=True, tag_field="type", tag="question", forbid_un
     collection: Annotated[
         CollectionNames | Annotated[list[_Name], Meta(min_length=1)] | None,
         Meta(
+            title="string, list of strings or null",
             description=f"the collection to ask, in place of a text; or up to {MAX_COLLECTIONS} "
-            f"in a list or with commas; `{ALL_COLLECTIONS}`: all that the client may ask"
+            f"in a list or with commas; `{ALL_COLLECTIONS}`: all that the client may ask",
         ),
     ] = None
     max_passages: Annotated[
@@ -159,12 +158,6 @@ class Request(Question, frozen=True, tag_field="type", tag="question", forbid_un
         Meta(
             description="of a collection: only documents whose fields are like this "
             "([filters](PROTOCOL.md#filters)); null: all"
-        ),
-    ] = None
-    skim: Annotated[
-        _Passages | None,
-        Meta(
-            description="how many windows of a long text are read, the best ones first; null: all"
         ),
     ] = None
 
@@ -353,13 +346,6 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
             "millisecond",
         ),
     ] = 1 << 18
-    max_question_chars: Annotated[
-        int,
-        Meta(ge=1, le=MAX_FRAME_BYTES, description="maximum number of characters in a question"),
-    ] = 2000
-    max_text_chars: Annotated[
-        int, Meta(ge=1, le=MAX_FRAME_BYTES, description="maximum number of characters in a text")
-    ] = 250_000
 
 
 class RejectedError(Exception):

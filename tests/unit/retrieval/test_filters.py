@@ -17,7 +17,7 @@ from qa_service.retrieval.encoder import SharedEncoder
 from qa_service.retrieval.formats.front_matter import front_fields
 from qa_service.retrieval.open_search import OpenSearchIndex
 from qa_service.wire.json_codec import parse_request
-from qa_service.wire.messages import Filter, RejectedError, RequestLimits
+from qa_service.wire.messages import Filter, RejectedError
 from tests.unit.retrieval.test_open_search import Cluster
 
 TRAVEL = """---
@@ -157,14 +157,14 @@ def test_front_matter_has_values_and_lists():
 def test_a_bad_filter_is_an_invalid_request(wanted, why):
     body = json.dumps({"question": "Who?", "collection": "a", "filter": wanted}).encode()
     with pytest.raises(RejectedError, match=why) as rejected:
-        parse_request(body, RequestLimits())
+        parse_request(body)
     assert rejected.value.error.code == "invalid_request"
 
 
 def test_a_filter_is_for_a_collection():
     body = json.dumps({"question": "Who?", "text": "Ada.", "filter": {"path": "a"}}).encode()
     with pytest.raises(RejectedError, match="`filter` is for a `collection`"):
-        parse_request(body, RequestLimits())
+        parse_request(body)
 
 
 @pytest.mark.parametrize(
