@@ -89,7 +89,7 @@ class UnauthorizedError(QaError):
 
 
 class ForbiddenError(QaError):
-    """A command of a client whose token lacks the right `admin`."""
+    """A command that takes the right `admin`, or a collection that is for other tokens."""
 
     code = "forbidden"
     default_message = "this takes a token with the right `admin`"

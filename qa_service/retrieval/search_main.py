@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from qa_service.child_program import end_with_parent
-from qa_service.errors import DamagedError, QaError, SetupError
+from qa_service.errors import DamagedError, InvalidRequestError, QaError, SetupError
 from qa_service.logs import configure_logging, printable
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.encoder import SharedEncoder
@@ -31,6 +31,8 @@ from qa_service.retrieval.messages import (
     MAX_MESSAGE_BYTES,
     Close,
     Closed,
+    Count,
+    Counted,
     Found,
     Kind,
     List,
@@ -68,6 +70,7 @@ class Searcher:
             Close: self._close,
             List: _list,
             Search: self._search,
+            Count: self._count,
         }
 
     def do(self, work: Work) -> Result:
@@ -82,6 +85,8 @@ class Searcher:
             return self._refused(work, str(error), "damaged")
         except SetupError as error:
             return self._refused(work, str(error), "setup")
+        except InvalidRequestError as error:
+            return self._refused(work, error.message, "request")
         except QaError as error:
             return self._refused(work, error.message, "unavailable")
         except BaseException as error:
@@ -116,13 +121,19 @@ class Searcher:
         return Closed()
 
     def _search(self, work: Search) -> Result:
-        if work.collection not in self._open:
-            raise DamagedError("it is not open")
-        retriever = self._open[work.collection][1]
+        retriever = self._retriever(work.collection)
         started_s = time.monotonic()
-        found = retriever.search(work.question, work.max_passages)
+        found = retriever.search(work.question, work.max_passages, work.wanted, work.counts)
         left_out = retriever.take_left_out()
         return Found(found, (time.monotonic() - started_s) * 1e3, left_out)
+
+    def _count(self, work: Count) -> Result:
+        return Counted(self._retriever(work.collection).count_words(work.question))
+
+    def _retriever(self, collection: str) -> OpenIndex:
+        if collection not in self._open:
+            raise DamagedError("it is not open")
+        return self._open[collection][1]
 
 
 def _list(work: List) -> Result:

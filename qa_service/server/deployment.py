@@ -14,7 +14,7 @@ At the start, what `--model` names may have to be prepared first, by a child (`P
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from qa_service.server.models.engine_choices import EngineChoices
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.plan import ModelPlan, Plan, make_plan, plan_only_model
 from qa_service.server.models.preparing import Preparing, served_folder, source_to_prepare
-from qa_service.server.services.options import check_name
+from qa_service.server.services.options import CollectionOptions, check_name
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.router import Router
 
@@ -50,6 +50,18 @@ class _Look:
     plan: Plan
     generation: int
     credentials: Sequence[Stamp]
+
+
+def collections_of(config: ServerConfig) -> Mapping[str, CollectionOptions]:
+    """The collections that are named.
+
+    Raises:
+        SetupError: One is for some tokens, and no client has any.
+    """
+    for name, options in config.collections.items():
+        if options.tokens is not None and config.auth.auth_token_file is None:
+            raise SetupError(f"[collections.{name}] tokens: needs --auth_token_file")
+    return config.collections
 
 
 def encoder_of(config: ServerConfig) -> Path:
@@ -233,7 +245,7 @@ class Deployment:
         self.fault = fault
 
     def _use_collections(self, config: ServerConfig) -> None:
-        self._retrieval.use(config.collections, config.repository.collections_dir)
+        self._retrieval.use(collections_of(config), config.repository.collections_dir)
 
     def _apply(self, plan: Plan) -> None:
         self._catalog.apply(plan)

@@ -43,6 +43,7 @@ from qa_service.server.front.transport import Transport
 from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.engine_choices import EngineChoices
 from qa_service.server.queries import Queries
+from qa_service.server.services.access import Access
 from qa_service.server.services.cache_store import CacheStore
 from qa_service.server.services.chain import Services
 from qa_service.server.services.retrieval import Retrieval
@@ -109,7 +110,7 @@ class QaServer:
         services = self._make_services()
         self.catalog = self._make_catalog(services)
         router = Router(self.catalog, services.route)
-        self._gate = Gate(router)
+        self._gate = Gate(Access(router, self._retrieval.collections))
         has_room = not config.repository.max_memory_bytes
         self.engines = EngineChoices(self._loop, config.logs, self._loop.mark, has_room=has_room)
         self._deployment = Deployment(

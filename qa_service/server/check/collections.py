@@ -9,7 +9,7 @@ from functools import partial
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.check.report import Finding, error, ok, warning
 from qa_service.server.config import ServerConfig
-from qa_service.server.deployment import encoder_of
+from qa_service.server.deployment import collections_of, encoder_of
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.searches import search_program
 from qa_service.server.telemetry.services import ServiceCounts
@@ -27,7 +27,7 @@ def check_collections(config: ServerConfig) -> Iterator[Finding]:
     launch = partial(search_program, config.logs, encoder_of(config))
     retrieval = Retrieval(loop, launch, ServiceCounts(), config.queue.max_queue_size)
     try:
-        retrieval.use(config.collections, config.repository.collections_dir)
+        retrieval.use(collections_of(config), config.repository.collections_dir)
         _run_until_opened(loop, retrieval)
         faults = retrieval.collections.faults()
         for name, state in retrieval.collections.states().items():

@@ -1,6 +1,6 @@
 """The services in their order, from the connection's side to the dispatcher.
 
-Gate ▸ Router ▸ Cascade ▸ Version ▸ Shadow ▸ Cached ▸ Collections ▸ Segments ▸ Dispatcher
+Gate ▸ Access ▸ Router ▸ Cascade ▸ Version ▸ Shadow ▸ Cached ▸ Collections ▸ Segments ▸ Dispatcher
 """
 
 from __future__ import annotations

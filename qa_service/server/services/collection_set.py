@@ -15,10 +15,17 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from qa_service.errors import SetupError, UnknownCollectionError, error_context, list_choices
+from qa_service.errors import (
+    ForbiddenError,
+    SetupError,
+    UnknownCollectionError,
+    error_context,
+    list_choices,
+)
 from qa_service.net.event_loop import EventLoop
 from qa_service.retrieval.messages import (
     Close,
+    Count,
     List,
     Listed,
     Open,
@@ -38,6 +45,7 @@ from qa_service.server.services.served_collection import (
 )
 from qa_service.server.telemetry.health import CollectionState
 from qa_service.server.telemetry.services import ServiceCounts
+from qa_service.wire.messages import ALL_COLLECTIONS
 
 logger = logging.getLogger(__name__)
 
@@ -143,6 +151,31 @@ class CollectionSet:
             return found
         raise UnknownCollectionError(f"there is no collection {name}; {list_choices(self._served)}")
 
+    def choose(self, names: tuple[str, ...], token: str) -> tuple[str, ...]:
+        """The names of the collections that are asked.
+
+        Args:
+            names: Those that a request has; `*` stands for all that can be asked now.
+            token: Its client's name.
+
+        Raises:
+            UnknownCollectionError: No collection has one of the names.
+            ForbiddenError: A collection is not for this token.
+        """
+        allowed = [name for name, its in self._served.items() if its.options.is_for(token)]
+        if names == (ALL_COLLECTIONS,):
+            open_ones = [name for name in allowed if self._served[name].state != "UNAVAILABLE"]
+            if not allowed:
+                raise UnknownCollectionError("there is no collection that this client may ask")
+            return tuple(sorted(open_ones or allowed))
+        for name in names:
+            if name not in self._served:
+                choices = list_choices(allowed)
+                raise UnknownCollectionError(f"there is no collection {name}; {choices}")
+            if name not in allowed:
+                raise ForbiddenError(f"this token may not ask the collection {name}")
+        return names
+
     def note_damage(self, served: ServedCollection, reason: str) -> None:
         """Has the index opened afresh in which a search has failed."""
         self._note_fault(served, reason)
@@ -189,7 +222,7 @@ class CollectionSet:
 
     def _on_fault(self, work: Work, reason: str) -> None:
         """Blames the collection whose search has ended its process, or held it for too long."""
-        if isinstance(work, Search) and (served := self._served.get(work.collection)):
+        if isinstance(work, Search | Count) and (served := self._served.get(work.collection)):
             self._note_fault(served, reason, ends_with_success=reason == HUNG)
 
     def _note_fault(

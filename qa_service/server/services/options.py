@@ -76,6 +76,18 @@ class CollectionOptions(Struct, frozen=True, kw_only=True):
             "up to twice as many if they are short, such as rows of tables",
         ),
     ] = 5
+    tokens: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=64)]] | None,
+        Meta(
+            title="a list of names of tokens",
+            description="the tokens that may ask it, by their `name` in `--auth_token_file`; if "
+            "not given, every client",
+        ),
+    ] = None
+
+    def is_for(self, token: str) -> bool:
+        """Whether the client with this name may ask it."""
+        return self.tokens is None or token in self.tokens
 
 
 class SearchOptions(Struct, frozen=True, kw_only=True):

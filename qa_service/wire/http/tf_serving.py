@@ -26,7 +26,7 @@ from qa_service.wire.http.http_reply import HttpReply, error_reply, json_reply, 
 from qa_service.wire.http.model_reports import INPUT_TYPES, OUTPUT_TYPES, ModelReport
 from qa_service.wire.http.open_inference import MAX_QUESTIONS, output_columns, slowest
 from qa_service.wire.json_codec import check_bounds
-from qa_service.wire.messages import Answered, Request
+from qa_service.wire.messages import Answered, CollectionNames, Request
 from qa_service.wire.near_misses import near_miss
 
 SIGNATURE = "serving_default"
@@ -57,6 +57,9 @@ def _columns(wrap: Callable[[Any], Any]) -> Any:  # noqa: ANN401
         if field.name not in COLUMNS:
             continue
         kind = field.type
+        if field.name == "collection":  # a list is a column
+            about = "the collection to ask, in place of a text; several with commas; `*`: all"
+            kind = Annotated[CollectionNames | None, msgspec.Meta(description=about)]
         if kind.__origin__ is str:  # any string may be in base64
             kind = Annotated[_Text, *kind.__metadata__]
         if field.default is msgspec.NODEFAULT:

@@ -334,7 +334,7 @@ def test_the_places_of_an_answer_are_kept():
 def test_what_a_reply_has_once_is_kept():
     store, key = CacheStore(4 * ENTRY_BYTES), cache_key("m", Question("Who?", ""))
     read = (Passage("a.txt", "Title", "", 3, 6, "Ada"), Passage("b.txt", "Title", "", 0, 3, "Ida"))
-    source = AnswerSource("m", 2, True, 3, read)
+    source = AnswerSource("m", 2, True, 3, read, (ANSWER,))
     defaults = [field.default for field in msgspec.structs.fields(AnswerSource)]
     assert not any(map(eq, msgspec.structs.astuple(source), defaults))
     store.put(key, [NO_ANSWER], source)

@@ -172,6 +172,26 @@ def test_the_passages_that_were_read_are_shown(setting, wanted, log_score, num_s
     assert outcome.source.passages == tuple(its.passage for its in FOUND[:num_shown])
 
 
+@pytest.mark.parametrize("top_k", [1, 2, 20])
+def test_without_an_answer_the_best_ones_are_shown_as_not_sure_enough(setting, top_k):
+    setting.found = [passage(9.0, f"{n}.txt", f"A{n} wrote it.") for n in range(7)]
+    setting.ask_and_search(max_passages=7, top_k=top_k)
+    for number in range(7):
+        setting.settle(number, -9.0 - number)
+    [outcome] = setting.outcomes
+    unsure = outcome.source.unsure
+    assert [document_of(answer) for answer in unsure] == [f"{n}.txt" for n in range(5)]
+    assert sorted(unsure, key=lambda answer: -answer.score) == [*unsure]
+    assert (outcome.answers[0].start, len(outcome.answers)) == (None, min(top_k, 8))
+
+
+def test_with_an_answer_none_is_not_sure_enough(setting):
+    setting.ask_and_search()
+    for number in range(3):
+        setting.settle(number, 2.0 - number)
+    assert setting.outcomes[0].source.unsure == ()
+
+
 def test_the_cache_keeps_replies_with_other_passages_apart(setting):
     editions = {
         setting.retrieval.edition(setting.ask(passages=passages).request)
