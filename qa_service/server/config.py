@@ -49,7 +49,7 @@ from qa_service.server.telemetry.options import TraceOptions
 from qa_service.sidecars.gateway_messages import GatewaySettings
 from qa_service.wire.messages import RequestLimits
 
-Action = Literal["serve", "check", "print_engines"]
+Action = Literal["serve", "demo", "check", "print_engines"]
 OTHER_DESCRIPTORS = 128
 """What a server has open that is no connection: its log, libraries, channels to instances."""
 
@@ -71,10 +71,6 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
             "requests"
         ),
     ] = 30_000
-    demo: Annotated[
-        bool,
-        Meta(description="also serve the collection handbook, three documents to ask at once"),
-    ] = False
 
 
 class ServerConfig(Struct, frozen=True, kw_only=True):
@@ -249,6 +245,13 @@ def _make_parser() -> argparse.ArgumentParser:
         const="print_engines",
         help="measure every engine that auto may take, without a time limit; print the table, and "
         "exit",
+    )
+    parser.add_argument(
+        "--demo",
+        dest="action",
+        action="store_const",
+        const="demo",
+        help="also serve the collection handbook, three documents to ask at once",
     )
     groups = {
         name: parser.add_argument_group(name, section.__doc__)

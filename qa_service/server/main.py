@@ -46,7 +46,7 @@ def main() -> int:
             for text in measured_engines(config):
                 _say(config, text)
             return 0
-        if config.server.demo:
+        if source.action == "demo":
             source = with_demo(source)
             config = source.read()
         require(config)

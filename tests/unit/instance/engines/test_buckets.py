@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from qa_service.instance.arrays import SPAN_VALUES
 from qa_service.instance.engines.buckets import (
+    RUNS_BEFORE_RECORDING,
     TEXT_MASK,
     Bucket,
     BucketedEngine,
@@ -129,10 +130,11 @@ def test_a_start_records_only_what_it_runs_and_the_rest_follows_while_nothing_wa
     assert not recorder.engine.prepare_next()
 
 
-def test_while_serving_a_bucket_runs_once_without_a_recording(tmp_path):
+def test_while_serving_a_bucket_runs_without_a_recording_until_one_pays(tmp_path):
     recorder = Recorder()
     recorder.engine.prepare_lengths(SeenLengths(tmp_path), ())
-    recorder.run(1, 20)
+    for tokens in range(1, RUNS_BEFORE_RECORDING + 1):
+        recorder.run(1, tokens)
     assert recorder.made == [(1, 32, False)]
     recorder.run(1, 30)
     recorder.run(1, 32)

@@ -83,7 +83,7 @@ def test_the_second_batch_may_come_when_half_of_the_first_should_be_over(pool):
 
 def test_the_times_of_an_instance_only_grow_and_it_waits_while_it_holds_no_batch(pool):
     worker, moments = pool.worker, iter([10.0, 14.0])
-    worker._loop = SimpleNamespace(now_s=lambda: next(moments, 30.0))
+    worker._clock = SimpleNamespace(now_s=lambda: next(moments, 30.0))
     worker.times.begin(4.0)
     worker.since_s = 8.0
     idle = worker.report()

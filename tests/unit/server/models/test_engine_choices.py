@@ -11,13 +11,14 @@ import pytest
 
 from qa_service.autotune import candidates
 from qa_service.autotune.engine_table import EngineTable
-from qa_service.autotune.messages import TrialReply
+from qa_service.autotune.messages import TrialReply, TrialRequest, encode
 from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig, save_manifest
 from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions
 from qa_service.machine import Processor
 from qa_service.server.models import engine_choices
 from qa_service.server.models.engine_choices import EngineChoices
+from qa_service.wire.frames import PREFIX
 from tests.unit.server.fake_services import ManualClock
 
 OPTIONS = InstanceOptions()
@@ -28,10 +29,19 @@ FILES = {"model.onnx": "1", "model.int8.onnx": "2"}
 class Trial:
     """Stands for the program that measures."""
 
-    def __init__(self, _, request, on_end):
-        self.request, self.end = request, on_end
+    def __init__(self, on_data):
+        self._on_data = on_data
 
-    def close(self):
+    def start(self):
+        pass
+
+    def write(self, body):
+        self.request = msgspec.msgpack.decode(body[PREFIX.size :], type=TrialRequest)
+
+    def end(self, reply):
+        self._on_data(encode(reply)[PREFIX.size :])
+
+    def kill(self):
         pass
 
 
@@ -40,11 +50,11 @@ class Setting:
 
     def __init__(self, folder, monkeypatch, **given):
         self.folder, self.trials, self.found = folder, [], []
-        monkeypatch.setattr(engine_choices, "TrialProcess", self._start)
+        monkeypatch.setattr(engine_choices, "Child", self._start)
         self.choices = EngineChoices(LOOP, LogOptions(), lambda: self.found.append(1), **given)
 
-    def _start(self, *given):
-        self.trials.append(Trial(*given))
+    def _start(self, *_, on_data, **__):
+        self.trials.append(Trial(on_data))
         return self.trials[-1]
 
     def choose(self, *, may_measure=True):

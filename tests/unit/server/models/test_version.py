@@ -89,7 +89,12 @@ def test_an_answer_says_which_version_it_is_of_and_keeps_what_else_is_known(loop
     service, outcomes = FakeService(), []
     version = make_version(loop, service)
     version.submit(make_call(on_settled=outcomes.append))
-    known: dict[str, Any] = {"is_cached": True, "models_asked": 2, "passages": (PASSAGE,)}
+    known: dict[str, Any] = {
+        "is_cached": True,
+        "models_asked": 2,
+        "passages": (PASSAGE,),
+        "unsure": (ANSWER,),
+    }
     assert {"model", "version", *known} == set(AnswerSource.__struct_fields__)
     service.submitted[0].settle(Answered([ANSWER], TIMINGS, AnswerSource(**known)))
     assert [outcome.source for outcome in outcomes] == [AnswerSource("m", 1, **known)]
