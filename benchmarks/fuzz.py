@@ -26,7 +26,7 @@ from harness.frames import frame
 from harness.live_fuzz import fuzz_server
 from harness.mutate import BODIES
 from harness.server import EXACT_ENGINE, running_server
-from qa_service.server.models.options import DEFAULT_MODEL
+from qa_service.server.models.model_options import DEFAULT_MODEL
 
 FRAMES_PER_S = 2000
 OURS = ("harness", "qa_service")

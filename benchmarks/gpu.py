@@ -52,7 +52,7 @@ from qa_service.instance.engines.base import Engine
 from qa_service.instance.gpus import find_gpus
 from qa_service.instance.model_folder.manifest import Manifest, load_manifest
 from qa_service.programs.bounds import Spent
-from qa_service.server.models.options import DEFAULT_MODEL
+from qa_service.server.models.model_options import DEFAULT_MODEL
 
 PROTOTYPE_MS = {1: 20.5, 5: 30.8, 20: 96.1, 50: 177.0}
 """Mean latency by clients of the prototype: bert-base, 4 sessions, an RTX 2080 Ti."""

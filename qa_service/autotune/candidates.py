@@ -38,10 +38,10 @@ from qa_service.engine_catalogue import (
 )
 from qa_service.installation import installed_version
 from qa_service.instance.devices import CPU, DeviceAssignment
-from qa_service.instance.messages import Setup
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.costs_dir import kept_path
 from qa_service.instance.model_folder.manifest import Manifest
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.worker_messages import Setup
 from qa_service.machine import gpu_driver, num_cpus, processor
 
 logger = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from qa_service.instance.messages import Setup
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
+from qa_service.instance.worker_messages import Setup
 from qa_service.logs import plural
 
 MIN_AGREEMENT = 0.94

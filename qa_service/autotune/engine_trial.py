@@ -19,7 +19,7 @@ from qa_service.data.squad import AGREEMENT_QUESTIONS, read_squad
 from qa_service.errors import InternalError, SetupError
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.launch import WORKER_PROGRAM, launch
-from qa_service.instance.messages import (
+from qa_service.instance.worker_messages import (
     Answers,
     Batch,
     Failed,

@@ -26,7 +26,9 @@ from qa_service.errors import SetupError
 from qa_service.installation import install_hint
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.launch import begin, environment_of_libraries
-from qa_service.instance.messages import (
+from qa_service.instance.model_folder.manifest import fingerprint_of
+from qa_service.instance.ray_instance import RayInstance, pack
+from qa_service.instance.worker_messages import (
     Checked,
     Failed,
     Ready,
@@ -35,8 +37,6 @@ from qa_service.instance.messages import (
     ToLoop,
     to_loop_decoder,
 )
-from qa_service.instance.model_folder.manifest import fingerprint_of
-from qa_service.instance.ray_instance import RayInstance, pack
 
 logger = logging.getLogger(__name__)
 

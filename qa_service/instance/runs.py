@@ -18,10 +18,10 @@ from qa_service.errors import InternalError, QaError
 from qa_service.instance.batch_cost import BatchRule, CostTable
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.engines.outputs import EngineFaultError
-from qa_service.instance.messages import Batch, Check, Checked, Failure, ModelFacts, Results
 from qa_service.instance.reader.reader import Outcome
 from qa_service.instance.self_test import SelfTest
 from qa_service.instance.stages import Holding, Stopwatch
+from qa_service.instance.worker_messages import Batch, Check, Checked, Failure, ModelFacts, Results
 from qa_service.wire.messages import Task
 
 logger = logging.getLogger(__name__)

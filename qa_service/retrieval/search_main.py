@@ -27,7 +27,9 @@ from qa_service.logs import configure_logging, printable
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.encoder import SharedEncoder
 from qa_service.retrieval.manifest import MANIFEST_FILE
-from qa_service.retrieval.messages import (
+from qa_service.retrieval.open_search import OpenSearchIndex
+from qa_service.retrieval.retriever import OpenIndex
+from qa_service.retrieval.search_messages import (
     MAX_MESSAGE_BYTES,
     Close,
     Closed,
@@ -47,8 +49,6 @@ from qa_service.retrieval.messages import (
     ask_decoder,
     encode,
 )
-from qa_service.retrieval.open_search import OpenSearchIndex
-from qa_service.retrieval.retriever import OpenIndex
 from qa_service.wire.frames import FrameReader, receive_frame
 
 MAX_DATA_BYTES = 4 << 30

@@ -29,7 +29,7 @@ from qa_service.retrieval.manifest import (
     save_manifest,
     served_indexes,
 )
-from qa_service.retrieval.progress import Progress
+from qa_service.retrieval.resume import Progress
 from qa_service.retrieval.retriever import read_text
 from qa_service.retrieval.tantivy_index import IndexWriter, index_files
 

@@ -22,9 +22,9 @@ from qa_service.command_line import Parser
 from qa_service.errors import SetupError, hide_password
 from qa_service.files import Stamp, read_text, stamp_of
 from qa_service.installation import ROOT
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.logs import LogOptions
-from qa_service.net.options import ListenOptions, TlsOptions
+from qa_service.net.listen_options import ListenOptions, TlsOptions
 from qa_service.options import (
     Option,
     OptionalMs,
@@ -36,16 +36,16 @@ from qa_service.options import (
     to_toml,
     with_values,
 )
-from qa_service.server.front.options import AuthOptions, ConnectionOptions, HttpOptions
-from qa_service.server.models.options import ModelOptions, RepositoryOptions
-from qa_service.server.scheduling.options import QueueOptions
-from qa_service.server.services.options import (
+from qa_service.server.front.connection_options import AuthOptions, ConnectionOptions, HttpOptions
+from qa_service.server.models.model_options import ModelOptions, RepositoryOptions
+from qa_service.server.scheduling.queue_options import QueueOptions
+from qa_service.server.services.service_options import (
     CacheOptions,
     CollectionOptions,
     RouteOptions,
     SearchOptions,
 )
-from qa_service.server.telemetry.options import TraceOptions
+from qa_service.server.telemetry.trace_options import TraceOptions
 from qa_service.sidecars.gateway_messages import GatewaySettings
 from qa_service.wire.messages import RequestLimits
 

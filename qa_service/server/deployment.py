@@ -21,8 +21,8 @@ from pathlib import Path
 
 from qa_service.errors import SetupError, error_context
 from qa_service.files import Stamp, stamp_of
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import load_manifest
-from qa_service.instance.options import InstanceOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.readings import HANGS_AFTER_S, MAX_READINGS, Readings
 from qa_service.server.config import ConfigSource, ServerConfig, changed_options
@@ -31,9 +31,9 @@ from qa_service.server.models.engine_choices import EngineChoices
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.plan import ModelPlan, Plan, make_plan, plan_only_model
 from qa_service.server.models.preparing import Preparing, served_folder, source_to_prepare
-from qa_service.server.services.options import CollectionOptions, check_name
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.router import Router
+from qa_service.server.services.service_options import CollectionOptions, check_name
 
 logger = logging.getLogger(__name__)
 

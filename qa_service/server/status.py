@@ -13,7 +13,7 @@ from qa_service.server.models.plan import VersionSpec
 from qa_service.server.models.version import Version, VersionState
 from qa_service.server.services.cache_store import CacheStore
 from qa_service.server.services.collection_set import CollectionSet
-from qa_service.server.services.options import RouteOptions
+from qa_service.server.services.service_options import RouteOptions
 from qa_service.server.telemetry.exposition import families, model_statistics, time_families
 from qa_service.server.telemetry.health import (
     SERVING,

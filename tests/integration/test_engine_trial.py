@@ -9,8 +9,8 @@ from qa_service.autotune.engine_race import Race, Record
 from qa_service.autotune.engine_table import Finding
 from qa_service.autotune.engine_trial import Instance, bundled_rounds
 from qa_service.errors import SetupError
-from qa_service.instance.messages import Setup
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
+from qa_service.instance.worker_messages import Setup
 from qa_service.logs import LogOptions
 from qa_service.wire.messages import Task
 from tests.support import present

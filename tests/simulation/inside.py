@@ -26,8 +26,8 @@ from qa_service.server.config import ServerConfig
 from qa_service.server.front.connection import Connection
 from qa_service.server.instances.base import InstanceProgram
 from qa_service.server.life_cycle import QaServer
+from qa_service.server.models.model_options import ModelOptions
 from qa_service.server.models.on_disk import FoundVersion
-from qa_service.server.models.options import ModelOptions
 from qa_service.server.models.plan import make_plan
 from qa_service.server.models.version import Version, VersionState
 from qa_service.server.services.cache_store import ENTRY_BYTES
@@ -133,7 +133,7 @@ def simulated(
         "qa_service.server.models.plan.find_versions": partial(_find_versions, disk),
         "qa_service.server.deployment.source_to_prepare": lambda *_, **__: None,
         "qa_service.server.deployment.load_manifest": lambda path: SimpleNamespace(name=path.name),
-        "qa_service.sidecars.grpc_gateway.gateway.try_port": lambda *_: None,
+        "qa_service.sidecars.grpc_gateway.grpc_server.try_port": lambda *_: None,
         "qa_service.sidecars.grpc_gateway.peers.SilentPeers.look": lambda _: None,
         **gateway.parts(),
     }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from qa_service.errors import SetupError
-from qa_service.instance import options
+from qa_service.instance import instance_options
 from qa_service.server.services import collection_set
 from tests.simulation import checks, inside, inside_gateway
 from tests.simulation.clients import Asker, Client, ClientPlan, Talk
@@ -28,7 +28,7 @@ CALM_S = 0.3
 LOOK_EVERY_S = 0.25
 MAX_WAIT_S = 200.0
 """Longer than any timeout of the scenarios, with the backoffs of instances and versions."""
-options.START_TIMEOUT_S = 0.5
+instance_options.START_TIMEOUT_S = 0.5
 collection_set.SEARCH_TIMEOUT_S = 2.0
 STRAYS_EVERY = 8
 REPLAY = ".venv/bin/python -m tests.simulation --seed"

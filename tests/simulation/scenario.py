@@ -15,13 +15,13 @@ from typing import Any
 
 from msgspec import structs
 
-from qa_service.instance.options import InstanceOptions
-from qa_service.net.options import ListenOptions
+from qa_service.instance.instance_options import InstanceOptions
+from qa_service.net.listen_options import ListenOptions
 from qa_service.server.config import ServerConfig, ServerOptions
-from qa_service.server.front.options import AuthOptions, ConnectionOptions
-from qa_service.server.models.options import ModelOptions, RepositoryOptions
-from qa_service.server.scheduling.options import QueueOptions
-from qa_service.server.services.options import (
+from qa_service.server.front.connection_options import AuthOptions, ConnectionOptions
+from qa_service.server.models.model_options import ModelOptions, RepositoryOptions
+from qa_service.server.scheduling.queue_options import QueueOptions
+from qa_service.server.services.service_options import (
     CacheOptions,
     CollectionOptions,
     RouteOptions,

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from qa_service.retrieval.messages import (
+from qa_service.retrieval.retriever import FoundPassage
+from qa_service.retrieval.search_messages import (
     MAX_MESSAGE_BYTES,
     Ask,
     Close,
@@ -25,7 +26,6 @@ from qa_service.retrieval.messages import (
     ask_decoder,
     encode,
 )
-from qa_service.retrieval.retriever import FoundPassage
 from qa_service.wire.frames import FrameReader
 from qa_service.wire.messages import Passage
 from tests.simulation.network import Peer, SimulatedSocket

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qa_service.instance.batch_cost import CostTable
-from qa_service.instance.messages import (
+from qa_service.instance.model_folder.manifest import ReadingConfig
+from qa_service.instance.worker_messages import (
     MAX_MESSAGE_BYTES,
     Answers,
     Batch,
@@ -28,7 +29,6 @@ from qa_service.instance.messages import (
     encode,
     to_worker_decoder,
 )
-from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.wire.frames import FrameReader
 from qa_service.wire.messages import Answer
 from qa_service.wire.spans import ScoredSpan, SegmentResult, log_sum_exp

@@ -16,8 +16,8 @@ import msgspec
 from qa_service.engine_catalogue import ENGINES, MODEL_ENGINES, ROWS, precisions_of
 from qa_service.errors import DeviceError, SetupError
 from qa_service.instance.devices import DeviceAssignment
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import Manifest
-from qa_service.instance.options import InstanceOptions
 
 if TYPE_CHECKING:
     from qa_service.instance.engines.base import Engine

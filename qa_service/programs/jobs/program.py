@@ -30,6 +30,9 @@ _FAULTS = (
     *(FlagError, FileError, BrokerError, SetupRefusedError),
 )
 
+_MODULES = {"run": "file_run", "gateway": "job_gateway"}
+"""Of the commands that are not called as their module is."""
+
 
 def main() -> int:
     """Runs the program; returns its exit code."""
@@ -42,7 +45,7 @@ def main() -> int:
         for library in ("aio_pika", "aiormq"):  # the gateway logs the same events itself
             logging.getLogger(library).setLevel(logging.CRITICAL)
         # Only the command that runs is imported: `run` needs no broker's library.
-        module = "file_run" if command == "run" else command
+        module = _MODULES.get(command, command)
         program = importlib.import_module(f"qa_service.programs.jobs.{module}")
         return int(asyncio.run(program.main(options)))
     except _FAULTS as error:

@@ -16,11 +16,11 @@ from qa_service.errors import SetupError, error_context
 from qa_service.installation import preparing_program
 from qa_service.instance.costs import named_costs
 from qa_service.instance.devices import first_device, need_ray
-from qa_service.instance.messages import Setup
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder import manifest as model_manifest
 from qa_service.instance.model_folder.known_answers import load_known_answers
 from qa_service.instance.model_folder.manifest import Manifest, load_manifest
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.worker_messages import Setup
 from qa_service.logs import LogOptions, plural
 from qa_service.server.check.report import Finding, error, ok, warning
 from qa_service.server.config import ServerConfig

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from datetime import UTC, datetime
 
-from qa_service.server.front.options import AuthOptions
+from qa_service.server.front.connection_options import AuthOptions
 from qa_service.server.front.tokens import Grant, TokenSet, load_tokens
 
 logger = logging.getLogger(__name__)

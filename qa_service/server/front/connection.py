@@ -37,8 +37,8 @@ from qa_service.net.stream import ByteStream
 from qa_service.net.timers import Clock, LazyTimer
 from qa_service.server.front.auth import Authenticator
 from qa_service.server.front.calls import Calls
+from qa_service.server.front.connection_options import ConnectionOptions
 from qa_service.server.front.events import encode_outcome, kind_of, next_event, say, submit
-from qa_service.server.front.options import ConnectionOptions
 from qa_service.server.front.states import State, Timeout
 from qa_service.server.front.timeouts import Timeouts
 from qa_service.server.front.tokens import Grant

@@ -7,7 +7,7 @@ import random
 from collections.abc import Collection
 
 from qa_service.net.timers import Clock, overdue_s
-from qa_service.server.front.options import ConnectionOptions
+from qa_service.server.front.connection_options import ConnectionOptions
 from qa_service.server.front.states import State, Timeout
 
 # Looked up for each message; as an attribute of the enum each takes 0.1 µs in Python 3.11.

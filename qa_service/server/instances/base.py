@@ -21,7 +21,7 @@ from typing import Protocol
 import msgspec
 
 from qa_service.instance.devices import CPU
-from qa_service.instance.messages import (
+from qa_service.instance.worker_messages import (
     Batch,
     Check,
     Checked,

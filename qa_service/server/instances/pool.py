@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
-from qa_service.instance.messages import MAX_MESSAGE_BYTES, ModelFacts, Results
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
+from qa_service.instance.worker_messages import MAX_MESSAGE_BYTES, ModelFacts, Results
 from qa_service.logs import plural
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.children.child import MAX_BACKOFF_S, Child

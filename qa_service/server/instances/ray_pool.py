@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.instances.autoscaling import LOOK_INTERVAL_S, Autoscaler
 from qa_service.server.instances.base import Worker, WorkerState

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterator, Mapping
 
 from qa_service.errors import SetupError, UnknownModelError, list_choices
-from qa_service.instance.messages import Setup
+from qa_service.instance.worker_messages import Setup
 from qa_service.logs import LogOptions, plural
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.instances.factory import make_factory
@@ -23,11 +23,11 @@ from qa_service.server.instances.ray_pool import RayPool
 from qa_service.server.models.model import Model
 from qa_service.server.models.plan import ModelPlan, Plan, VersionSpec
 from qa_service.server.models.version import Version, VersionState
-from qa_service.server.scheduling.options import QueueOptions
+from qa_service.server.scheduling.queue_options import QueueOptions
 from qa_service.server.scheduling.scheduler import Scheduler
 from qa_service.server.services.chain import Services
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.server.services.options import DEFAULT_ROUTE, RouteOptions
+from qa_service.server.services.service_options import DEFAULT_ROUTE, RouteOptions
 from qa_service.server.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)

@@ -22,11 +22,11 @@ import msgspec
 
 from qa_service.autotune.candidates import choose_engine, likeliest
 from qa_service.autotune.engine_table import Choice, EngineTable, Measurement
-from qa_service.autotune.messages import MAX_MESSAGE_BYTES, TrialReply, TrialRequest, encode
+from qa_service.autotune.trial_messages import MAX_MESSAGE_BYTES, TrialReply, TrialRequest, encode
 from qa_service.child_program import start_program
 from qa_service.instance.devices import CPU, first_device
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import load_manifest, model_files
-from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.children.child import Child

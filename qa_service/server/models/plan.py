@@ -14,16 +14,16 @@ from msgspec import structs
 from qa_service.errors import SetupError, error_context, list_choices
 from qa_service.instance.engines import check_precision
 from qa_service.instance.hooks_file import fingerprint_of_hooks
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import load_manifest
-from qa_service.instance.options import InstanceOptions
+from qa_service.server.models.model_options import ModelOptions
 from qa_service.server.models.on_disk import (
     FoundVersion,
     choose_versions,
     find_versions,
     say_versions,
 )
-from qa_service.server.models.options import ModelOptions
-from qa_service.server.services.options import RouteOptions
+from qa_service.server.services.service_options import RouteOptions
 
 
 @dataclass(frozen=True, slots=True)

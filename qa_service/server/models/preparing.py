@@ -29,7 +29,7 @@ from qa_service.instance.model_folder.manifest import (
 )
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.children.child import Child
-from qa_service.server.models.options import RepositoryOptions
+from qa_service.server.models.model_options import RepositoryOptions
 
 logger = logging.getLogger(__name__)
 

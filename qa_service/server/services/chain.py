@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.net.timers import Clock
 from qa_service.server.services.cache import Cached
 from qa_service.server.services.cache_store import CacheStore
 from qa_service.server.services.cascade import Cascade
 from qa_service.server.services.collections import Collections
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.server.services.options import RouteOptions
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.segments import Segments
 from qa_service.server.services.service import Service
+from qa_service.server.services.service_options import RouteOptions
 from qa_service.server.services.shadow import Shadow, ShadowedModel
 from qa_service.server.telemetry.metrics import ModelMetrics
 from qa_service.server.telemetry.services import ServiceCounts

@@ -23,7 +23,7 @@ from qa_service.errors import (
     list_choices,
 )
 from qa_service.net.event_loop import EventLoop
-from qa_service.retrieval.messages import (
+from qa_service.retrieval.search_messages import (
     Close,
     Count,
     List,
@@ -36,13 +36,13 @@ from qa_service.retrieval.messages import (
     Work,
 )
 from qa_service.server.children.child import Launch
-from qa_service.server.services.options import CollectionOptions, check_name
 from qa_service.server.services.searches import HUNG, Searches
 from qa_service.server.services.served_collection import (
     FIRST_RETRY_S,
     MAX_RETRY_S,
     ServedCollection,
 )
+from qa_service.server.services.service_options import CollectionOptions, check_name
 from qa_service.server.telemetry.health import CollectionState
 from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.messages import ALL_COLLECTIONS

@@ -21,7 +21,7 @@ from qa_service.errors import (
     WorkerCrashedError,
 )
 from qa_service.instance.batch_cost import MIN_TURN_TOKENS, BatchRule
-from qa_service.instance.messages import Answers, Results
+from qa_service.instance.worker_messages import Answers, Results
 from qa_service.net.timers import Clock, LazyTimer
 from qa_service.server.instances.base import Worker
 from qa_service.server.instances.pool import WorkerPool

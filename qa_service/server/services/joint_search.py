@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from qa_service.errors import QaError
-from qa_service.retrieval.messages import Count, Counted, Refused, Result, Search, Work
 from qa_service.retrieval.retriever import WordCounts
+from qa_service.retrieval.search_messages import Count, Counted, Refused, Result, Search, Work
 from qa_service.server.scheduling.call import Call
 from qa_service.server.services.served_collection import ServedCollection
 

@@ -15,8 +15,8 @@ import msgspec
 
 from qa_service.errors import InvalidRequestError, QaError, UnavailableError
 from qa_service.net.event_loop import EventLoop
-from qa_service.retrieval.messages import Found, Refused, Result, Search
 from qa_service.retrieval.retriever import BM25_WEIGHT, COSINE_WEIGHT, FoundPassage
+from qa_service.retrieval.search_messages import Found, Refused, Result, Search
 from qa_service.server.scheduling.call import Call
 from qa_service.server.services.collection_set import (
     MAX_SEARCH_PROCESSES,
@@ -24,8 +24,8 @@ from qa_service.server.services.collection_set import (
     LaunchSearches,
 )
 from qa_service.server.services.joint_search import JointSearch, Results
-from qa_service.server.services.options import CollectionOptions
 from qa_service.server.services.served_collection import ServedCollection
+from qa_service.server.services.service_options import CollectionOptions
 from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.messages import MAX_PASSAGES, Request
 

@@ -26,7 +26,7 @@ from qa_service.errors import DeadlineExceededError, QueueFullError, Unavailable
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import LazyTimer
-from qa_service.retrieval.messages import (
+from qa_service.retrieval.search_messages import (
     MAX_MESSAGE_BYTES,
     Ask,
     Open,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from qa_service.errors import DeadlineExceededError, ExecutionTimeoutError, QaError
-from qa_service.instance.messages import ModelFacts
+from qa_service.instance.worker_messages import ModelFacts
 from qa_service.server.scheduling.call import Call, SegmentRead
 from qa_service.server.scheduling.request_cost import estimate_tokens, tokens_of
 from qa_service.server.scheduling.ticket import Ticket

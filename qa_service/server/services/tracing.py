@@ -20,7 +20,7 @@ from functools import partial
 
 import msgspec
 
-from qa_service.instance.messages import Results
+from qa_service.instance.worker_messages import Results
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import Clock
@@ -28,7 +28,7 @@ from qa_service.server.scheduling.call import Call, Outcome
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.server.sidecars.trace_exporter import TraceExporter
 from qa_service.server.telemetry.metrics import ABANDONED, Metrics
-from qa_service.server.telemetry.options import TraceOptions
+from qa_service.server.telemetry.trace_options import TraceOptions
 from qa_service.wire.codec import Codec
 from qa_service.wire.error_codes import status_of
 from qa_service.wire.messages import Answered

@@ -25,7 +25,7 @@ from qa_service.options import add_flags, from_flags
 from qa_service.sidecars.gateway_messages import PACKAGES, GatewaySettings
 
 if TYPE_CHECKING:
-    from qa_service.sidecars.grpc_gateway.gateway import GrpcServer
+    from qa_service.sidecars.grpc_gateway.grpc_server import GrpcServer
 
 _Serve = Callable[["GrpcServer"], Awaitable[None]]
 
@@ -62,7 +62,7 @@ def run(settings: GatewaySettings, serve: _Serve) -> SetupError:
 
 
 async def _run(settings: GatewaySettings, serve: _Serve) -> NoReturn:
-    from qa_service.sidecars.grpc_gateway.gateway import GrpcServer  # noqa: PLC0415 - grpcio may be missing
+    from qa_service.sidecars.grpc_gateway.grpc_server import GrpcServer  # noqa: PLC0415 - grpcio may be missing
 
     await serve(GrpcServer(settings))
     logging.shutdown()

@@ -14,9 +14,9 @@ from qa_service.autotune.engine_table import Choice, EngineTable, Finding, Measu
 from qa_service.autotune.engine_trial import Progress, bundled_rounds
 from qa_service.data.squad import AGREEMENT_QUESTIONS, read_squad
 from qa_service.instance.devices import DeviceAssignment
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.costs_dir import keep
 from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig
-from qa_service.instance.options import InstanceOptions
 from qa_service.machine import Processor
 from tests.support import FakeClock
 

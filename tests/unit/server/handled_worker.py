@@ -5,7 +5,7 @@ import socket
 
 from qa_service.errors import ERROR_KINDS
 from qa_service.instance.channel import WorkerChannel
-from qa_service.instance.messages import MAX_MESSAGE_BYTES, Setup
+from qa_service.instance.worker_messages import MAX_MESSAGE_BYTES, Setup
 from qa_service.server.children.child import Child
 from qa_service.server.instances.base import InstanceProgram, Worker, WorkerState
 from qa_service.server.instances.pool import WorkerPool

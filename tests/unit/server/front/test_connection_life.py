@@ -10,7 +10,7 @@ import pytest
 from harness.frames import frame
 from harness.hostile_http import head
 from qa_service.errors import QueueFullError, ShuttingDownError
-from qa_service.server.front.options import HttpOptions
+from qa_service.server.front.connection_options import HttpOptions
 from qa_service.server.front.protocols import Protocols
 from qa_service.wire.http import http_routes
 from qa_service.wire.http.open_inference import InferCall

@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
-from qa_service.instance.messages import Answers, Batch, Ready, Results
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.stages import StagesMs
+from qa_service.instance.worker_messages import Answers, Batch, Ready, Results
 from tests.support import FakeTimeLoop, run_until
 from tests.unit.calls import make_ticket
 from tests.unit.server.handled_worker import HandledPool

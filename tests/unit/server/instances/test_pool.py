@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from qa_service.instance.messages import Failed, Ready
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
+from qa_service.instance.worker_messages import Failed, Ready
 from qa_service.server.children.child import MAX_BACKOFF_S
 from qa_service.server.instances.base import WorkerState
 from qa_service.server.instances.pool import MAX_FAILED_STARTS

@@ -8,7 +8,10 @@ import pytest
 
 from qa_service.errors import SetupError
 from qa_service.instance.channel import WorkerChannel
-from qa_service.instance.messages import (
+from qa_service.instance.instance_options import InstanceOptions
+from qa_service.instance.model_folder.manifest import fingerprint_of, load_manifest
+from qa_service.instance.ray_instance import RayInstance, find_model, pack
+from qa_service.instance.worker_messages import (
     Answers,
     Check,
     Checked,
@@ -18,9 +21,6 @@ from qa_service.instance.messages import (
     encode,
     to_loop_decoder,
 )
-from qa_service.instance.model_folder.manifest import fingerprint_of, load_manifest
-from qa_service.instance.options import InstanceOptions
-from qa_service.instance.ray_instance import RayInstance, find_model, pack
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.instances.base import WorkerState
 from qa_service.server.instances.pool import WorkerPool

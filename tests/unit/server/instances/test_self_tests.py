@@ -4,7 +4,9 @@ import logging
 
 import pytest
 
-from qa_service.instance.messages import (
+from qa_service.instance.instance_options import InstanceOptions
+from qa_service.instance.stages import StagesMs
+from qa_service.instance.worker_messages import (
     Answers,
     Batch,
     Check,
@@ -13,8 +15,6 @@ from qa_service.instance.messages import (
     Ready,
     Results,
 )
-from qa_service.instance.options import InstanceOptions
-from qa_service.instance.stages import StagesMs
 from qa_service.server.instances.base import WorkerState
 from tests.support import FakeTimeLoop, run_until
 from tests.unit.calls import make_ticket

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from qa_service.instance.batch_cost import CostTable
-from qa_service.instance.messages import Answers, ModelFacts, Ready, Results, Setup
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.stages import StagesMs
+from qa_service.instance.worker_messages import Answers, ModelFacts, Ready, Results, Setup
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.instances.base import InFlight, WorkerState
 from tests.unit.calls import make_ticket

@@ -11,9 +11,9 @@ import pytest
 
 from qa_service.autotune import candidates
 from qa_service.autotune.engine_table import EngineTable
-from qa_service.autotune.messages import TrialReply, TrialRequest, encode
+from qa_service.autotune.trial_messages import TrialReply, TrialRequest, encode
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig, save_manifest
-from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions
 from qa_service.machine import Processor
 from qa_service.server.models import engine_choices

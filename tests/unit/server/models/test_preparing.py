@@ -15,7 +15,7 @@ from harness.process import GIVE_UP_S
 from qa_service.errors import SetupError
 from qa_service.files import SAVED_MODELS
 from qa_service.net.event_loop import EventLoop
-from qa_service.server.models.options import RepositoryOptions
+from qa_service.server.models.model_options import RepositoryOptions
 from qa_service.server.models.preparing import (
     TIMEOUT_S,
     Preparing,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from qa_service.retrieval.messages import (
+from qa_service.retrieval.search_messages import (
     Close,
     Closed,
     Found,

@@ -10,9 +10,8 @@ import pytest
 
 from qa_service.errors import SetupError, UnknownCollectionError
 from qa_service.net.event_loop import EventLoop
-from qa_service.retrieval.messages import Close, List, Listed, Open, Opened, Refused, Search
+from qa_service.retrieval.search_messages import Close, List, Listed, Open, Opened, Refused, Search
 from qa_service.server.services.collection_set import LIST_AGAIN_S, REMOTE_SEARCHES
-from qa_service.server.services.options import CollectionOptions
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.searches import DIED, HUNG
 from qa_service.server.services.served_collection import (
@@ -20,6 +19,7 @@ from qa_service.server.services.served_collection import (
     LOG_AGAIN_S,
     MAX_RETRY_S,
 )
+from qa_service.server.services.service_options import CollectionOptions
 from qa_service.server.telemetry.services import ServiceCounts
 from tests.unit.server.fake_services import ManualClock
 from tests.unit.server.services.search_processes import FakeProcess, concurrency_of

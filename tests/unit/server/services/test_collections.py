@@ -9,16 +9,16 @@ from typing import cast
 import pytest
 
 from qa_service.errors import QueueFullError, WorkerCrashedError
-from qa_service.instance.messages import ModelFacts
 from qa_service.instance.model_folder.manifest import ReadingConfig
+from qa_service.instance.worker_messages import ModelFacts
 from qa_service.net.event_loop import EventLoop
-from qa_service.retrieval.messages import Found, Open, Refused
 from qa_service.retrieval.retriever import MAX_LEAD, TYPICAL_COSINE, FoundPassage, read_text
+from qa_service.retrieval.search_messages import Found, Open, Refused
 from qa_service.server.scheduling.call import SegmentRead
 from qa_service.server.services.collections import Collections
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.server.services.options import CollectionOptions
 from qa_service.server.services.retrieval import Retrieval
+from qa_service.server.services.service_options import CollectionOptions
 from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.messages import Passage, Place
 from qa_service.wire.spans import ReadPassage, ScoredSpan, SegmentResult, answers_from_passages

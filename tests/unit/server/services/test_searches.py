@@ -8,7 +8,7 @@ import pytest
 
 from qa_service.errors import QueueFullError, UnavailableError
 from qa_service.net.event_loop import EventLoop
-from qa_service.retrieval.messages import Found, List, Open, Opened, Refused, Search
+from qa_service.retrieval.search_messages import Found, List, Open, Opened, Refused, Search
 from qa_service.server.services.searches import DIED, FIRST_TIMES, HUNG, MAX_DEATHS_IN_ROW, Searches
 from tests.unit.calls import make_call
 from tests.unit.server.fake_services import ManualClock

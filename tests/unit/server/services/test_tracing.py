@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from qa_service.errors import ERROR_KINDS, QueueFullError, SetupError, UnknownModelError
-from qa_service.instance.messages import Results
 from qa_service.instance.stages import StagesMs
+from qa_service.instance.worker_messages import Results
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.options import OptionError
@@ -23,7 +23,7 @@ from qa_service.server.sidecars.trace_exporter import (
     TraceExporter,
 )
 from qa_service.server.telemetry.metrics import Metrics
-from qa_service.server.telemetry.options import TraceOptions
+from qa_service.server.telemetry.trace_options import TraceOptions
 from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.frames import PREFIX
 from qa_service.wire.messages import (

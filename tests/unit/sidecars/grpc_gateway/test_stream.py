@@ -12,8 +12,8 @@ grpc = pytest.importorskip("grpc", reason="there is no grpcio")
 from harness.process import GIVE_UP_S
 from qa_service.errors import QaError, QueueFullError
 from qa_service.sidecars.grpc_gateway.calls import Caller
+from qa_service.sidecars.grpc_gateway.grpc_messages import ModelInferRequest
 from qa_service.sidecars.grpc_gateway.links import PeerLink
-from qa_service.sidecars.grpc_gateway.messages import ModelInferRequest
 from qa_service.sidecars.grpc_gateway.status import PeerLostError
 from qa_service.sidecars.grpc_gateway.stream import InferStream
 

@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from qa_service.files import SAVED_MODELS, saved_models
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.options import MAX_COUNT
 from qa_service.server.models.on_disk import MAX_VERSION, NUMBER, VERSIONS_WORDS
-from qa_service.server.services.options import NAME
+from qa_service.server.services.service_options import NAME
 from qa_service.wire.messages import MAX_NAME_CHARS
 
 DEFAULT_MODEL = SAVED_MODELS / "builtin"

@@ -19,15 +19,15 @@ from qa_service.net.addresses import listening_addresses, try_port
 from qa_service.net.listener import bracketed
 from qa_service.sidecars.gateway_messages import GatewaySettings
 from qa_service.sidecars.grpc_gateway.credentials import Credentials
-from qa_service.sidecars.grpc_gateway.health import HealthService
-from qa_service.sidecars.grpc_gateway.links import PeerLinks
-from qa_service.sidecars.grpc_gateway.messages import (
+from qa_service.sidecars.grpc_gateway.grpc_messages import (
     HEALTH_SERVICE,
     INFERENCE_SERVICE,
     POOL,
     REFLECTION_SERVICES,
     read_message,
 )
+from qa_service.sidecars.grpc_gateway.health import HealthService
+from qa_service.sidecars.grpc_gateway.links import PeerLinks
 from qa_service.sidecars.grpc_gateway.peers import RESERVE, SilentPeers, fitting_peers
 from qa_service.sidecars.grpc_gateway.reports import Reports
 from qa_service.sidecars.grpc_gateway.service import InferenceService
