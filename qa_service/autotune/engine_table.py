@@ -142,6 +142,19 @@ class Measurement(msgspec.Struct, frozen=True):
         able = [item for item in self.findings if not item.failure]
         return [(item, setup_on_trial(self.setup, item)) for item in able]
 
+    def with_next_reference(self, failure: str) -> Measurement | None:
+        """The same where the reference cannot run: another in float32 is it; None without one.
+
+        A GPU whose ONNX Runtime lacks a library still has PyTorch.
+        """
+        first, *others = self.findings
+        able = (item for item in others if item.precision == "fp32" and not item.failure)
+        if (reference := next(able, None)) is None:
+            return None
+        rest = [item for item in others if item is not reference]
+        broken = msgspec.structs.replace(first, failure=failure)
+        return msgspec.structs.replace(self, findings=(reference, *rest, broken))
+
     def table(self, measured: Sequence[Finding]) -> EngineTable:
         """The table, with the measured findings of `candidates` in their order."""
         news = iter(measured)

@@ -77,8 +77,19 @@ def try_engines(
     All are measured if `measures_all`, however long that takes.
 
     Raises:
-        SetupError: The reference cannot run.
+        SetupError: No candidate in float32 can run.
     """
+    try:
+        return _race(measurement, logs, measures_all=measures_all)
+    except SetupError as error:
+        following = measurement.with_next_reference(str(error))
+        if following is None:
+            raise
+        logger.warning("%s cannot run: %s", measurement.findings[0], error)
+        return try_engines(following, logs, measures_all=measures_all)
+
+
+def _race(measurement: Measurement, logs: LogOptions, *, measures_all: bool) -> EngineTable:
     candidates = measurement.candidates
     limit_s, end_s = (math.inf, math.inf) if measures_all else (LIMIT_S, END_S)
     progress = Progress(measurement.setup.model_dir, len(candidates), end_s)
