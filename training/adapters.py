@@ -155,7 +155,11 @@ def _with_adapters(
         task_type="QUESTION_ANS",
         base_model_name_or_path=encoder.name,
     )
-    return get_peft_model(model, config)
+    adapted = get_peft_model(model, config)
+    for layer in adapted.modules():
+        if hasattr(layer, "lora_A"):
+            layer.cast_input_dtype_enabled = False  # Autocast casts; peft would cast back first.
+    return adapted
 
 
 def _grown(init: Path, rank: int) -> dict[str, torch.Tensor]:
