@@ -100,7 +100,8 @@ def _merge(
         )
         for its, spans in zip(passages, found, strict=True)
     ]
-    return answers_from_passages(read, _null_log_score(passages, reading), top_k)
+    null_log_score = _null_log_score(passages, reading)
+    return answers_from_passages(read, null_log_score, top_k, reading.score_margin)
 
 
 def _null_log_score(passages: Sequence[FoundPassage], reading: ReadingConfig) -> float | None:
