@@ -158,7 +158,8 @@ def _with_adapters(
     adapted = get_peft_model(model, config)
     for layer in adapted.modules():
         if hasattr(layer, "lora_A"):
-            layer.cast_input_dtype_enabled = False  # Autocast casts; peft would cast back first.
+            # Autocast casts what a product needs; peft would cast it back first.
+            setattr(layer, "cast_input_dtype_enabled", False)  # noqa: B010 - not in its type
     return adapted
 
 
