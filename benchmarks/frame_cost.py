@@ -15,15 +15,14 @@ from qa_service.wire.frames import FrameReader
 from qa_service.wire.json_codec import encode_error, parse_request
 from qa_service.wire.messages import Cancel, Query, RejectedError, RequestLimits
 
-LIMITS = RequestLimits()
 TRIES = 7
-SIZES_BYTES = (1 << 14, 1 << 16, LIMITS.max_frame_bytes)
+SIZES_BYTES = (1 << 14, 1 << 16, RequestLimits().max_frame_bytes)
 
 
 def handle(body: bytes) -> str:
     """What the loop does with a body: it parses it, and answers or passes it on."""
     try:
-        request = parse_request(body, LIMITS)
+        request = parse_request(body)
     except RejectedError as rejected:
         encode_error(rejected.id_json, rejected.error)
         return rejected.error.code
@@ -42,7 +41,7 @@ def cost_ms(body: bytes) -> tuple[float, str]:
     """
     framed, costs_ms = frame(body), []
     for _ in range(TRIES):
-        reader = FrameReader(LIMITS.max_frame_bytes)
+        reader = FrameReader(RequestLimits().max_frame_bytes)
         reader.feed(framed)
         started_s = time.perf_counter()
         whole = reader.next_frame()
@@ -55,7 +54,7 @@ def cost_ms(body: bytes) -> tuple[float, str]:
 def costliest() -> tuple[str, bytes, float]:
     """The body that costs most before it is refused: its name, itself, milliseconds."""
     refused = {name: make for name, (make, outcome) in HOSTILE.items() if outcome != OK}
-    bodies = {name: make(LIMITS.max_frame_bytes) for name, make in refused.items()}
+    bodies = {name: make(RequestLimits().max_frame_bytes) for name, make in refused.items()}
     costs_ms = {name: cost_ms(body)[0] for name, body in bodies.items()}
     name = max(costs_ms, key=costs_ms.__getitem__)
     return name, bodies[name], costs_ms[name]

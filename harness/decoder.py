@@ -10,15 +10,14 @@ from qa_service.wire.frames import PREFIX, FrameReader
 from qa_service.wire.json_codec import encode_answers, encode_error, parse_request
 from qa_service.wire.messages import (
     MAX_ID_BYTES,
+    MAX_QUESTION_CHARS,
     Answer,
     Answered,
     RejectedError,
     Request,
-    RequestLimits,
     Timings,
 )
 
-LIMITS = RequestLimits(max_question_chars=200, max_text_chars=2000)
 MAX_FRAME_BYTES = 4096
 UNKNOWN = Answer("", 0.5, None, None)
 BURST = 50  # bodies in the buffer at a time
@@ -32,7 +31,7 @@ def check_body(body: bytes) -> bool:
             written and which a worker can read, or an error that can be answered.
     """
     try:
-        request = parse_request(body, LIMITS)
+        request = parse_request(body)
     except RejectedError as rejected:
         assert ERROR_KINDS[rejected.error.code] is type(rejected.error)
         assert len(rejected.id_json) <= MAX_ID_BYTES
@@ -41,8 +40,7 @@ def check_body(body: bytes) -> bool:
     if not isinstance(request, Request):
         check_json(request.id_json)
         return True
-    assert 0 < len(request.question) <= LIMITS.max_question_chars
-    assert len(request.text) <= LIMITS.max_text_chars
+    assert 0 < len(request.question) <= MAX_QUESTION_CHARS
     assert bool(request.text) != bool(request.collection)
     answered = Answered([UNKNOWN], Timings(0, 0))
     check_json(encode_answers(request.id_json, answered, 1)[PREFIX.size :])

@@ -11,7 +11,7 @@ from typing import Any
 from harness.frames import frame
 from harness.golden import GOLDEN, body_of
 from qa_service.wire.json_codec import parse_request
-from qa_service.wire.messages import Cancel, RejectedError, Request, RequestLimits
+from qa_service.wire.messages import Cancel, RejectedError, Request
 
 SHORT = [case for case in GOLDEN["requests"] if len(body_of(case)) < 2000]
 GOOD = [body_of(case) for case in SHORT if "error" not in case]
@@ -103,7 +103,7 @@ class Mutator:
 def is_run(body: bytes) -> bool:
     """Whether it is a request that waits for an instance, if only for a moment."""
     try:
-        request = parse_request(body, RequestLimits())
+        request = parse_request(body)
     except RejectedError:
         return False
     return isinstance(request, Request) and not (request.timeout_ms or 1) < LEAST_TIMEOUT_MS
@@ -112,7 +112,7 @@ def is_run(body: bytes) -> bool:
 def has_reply(body: bytes) -> bool:
     """Whether its frame has a reply of its own; all but a cancel frame have."""
     try:
-        return not isinstance(parse_request(body, RequestLimits()), Cancel)
+        return not isinstance(parse_request(body), Cancel)
     except RejectedError:
         return True
 

@@ -312,9 +312,6 @@ class AskOptions(TypedDict, total=False):
     passages: Annotated[
         int | None, "how many of these come with the answer; all if there is no answer"
     ]
-    skim: Annotated[
-        int | None, "how many windows of a long text are read, those that match the question best"
-    ]
 
 
 class QaClient:

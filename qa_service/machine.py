@@ -8,6 +8,7 @@ import math
 import os
 import platform
 import resource
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -100,6 +101,12 @@ def allow_descriptors(number: int) -> int:
         soft = number if hard == resource.RLIM_INFINITY else min(number, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return number if soft == resource.RLIM_INFINITY else soft
+
+
+def process_age_s() -> float:
+    """Seconds since this process began, its interpreter's own start included."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes() -> int:

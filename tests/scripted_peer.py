@@ -17,8 +17,10 @@ from qa_service.client import QaClient
 def answer_to(request: dict[str, Any], answer: str = "", **fields: Any) -> dict[str, Any]:
     """The reply that finds `answer` (by default the text's first word) in the text.
 
-    Asked for its models, it has none.
+    Asked for its models or its figures, it has none.
     """
+    if request.get("type") == "stats":
+        return {"id": request["id"], "stats": {}}
     if request.get("type") == "models":
         return {"id": request["id"], "models": []}
     answer = answer or request["text"].split()[0]

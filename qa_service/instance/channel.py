@@ -7,6 +7,7 @@ the two share no lock that a killed process could hold.
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 
 from qa_service.instance.messages import (
     MAX_MESSAGE_BYTES,
@@ -26,11 +27,16 @@ class WorkerChannel:
         self._sock = sock
         self._frames = FrameReader(MAX_MESSAGE_BYTES)
 
-    def receive(self) -> ToWorker | None:
-        """Waits for the next message; None when the loop's end is closed."""
+    def receive(self, on_arrival: Callable[[], object] = lambda: None) -> ToWorker | None:
+        """Waits for the next message; None when the loop's end is closed.
+
+        Args:
+            on_arrival: Called when it is there, before it is decoded.
+        """
         body = self.receive_body()
         if body is None:
             return None
+        on_arrival()
         message: ToWorker = to_worker_decoder.decode(body)
         return message
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -40,14 +39,6 @@ class DeviceAssignment(msgspec.Struct, frozen=True, array_like=True):
     visible_as: str = ""
     gpu_memory_bytes: int = 0
     may_fall_back: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceDevice:
-    """The device that an instance reports; its fields are those of the answer to `stats`."""
-
-    session: int
-    device: str
 
 
 def assign_devices(
@@ -116,9 +107,8 @@ def _named(word: str, gpus: Gpus) -> Gpu | None:
     raise DeviceError(f"--devices names {word}, but CUDA sees {seen}")
 
 
-def describe(instances: Sequence[InstanceDevice]) -> str:
+def describe(devices: Sequence[str]) -> str:
     """Names the device of all instances, or each instance's if they differ."""
-    devices = [instance.device for instance in instances]
     return devices[0] if len(set(devices)) == 1 else ", ".join(devices)
 
 

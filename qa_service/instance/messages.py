@@ -124,6 +124,7 @@ class Results(msgspec.Struct, frozen=True, tag=True, array_like=True):
     Attributes:
         started_s: When the batch began to run, on the clock that processes share.
         costs: The new cost table; None if it has not changed.
+        waited_ms: How long the instance had held no batch since the results before.
     """
 
     number: int
@@ -132,6 +133,7 @@ class Results(msgspec.Struct, frozen=True, tag=True, array_like=True):
     inference_ms: float
     stages_ms: StagesMs = StagesMs()
     costs: CostTable | None = None
+    waited_ms: float = 0.0
 
 
 class Checked(msgspec.Struct, frozen=True, tag=True, array_like=True):

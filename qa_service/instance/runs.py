@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
@@ -21,7 +21,7 @@ from qa_service.instance.engines.outputs import EngineFaultError
 from qa_service.instance.messages import Batch, Check, Checked, Failure, ModelFacts, Results
 from qa_service.instance.reader.reader import Outcome
 from qa_service.instance.self_test import SelfTest
-from qa_service.instance.stages import Stopwatch
+from qa_service.instance.stages import Holding, Stopwatch
 from qa_service.wire.messages import Task
 
 logger = logging.getLogger(__name__)
@@ -59,9 +59,10 @@ class TaskReader(Protocol[E, S]):
 class Run(Generic[E, S]):
     """A batch on its way through an instance."""
 
-    def __init__(self, reader: TaskReader[E, S], batch: Batch) -> None:
+    def __init__(self, reader: TaskReader[E, S], batch: Batch, holding: Holding) -> None:
         self._reader = reader
         self._batch = batch
+        self._holding = holding
         self._stopwatch = Stopwatch()
         self._encoded: E | None = None
         self._scored: S | None = None
@@ -95,7 +96,8 @@ class Run(Generic[E, S]):
             logger.exception("a batch of %d failed", len(tasks))
             if len(tasks) > 1:
                 batches = [Batch(self._batch.number, [task]) for task in tasks]
-                self._alone = [Run(self._reader, batch).score() for batch in batches]
+                runs = [Run(self._reader, batch, self._holding) for batch in batches]
+                self._alone = [run.score() for run in runs]
         learned = self._reader.rule.costs
         self._news = learned if learned is not costs else None
         return self
@@ -109,7 +111,13 @@ class Run(Generic[E, S]):
         inference_ms = round((time.monotonic() - self._started_s) * 1e3, 3)
         stages_ms = self._stopwatch.take()
         return Results(
-            self._batch.number, messages, self._started_s, inference_ms, stages_ms, self._news
+            self._batch.number,
+            messages,
+            self._started_s,
+            inference_ms,
+            stages_ms,
+            self._news,
+            self._holding.take_ms(),
         )
 
     def _outcomes(self) -> list[Outcome]:
@@ -166,29 +174,41 @@ def answer_in_turn(
         EngineFaultError: The engine cannot be believed; the batch has no results.
         OSError: The loop's end was closed while results were being sent.
     """
-    for job in _received(reader, channel, self_test):
+    holding = Holding()
+    for job in _received(reader, channel, self_test, holding):
         channel.send(job.score().results())
+        holding.end()
 
 
 def answer_overlapped(
-    reader: TaskReader[E, S], channel: WorkerChannel, self_test: SelfTest | None = None
+    reader: TaskReader[E, S],
+    channel: WorkerChannel,
+    self_test: SelfTest | None = None,
+    prepare_next: Callable[[], bool] = bool,
 ) -> None:
     """The same, with tokenizing and reading in separate threads; the model runs in this one.
+
+    Args:
+        prepare_next: Called while nothing waits; returns whether there is more to prepare.
 
     Raises:
         EngineFaultError: The engine cannot be believed; the batches before it have their results.
         OSError: The loop's end was closed while results were being sent.
     """
-    off_model = threading.Lock()
+    off_model, holding = threading.Lock(), Holding()
 
     def finish(job: Job[E, S]) -> None:
         with off_model:
             results = job.results()
         channel.send(results)
+        holding.end()
 
     with ThreadPoolExecutor(1, "reading") as reading:
         sent: Future[None] | None = None
-        for job in _received_ahead(reader, channel, self_test, off_model):
+        jobs = _received_ahead(
+            reader, channel, self_test, off_model, holding, prepare_next=prepare_next
+        )
+        for job in jobs:
             job.score()
             if sent:
                 sent.result()
@@ -198,12 +218,15 @@ def answer_overlapped(
 
 
 def _received(
-    reader: TaskReader[E, S], channel: WorkerChannel, self_test: SelfTest | None
+    reader: TaskReader[E, S],
+    channel: WorkerChannel,
+    self_test: SelfTest | None,
+    holding: Holding,
 ) -> Iterator[Job[E, S]]:
     """Receives an instance's batches and self-tests until its channel ends."""
-    while isinstance(message := channel.receive(), Batch | Check):
+    while isinstance(message := channel.receive(holding.begin), Batch | Check):
         if isinstance(message, Batch):
-            yield Run(reader, message)
+            yield Run(reader, message, holding)
         else:
             yield Proof(self_test, message.number)
 
@@ -213,6 +236,9 @@ def _received_ahead(
     channel: WorkerChannel,
     self_test: SelfTest | None,
     off_model: threading.Lock,
+    holding: Holding,
+    *,
+    prepare_next: Callable[[], bool],
 ) -> Iterator[Job[E, S]]:
     """Receives and tokenizes the next batches in a separate thread.
 
@@ -223,12 +249,17 @@ def _received_ahead(
 
     def receive() -> None:
         try:
-            for job in _received(reader, channel, self_test):
+            for job in _received(reader, channel, self_test, holding):
                 with off_model:
                     job.encode()
                 encoded.put(job)
         finally:
             encoded.put(None)
 
+    def next_job() -> Job[E, S] | None:
+        while encoded.empty() and prepare_next():
+            pass
+        return encoded.get()
+
     threading.Thread(target=receive, name="intake", daemon=True).start()
-    return iter(encoded.get, None)
+    return iter(next_job, None)

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,8 @@ from qa_service.instance.reader.reader import Reader
 from qa_service.instance.runs import TaskReader, answer_in_turn, answer_overlapped
 from qa_service.instance.self_test import SelfTest, WrongAnswerError
 from qa_service.instance.stages import Stopwatch
-from qa_service.machine import resident_bytes
+from qa_service.instance.start_times import START, taking
+from qa_service.machine import process_age_s, resident_bytes
 from qa_service.wire.messages import Task
 
 logger = logging.getLogger(__name__)
@@ -91,9 +92,12 @@ def serve(channel: WorkerChannel) -> None:
             self_test_ms=test.took_ms,
         )
     channel.send(ready)
-    answer = answer_in_turn if loaded.device == CPU else answer_overlapped
+    logger.info("this instance has started: %s", START.describe(process_age_s()))
     try:
-        answer(reader, channel, loaded.self_test)
+        if loaded.device == CPU:
+            answer_in_turn(reader, channel, loaded.self_test)
+        else:
+            answer_overlapped(reader, channel, loaded.self_test, loaded.prepare_next)
     except EngineFaultError as error:
         channel.send(_failed(error))
 
@@ -108,13 +112,16 @@ def _failed(error: Exception) -> Failed:
 class Loaded:
     """A reader, the device that it really runs on, and the memory that it may still take.
 
-    Its self-test is None if it has no known answers.
+    Attributes:
+        self_test: None if it has no known answers.
+        prepare_next: What to do while nothing waits, see `Engine.prepare_next`.
     """
 
     reader: Reader | InstantReader
     device: str = CPU
     later_bytes: int = 0
     self_test: SelfTest | None = None
+    prepare_next: Callable[[], bool] = bool
 
 
 def load_reader(setup: Setup) -> Loaded:
@@ -146,7 +153,9 @@ def load_reader(setup: Setup) -> Loaded:
     def measure() -> CostTable:
         runtime, window_tokens = engine.runtime, manifest.window_tokens
         logger.info("measuring what batches cost on %s", runtime)
-        return measure_costs(engine.logits, reader.sample_rows, window_tokens, reader.rule, runtime)
+        with taking("costs"):
+            rows, rule = reader.sample_rows, reader.rule
+            return measure_costs(engine.logits, rows, window_tokens, rule, runtime)
 
     bounds = f"{name} {options.max_batch_size} {options.max_batch_tokens}"
     key = f"{engine.runtime} {bounds} {files}"
@@ -157,7 +166,7 @@ def load_reader(setup: Setup) -> Loaded:
     former_dir = Path(setup.former_dir) if setup.former_dir else None
     engine.prepare_lengths(SeenLengths(model_dir, former_dir), reader.usual_lengths())
     device = CPU if engine.device == CPU else setup.device.device
-    return Loaded(reader, device, engine.later_bytes, self_test)
+    return Loaded(reader, device, engine.later_bytes, self_test, engine.prepare_next)
 
 
 def _proven(
@@ -169,15 +178,16 @@ def _proven(
     """
     options, model_dir = setup.options, Path(setup.model_dir)
     name = f"{options.inference_engine_type} {options.precision}"
-    with _running_model(name):
+    with _running_model(name), taking("libraries"):
         engine = make_engine(options.inference_engine_type, model_dir, manifest, config)
     best_spans = engine.best_spans if engine.chooses_spans else None
     reader = Reader(model_dir, manifest, engine.logits, options.batch_rule, best_spans)
     self_test = _make_self_test(setup, manifest, reader, engine)
     try:
-        _check_answers(reader, name)
-        if self_test:
-            self_test.check()
+        with taking("known answers"):
+            _check_answers(reader, name)
+            if self_test:
+                self_test.check()
     except (SetupError, EngineFaultError) as error:
         if not engine.forget_kept():
             raise

@@ -60,6 +60,7 @@ class EventLoop:
         self._from_threads: deque[Callback] = deque()
         self._signal_callbacks: dict[int, Callback] = {}
         self.last_pause_s = -math.inf
+        self._waited_s, self._first_cpu_s = 0.0, time.thread_time()
         self._looked_s = self.now_s()
         self._running = False
         self._is_marked = False
@@ -87,6 +88,12 @@ class EventLoop:
             self._selector.unregister(sock)
         elif events:
             self._selector.register(sock, events, (on_readable, on_writable))
+
+    @property
+    def times(self) -> dict[str, float]:
+        """Where this thread's time has gone, in seconds: on a core, and waiting for events."""
+        cpu_s = time.thread_time() - self._first_cpu_s
+        return {"cpu": round(cpu_s, 6), "waiting": round(self._waited_s, 6)}
 
     def call_at(self, when_s: float, callback: Callback) -> Timer:
         """Calls back once, at a time on the loop's clock."""
@@ -165,7 +172,9 @@ class EventLoop:
 
     def _poll(self, wait_s: float) -> None:
         """Waits for sockets, and calls back for those that are ready."""
+        began_s = self.now_s()
         ready = self._selector.select(None if wait_s == math.inf else wait_s)
+        self._waited_s += self.now_s() - began_s
         for key, events in ready:
             on_readable, on_writable = key.data
             if events & selectors.EVENT_WRITE and on_writable:

@@ -10,7 +10,6 @@
     python client.py --models
     python client.py --model fast --model_version canary
     python client.py --collection handbook --question "Who approves leave?"
-    python client.py --text_file examples/article.txt --skim 5 --question "Who wrote it?"
 
 Needs nothing but Python's standard library. With --question the exit code is 0 for an answer, 1 for
 Unknown, 2 for an error. With --health it is 0 for a server that is ready, 1 for one that is not, 2

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from qa_service.client import QaClient, QaClientError
 from qa_service.command_line import ExitCode
 from qa_service.programs.asking import print_error
+from qa_service.programs.bounds import InstanceShares, Spent
 
 _Report = TypeVar("_Report")
 _SHADOW_FIGURES = ("seen", "agreed", "differed", "failed", "share", "agreement")
@@ -101,11 +102,24 @@ def _table(stats: Mapping[str, Any]) -> Iterator[str]:
     for shadow in stats.get("shadows", []):
         name = f"shadow{{{shadow['model']} {shadow['version']}}}"
         yield from _lines({name: {k: v for k, v in shadow.items() if k in _SHADOW_FIGURES}})
-    for instance in stats.get("sessions", []):
-        yield f"  {'instance ' + str(instance['session']):<36} {instance['device']}"
+    yield from _time_lines(stats)
     yield f"  {'':<24}" + "".join(f"{column:>11}" for column in _COLUMNS)
     for name, histogram in stats.get("histograms", {}).items():
         yield f"  {name:<24}" + "".join(f"{cell:>11}" for cell in _cells(histogram))
+
+
+def _time_lines(stats: Mapping[str, Any]) -> Iterator[str]:
+    """Where the time of the loop and of each instance has gone, as shares since the start."""
+    if spent := Spent.between({}, stats):
+        loop = f"on a core {spent.loop_cpu:.2f}, waiting {spent.loop_waiting:.2f}"
+        yield f"  {'loop':<36} {loop}"
+    for instance in stats.get("sessions", []):
+        name = f"instance {instance['session']}"
+        seconds = instance.get("seconds", {})
+        shares = f": {InstanceShares.of([seconds])}" if seconds.get("ready") else ""
+        yield f"  {name:<36} {instance['device']}{shares}"
+    for gpu in stats.get("gpus", []):
+        yield from _lines({f"gpu{{{gpu['uuid']}}}": {k: v for k, v in gpu.items() if k != "uuid"}})
 
 
 def _cells(histogram: Mapping[str, Any]) -> Iterator[str]:

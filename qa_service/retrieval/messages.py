@@ -14,7 +14,6 @@ import msgspec
 
 from qa_service.retrieval.retriever import FoundPassage
 from qa_service.wire.frames import encode_frame
-from qa_service.wire.sections import Section
 
 MAX_MESSAGE_BYTES = 2**32 - 1
 """All that a frame's prefix can say: texts are bounded as they come, and neither end is hostile."""
@@ -54,23 +53,7 @@ class Search(msgspec.Struct, frozen=True, tag=True, array_like=True):
     max_passages: int
 
 
-class Rank(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Cuts a text into windows, and ranks them by a question.
-
-    Attributes:
-        count: How many windows are wanted.
-        window_tokens: The model's longest window.
-        overlap_tokens: Tokens that two neighbouring windows share.
-    """
-
-    question: str
-    text: str
-    count: int
-    window_tokens: int
-    overlap_tokens: int
-
-
-Work = Open | Close | List | Search | Rank
+Work = Open | Close | List | Search
 
 
 class Opened(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -108,12 +91,6 @@ class Found(msgspec.Struct, frozen=True, tag=True, array_like=True):
     left_out: int = 0
 
 
-class Ranked(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The windows to read, in the text's order; None if the text has no more than were wanted."""
-
-    sections: list[Section] | None
-
-
 Kind = Literal["setup", "damaged", "unavailable"]
 
 
@@ -132,7 +109,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
     is_open: bool = False
 
 
-Result = Opened | Closed | Listed | Found | Ranked | Refused
+Result = Opened | Closed | Listed | Found | Refused
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True):

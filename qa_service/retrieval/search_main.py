@@ -1,4 +1,4 @@
-"""The program that opens collections, searches them, and ranks windows of texts.
+"""The program that opens collections and searches them.
 
     python -m qa_service.retrieval.search_main FD PARENT THREADS ENCODER LOG_LEVEL LOG_FORMAT
 
@@ -37,8 +37,6 @@ from qa_service.retrieval.messages import (
     Listed,
     Open,
     Opened,
-    Rank,
-    Ranked,
     Refused,
     Reply,
     Result,
@@ -49,10 +47,7 @@ from qa_service.retrieval.messages import (
 )
 from qa_service.retrieval.open_search import OpenSearchIndex
 from qa_service.retrieval.retriever import Retriever
-from qa_service.retrieval.tantivy_index import rank
 from qa_service.wire.frames import FrameReader, receive_frame
-from qa_service.wire.messages import Question
-from qa_service.wire.sections import windows
 
 MAX_DATA_BYTES = 4 << 30
 """Of memory that is not a mapped file: a damaged length must not take the machine's."""
@@ -73,7 +68,6 @@ class Searcher:
             Close: self._close,
             List: _list,
             Search: self._search,
-            Rank: _rank,
         }
 
     def do(self, work: Work) -> Result:
@@ -149,16 +143,6 @@ def _is_odd(name: str) -> bool:
     except UnicodeEncodeError:
         return True
     return False
-
-
-def _rank(work: Rank) -> Result:
-    asked = Question(work.question, work.text)
-    found = windows(asked, work.window_tokens, work.overlap_tokens)
-    if len(found) <= work.count:
-        return Ranked(None)
-    texts = (work.text[section.start : section.end] for section in found)
-    best = rank(work.question, texts, work.count)
-    return Ranked([found[number] for number in sorted(best)])
 
 
 class _Channel:

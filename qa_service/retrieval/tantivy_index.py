@@ -9,7 +9,7 @@ is asked.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -46,9 +46,6 @@ STORED_NUMBERS = ("start", "end", "line")
 _ANALYZER = "words"
 _MAX_WORD_BYTES = 64  # longer ones are codes, which nobody asks for
 _WRITER_HEAP_BYTES = 64_000_000  # a segment is written when it is full: fewer, larger ones
-_RANKED_LANGUAGE = "english"
-_RANKED_HEAP_BYTES = 15_000_000
-"""The minimum that tantivy takes."""
 
 
 def load_tantivy() -> ModuleType:
@@ -221,33 +218,3 @@ def _names(document: Document) -> list[str]:
 def index_files(path: Path) -> Iterator[Path]:
     """An index's files without its locks, which a copy must not have."""
     return (file for file in path.iterdir() if file.suffix != ".lock")
-
-
-def rank(question: str, texts: Iterable[str], count: int) -> list[int]:
-    """The numbers of the `count` texts that match a question best, the best first.
-
-    If fewer match, the first of the others follow.
-
-    Raises:
-        SetupError: tantivy is not installed.
-    """
-    tantivy = load_tantivy()
-    schema = tantivy.SchemaBuilder()
-    schema.add_text_field("words", tokenizer_name=_RANKED_LANGUAGE, index_option="freq")
-    schema.add_unsigned_field("number", stored=True)
-    index = tantivy.Index(schema.build())
-    index.register_tokenizer(_RANKED_LANGUAGE, make_analyzer(_RANKED_LANGUAGE))
-    writer = index.writer(_RANKED_HEAP_BYTES, num_threads=1)
-    for number, text in enumerate(texts):
-        document = tantivy.Document()
-        document.add_text("words", words_of(text))
-        document.add_unsigned("number", number)
-        writer.add_document(document)
-    writer.commit()
-    index.reload()
-    searcher = index.searcher()
-    analyzer = make_analyzer(_RANKED_LANGUAGE, drops_stop_words=True)
-    hits = searcher.search(any_word_of(question, analyzer, index.schema), count).hits
-    best = [int(searcher.doc(address).get_first("number")) for _, address in hits]
-    others = (other for other in range(searcher.num_docs) if other not in best)
-    return [*best, *islice(others, count - len(best))]

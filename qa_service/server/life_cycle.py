@@ -27,7 +27,7 @@ from qa_service.errors import (
     UnavailableError,
 )
 from qa_service.instance.batch_cost import CostTable
-from qa_service.instance.devices import CPU, InstanceDevice
+from qa_service.instance.devices import CPU
 from qa_service.net.addresses import is_loopback
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import ByteStream, Stream
@@ -125,7 +125,7 @@ class QaServer:
             phase=lambda: self._phase_name,
         )  # fmt: skip
         local = is_loopback(config.listen.host)
-        self._protocols = Protocols(config.requests, config.http, is_loopback=local)
+        self._protocols = Protocols(config.requests.max_frame_bytes, config.http, is_loopback=local)
         self._phase = _Phase.STARTING
         self._reload_is_due = False
         self._drain_timer = LazyTimer(self._loop, lambda: None)
@@ -168,6 +168,7 @@ class QaServer:
             self._counts,
             collections=self._retrieval.collections,
             gpus=lambda: self._gpu_meter.readings,
+            loop_times=lambda: self._loop.times,
             reload_fault=lambda: self._deployment.fault or self._credentials.fault,
             ready_timeout_ms=self.config.health.ready_timeout_ms,
             max_queue_delay_us=self.config.queue.max_queue_delay_us,
@@ -179,7 +180,7 @@ class QaServer:
         return self._listeners.address
 
     @property
-    def devices(self) -> list[InstanceDevice]:
+    def devices(self) -> list[str]:
         """Where the instances run, version by version in the order of their numbers."""
         return [device for version in self.catalog.ready for device in version.pool.devices]
 
@@ -272,7 +273,7 @@ class QaServer:
     def _reconcile(self) -> None:
         """Follows what was marked: an instance, a version, the plan or a chosen engine is new."""
         self.catalog.reconcile(at_once=self._phase is _Phase.STARTING)
-        if any(device.device != CPU for device in self.devices):
+        if any(device != CPU for device in self.devices):
             self._gpu_meter.start()
         if self._phase in {_Phase.STARTING, _Phase.SERVING}:
             self._deployment.follow()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from qa_service import __version__
@@ -14,7 +14,7 @@ from qa_service.server.models.version import Version, VersionState
 from qa_service.server.services.cache_store import CacheStore
 from qa_service.server.services.collection_set import CollectionSet
 from qa_service.server.services.options import RouteOptions
-from qa_service.server.telemetry.exposition import families, model_statistics
+from qa_service.server.telemetry.exposition import families, model_statistics, time_families
 from qa_service.server.telemetry.health import SERVING, STARTING, Health, why_not_ready
 from qa_service.server.telemetry.metrics import Metrics
 from qa_service.server.telemetry.process import process_families
@@ -37,6 +37,7 @@ class Status:
         *,
         collections: CollectionSet,
         gpus: Callable[[], Sequence[GpuReading]],
+        loop_times: Callable[[], Mapping[str, float]],
         reload_fault: Callable[[], str],
         ready_timeout_ms: int,
         max_queue_delay_us: int,
@@ -48,6 +49,7 @@ class Status:
         self._counts = counts
         self._collections = collections
         self._gpus = gpus
+        self._loop_times = loop_times
         self._reload_fault = reload_fault
         self._ready_timeout_ms = ready_timeout_ms
         self._max_queue_delay_us = max_queue_delay_us
@@ -89,16 +91,30 @@ class Status:
             in_flight: The requests in flight of each open connection.
         """
         report = self._metrics.report(self._gauges(in_flight))
-        devices = [device for version in self._catalog.ready for device in version.pool.devices]
         services = self._counts.report(self._collections.states(), self._collections.faults())
-        return {**report, **services, "sessions": devices}
+        return {
+            **report,
+            **services,
+            "loop": self._loop_times(),
+            "sessions": self._sessions(),
+            "gpus": self._gpus(),
+        }
+
+    def _sessions(self) -> list[dict[str, object]]:
+        """Every instance with its version, its device and its times."""
+        return [
+            {"model": version.spec.model, "version": version.spec.number, **report}
+            for version in self._catalog.ready
+            for report in version.pool.reports()
+        ]
 
     def metrics_text(self, in_flight: Sequence[int]) -> bytes:
         """The same, in Prometheus' text format."""
         counted = families(self._metrics, self._gauges(in_flight), self.versions())
         services = self._counts.families(self._collections.states())
         gpus = gpu_families(self._gpus())
-        return write_text([*counted, *services, *gpus, *process_families()])
+        times = time_families(self._loop_times(), self._sessions())
+        return write_text([*counted, *services, *times, *gpus, *process_families()])
 
     def models(self, phase: str) -> list[ModelReport]:
         """The routes, then every version of every model."""
@@ -223,7 +239,7 @@ _STATES: dict[VersionState, State] = {
 def _figures(model: Model, version: Version) -> dict[str, Any]:
     """The fields of a report that need a version with instances."""
     return {
-        "is_on_gpu": any(device.device != "cpu" for device in version.pool.devices),
+        "is_on_gpu": any(device != "cpu" for device in version.pool.devices),
         "statistics": model_statistics(version.metrics),
         "share": model.share(version),
         "alive": version.pool.alive,

@@ -1,4 +1,4 @@
-"""Metrics of this machine's GPUs, under Triton's names."""
+"""Metrics of this machine's GPUs, under Triton's names where it has one."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ class GpuReading(msgspec.Struct, frozen=True):
     Attributes:
         uuid: The same on every start.
         utilization: The share of the last sampling period in which it computed, 0 to 1.
+        busy_s: The same in seconds since the first reading.
         memory_used_bytes: Taken by all programs.
         power_usage: Watts.
         power_limit: Watts.
@@ -24,6 +25,7 @@ class GpuReading(msgspec.Struct, frozen=True):
 
     uuid: str
     utilization: float | None = None
+    busy_s: float | None = None
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
     power_usage: float | None = None
@@ -33,6 +35,11 @@ class GpuReading(msgspec.Struct, frozen=True):
 
 _FAMILIES: dict[str, tuple[str, Literal["counter", "gauge"], str]] = {
     "utilization": ("nv_gpu_utilization", "gauge", "Share of the time in which a GPU computes."),
+    "busy_s": (
+        "qa_gpu_busy_seconds_total",
+        "counter",
+        "Time in which a GPU computed, in seconds.",
+    ),
     "memory_total_bytes": ("nv_gpu_memory_total_bytes", "gauge", "Memory of a GPU."),
     "memory_used_bytes": ("nv_gpu_memory_used_bytes", "gauge", "Memory in use of a GPU."),
     "power_usage": ("nv_gpu_power_usage", "gauge", "Power that a GPU takes, in watts."),

@@ -53,7 +53,6 @@ REQUEST = {
     "collection": RequestRow(tensor=True),
     "max_passages": RequestRow(parameter="max_passages"),
     "passages": RequestRow(parameter="passages"),
-    "skim": RequestRow(parameter="skim"),
 }
 
 TENSORS = [name for name, row in REQUEST.items() if row.tensor]

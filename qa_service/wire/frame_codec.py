@@ -23,7 +23,6 @@ from qa_service.wire.messages import (
     Query,
     RejectedError,
     Request,
-    RequestLimits,
 )
 from qa_service.wire.traces import NO_TRACE, TraceContext, trace_context
 
@@ -41,9 +40,9 @@ class FrameCodec:
     waits_for = Wait.BYTES
     has_ended = False
 
-    def __init__(self, limits: RequestLimits, max_first_frame_bytes: int) -> None:
+    def __init__(self, max_frame_bytes: int, max_first_frame_bytes: int) -> None:
         self.last_message_bytes = 0
-        self._limits = limits
+        self._max_frame_bytes = max_frame_bytes
         self._frames = FrameReader(max_first_frame_bytes)
         self._is_first = True
         self._ids: set[bytes] = set()
@@ -59,7 +58,7 @@ class FrameCodec:
         """Whether the next frame withdraws a request."""
         body = self._frames.peek(MAX_CANCEL_FRAME_BYTES)
         try:
-            return isinstance(parse_request(body, self._limits), Cancel)
+            return isinstance(parse_request(body), Cancel)
         except Exception:  # `next_message` will tell the sender
             return False
 
@@ -79,11 +78,11 @@ class FrameCodec:
         self.last_message_bytes = len(body)
         if self._is_first:
             self._is_first = False
-            self._frames.max_frame_bytes = self._limits.max_frame_bytes
+            self._frames.max_frame_bytes = self._max_frame_bytes
             if auth := parse_auth(body):
                 return auth
         try:
-            message = parse_request(body, self._limits)
+            message = parse_request(body)
         except RejectedError:
             raise
         except Exception as fault:

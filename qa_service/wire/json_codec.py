@@ -20,6 +20,7 @@ from qa_service.wire.messages import (
     FRAME_QUERY_TYPES,
     MAX_ID_BYTES,
     MAX_NAME_BYTES,
+    MAX_QUESTION_CHARS,
     NULL_ID,
     REQUEST_FIELDS,
     Answer,
@@ -31,7 +32,6 @@ from qa_service.wire.messages import (
     QueryType,
     RejectedError,
     Request,
-    RequestLimits,
     Timings,
 )
 from qa_service.wire.near_misses import near_miss
@@ -55,8 +55,8 @@ _WHOLE = re.compile(rb"(-?\d{1,15})\.0+")
 _Part = TypeVar("_Part", bound=msgspec.Struct)
 
 
-def parse_request(body: bytes, limits: RequestLimits) -> Request | Query | Cancel:
-    """Parses a frame's body; a request is within all limits.
+def parse_request(body: bytes) -> Request | Query | Cancel:
+    """Parses a frame's body; a request is within all bounds.
 
     Raises:
         RejectedError: With `invalid_frame` if it is not UTF-8 JSON, with `invalid_request` if it
@@ -76,7 +76,7 @@ def parse_request(body: bytes, limits: RequestLimits) -> Request | Query | Cance
         id_json = request.id_json
         _check_id(id_json)
         try:
-            check_bounds(request, limits)
+            check_bounds(request)
         except InvalidRequestError as error:
             raise RejectedError(id_json, error) from None
         # The decoded id is a view, which would keep the whole body in memory with the request.
@@ -175,32 +175,33 @@ def _check_id(id_json: bytes) -> None:
     raise RejectedError(NULL_ID, InvalidRequestError(fault))
 
 
-def check_bounds(request: Request, limits: RequestLimits) -> None:
-    """Checks the lengths of a question and its text, and that it has a text or a collection.
+def check_bounds(request: Request) -> None:
+    """Checks that a request has a question, and a text or a collection.
 
     Raises:
-        InvalidRequestError: One of them is blank or too long, or fields exclude each other.
+        InvalidRequestError: One of them is blank, the question is too long, or fields exclude
+            each other.
     """
-    _check_length("question", request.question, limits.max_question_chars)
+    if _is_blank(request.question):
+        raise InvalidRequestError("`question` is empty")
+    if len(request.question) > MAX_QUESTION_CHARS:
+        raise InvalidRequestError(
+            f"`question` has {len(request.question)} characters; "
+            f"at most {MAX_QUESTION_CHARS} are accepted"
+        )
     if request.collection is None:
-        _check_length("text", request.text, limits.max_text_chars)
+        if _is_blank(request.text):
+            raise InvalidRequestError("`text` is empty")
         if request.max_passages is not None:
             raise InvalidRequestError("`max_passages` is for a `collection`")
         if request.passages is not None:
             raise InvalidRequestError("`passages` is for a `collection`")
     elif request.text:
         raise InvalidRequestError("`collection` takes the place of `text`: send one of them")
-    elif request.skim is not None:
-        raise InvalidRequestError("`skim` is for a `text`")
 
 
-def _check_length(name: str, value: str, most: int) -> None:
-    if not value or value.isspace():
-        raise InvalidRequestError(f"`{name}` is empty")
-    if len(value) > most:
-        raise InvalidRequestError(
-            f"`{name}` has {len(value)} characters; at most {most} are accepted"
-        )
+def _is_blank(value: str) -> bool:
+    return not value or value.isspace()
 
 
 _EchoedId = Annotated[

@@ -24,20 +24,21 @@ MAX_PASSAGES = 100
 """The maximum of passages, or of windows of a text, that a request may have read: each is a run."""
 MAX_NAME_CHARS = 64
 """The longest name of a model, of a route, of a collection and of a version's label."""
+MAX_QUESTION_CHARS = 2000
+"""More than a window of the reader has; what is longer is a text."""
 MIN_FRAME_BYTES = 256
 """The smallest bound that leaves room for a short question."""
 MAX_FRAME_BYTES = 2**24 - 1
 """A frame's length begins with a zero byte, which distinguishes frames from HTTP and TLS."""
 
 
-ABOUT_TEXT = "not blank, at most `--max_text_chars`"
-
-
 class Question(msgspec.Struct, frozen=True):
     """A question about a text, and the number of answers."""
 
-    question: Annotated[str, Meta(description="not blank, at most `--max_question_chars`")]
-    text: Annotated[str, Meta(description=ABOUT_TEXT)]
+    question: Annotated[
+        str, Meta(description=f"not blank, at most {MAX_QUESTION_CHARS:,} characters")
+    ]
+    text: Annotated[str, Meta(description="not blank")]
     top_k: Annotated[int, Meta(ge=1, le=MAX_TOP_K, description="how many answers")] = 1
 
 
@@ -63,10 +64,7 @@ class Request(Question, frozen=True, tag_field="type", tag="question", forbid_un
     Its decoder takes no unknown fields, so that whoever decodes it can look at them.
     """
 
-    text: Annotated[
-        str,
-        Meta(description=f"{ABOUT_TEXT}; required without a `collection`"),
-    ] = ""
+    text: Annotated[str, Meta(description="not blank; required without a `collection`")] = ""
     id: Annotated[
         msgspec.Raw,
         Meta(
@@ -109,12 +107,6 @@ class Request(Question, frozen=True, tag_field="type", tag="question", forbid_un
         Meta(
             description="how many of the read passages the reply has, best first; null: all of "
             "them if there is no answer, else none"
-        ),
-    ] = None
-    skim: Annotated[
-        _Passages | None,
-        Meta(
-            description="how many windows of a long text are read, the best ones first; null: all"
         ),
     ] = None
 
@@ -272,13 +264,6 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
             "millisecond",
         ),
     ] = 1 << 18
-    max_question_chars: Annotated[
-        int,
-        Meta(ge=1, le=MAX_FRAME_BYTES, description="maximum number of characters in a question"),
-    ] = 2000
-    max_text_chars: Annotated[
-        int, Meta(ge=1, le=MAX_FRAME_BYTES, description="maximum number of characters in a text")
-    ] = 250_000
 
 
 class RejectedError(Exception):

@@ -85,27 +85,11 @@ def is_one_section(asked: Question, window_tokens: int, overlap_tokens: int) -> 
     return _next_section(asked.text, 0, core_tokens, overlap).core_end == len(asked.text)
 
 
-def windows(asked: Question, window_tokens: int, overlap_tokens: int) -> list[Section]:
-    """Cuts a text into sections of about one window each; see `sections`."""
-    room, overlap = _room_and_overlap(asked.question, window_tokens, overlap_tokens)
-    found: list[Section] = []
-    core_end = 0
-    while core_end < len(asked.text):
-        found.append(_next_section(asked.text, core_end, room - overlap, overlap))
-        core_end = found[-1].core_end
-    return found
-
-
-def _room_and_overlap(question: str, window_tokens: int, overlap_tokens: int) -> tuple[int, int]:
-    """About how many tokens of text a window has, and how many it shares with the next."""
-    room = max(2, window_tokens - _SPECIAL_TOKENS)
-    room -= min(len(question.encode()) // BYTES_PER_TOKEN, room // 2)
-    return room, min(overlap_tokens, room // 2)
-
-
 def _core_and_overlap(question: str, window_tokens: int, overlap_tokens: int) -> tuple[int, int]:
     """About how many tokens the core of a section has, and how many two windows share."""
-    room, overlap = _room_and_overlap(question, window_tokens, overlap_tokens)
+    room = max(2, window_tokens - _SPECIAL_TOKENS)
+    room -= min(len(question.encode()) // BYTES_PER_TOKEN, room // 2)
+    overlap = min(overlap_tokens, room // 2)
     step = room - overlap
     return step * max(MIN_WINDOWS, CORE_TOKENS // step), overlap
 

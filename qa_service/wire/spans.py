@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -66,7 +66,9 @@ class SegmentResult(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 def answer_key(words: str) -> str:
     """What equal answers share: their words without case, articles and the sentence's marks."""
-    key = _BESIDE_WORDS.sub(" ", words.casefold())
+    key = words.casefold()
+    if not key.replace(" ", "").isalnum():
+        key = _BESIDE_WORDS.sub(" ", key)
     return " ".join(word for word in key.split() if word not in _ARTICLES) or words.casefold()
 
 
@@ -170,19 +172,26 @@ def _answers(
     margin: float = 0.0,
 ) -> list[Answer]:
     """Adds equal answers up, and puts "no answer" first if none of them has a higher score."""
-    equal: dict[str, list[_Found]] = {}
-    for one in sorted(spans, key=lambda one: (-one.log_score, one.span.start)):
-        equal.setdefault(answer_key(one.words), []).append(one)
-    if not equal:
+    if not spans:
         return [NO_ANSWER]
     log_total = log_spans if null is None else log_sum_exp([log_spans, null + margin])
-    scored = [(log_sum_exp([one.log_score for one in group]), group) for group in equal.values()]
+    scored = [(log_sum_exp([one.log_score for one in group]), group) for group in _equal(spans)]
     scored.sort(key=lambda item: -item[0])
     answers = [_answer(group, _score(score - log_total)) for score, group in scored[:top_k]]
     if null is not None and scored[0][0] < null:
         log_none = null - log_sum_exp([log_spans, null])
         answers.insert(0, Answer("", _score(log_none), None, None))
     return answers[:top_k]
+
+
+def _equal(spans: Sequence[_Found]) -> Collection[Sequence[_Found]]:
+    """The spans of each answer, best first."""
+    if len(spans) == 1:
+        return [spans]
+    equal: dict[str, list[_Found]] = {}
+    for one in sorted(spans, key=lambda one: (-one.log_score, one.span.start)):
+        equal.setdefault(answer_key(one.words), []).append(one)
+    return equal.values()
 
 
 def _answer(equal: Sequence[_Found], score: float) -> Answer:

@@ -15,15 +15,12 @@ from harness.collections import DOCUMENTS, index, write_documents
 from harness.damage import damage, index_files, question, write_collection
 from harness.frames import frame, receive
 from harness.process import held_still, wait_until
-from harness.server import FIXED_ENGINE, INSTANT, RunningServer
+from harness.server import INSTANT, RunningServer
 from qa_service.retrieval.manifest import MANIFEST_FILE
 
 SEARCH = b"search_main"
-READS = (*FIXED_ENGINE, "--num_inference_sessions", "1")
-"""An engine whose windows a text is skimmed by; fixed, so that nothing is measured."""
 HASTY = ("--search_timeout_ms", "2000")
-SKIMMED = {"question": "Who built the mill?", "text": "The mill stood by the river. " * 400,
-           "skim": 2}  # fmt: skip
+OF_A_TEXT = {"question": "Who built the mill?", "text": "The mill stood by the river."}
 ASKED = {"question": "Who wrote the first compiler?", "collection": "good"}
 FIRST_WORD = "Grace"
 
@@ -44,11 +41,9 @@ def folder(tmp_path) -> Path:
 class Serving:
     """A server of a folder of collections."""
 
-    def __init__(
-        self, model: Path, folder: Path, *flags: str, engine: tuple[str, ...] = INSTANT
-    ) -> None:
+    def __init__(self, model: Path, folder: Path, *flags: str) -> None:
         self.folder = folder
-        self.server = RunningServer(model, *engine, "--collections_dir", str(folder), *flags)
+        self.server = RunningServer(model, *INSTANT, "--collections_dir", str(folder), *flags)
 
     def __enter__(self) -> Serving:
         return self
@@ -69,9 +64,9 @@ class Serving:
         return self.server.ask(question=words or ASKED["question"], collection=name, **fields)
 
     def check_others(self) -> None:
-        """Another collection and a skimmed text are answered, and the server is ready."""
+        """Another collection and a question to a text are answered, and the server is ready."""
         assert FIRST_WORD in self.server.ask(**ASKED)["answer"]
-        assert "answer" in self.server.ask(**SKIMMED)
+        assert "answer" in self.server.ask(**OF_A_TEXT)
         assert self.server.health()["ready"]
 
     def fault_of(self, name: str) -> str:
@@ -299,7 +294,7 @@ def test_a_silent_cluster_does_not_block_other_requests(builtin_model, folder, s
     file.write_text(f'[collections.silent]\nurl = "http://127.0.0.1:{silent}/index"\n')
     flags = ("--config", str(file), *HASTY)
     with (
-        Serving(builtin_model, folder, *flags, engine=READS) as serving,
+        Serving(builtin_model, folder, *flags) as serving,
         serving.server.connect() as sock,
     ):
         for number in range(50):
@@ -312,26 +307,20 @@ def test_a_silent_cluster_does_not_block_other_requests(builtin_model, folder, s
         assert codes == {"deadline_exceeded"}
 
 
-def test_one_clients_skims_do_not_block_other_clients(builtin_model, folder):
+def test_one_clients_searches_do_not_block_other_clients(builtin_model, folder):
     with (
-        Serving(builtin_model, folder, "--log_level", "debug", engine=READS) as serving,
+        Serving(builtin_model, folder, "--log_level", "debug") as serving,
         serving.server.connect() as greedy,
         serving.server.connect() as other,
     ):
-        serving.server.ask(**SKIMMED)  # so that its process runs
         with held_still(serving.pids()):
             for number in range(60):
-                greedy.sendall(frame({"id": number, **SKIMMED}))
+                greedy.sendall(frame({"id": number, **ASKED}))
             serving.server.wait_for_queue(greedy)
-            other.sendall(frame({"id": "other", **SKIMMED}))
+            other.sendall(frame({"id": "other", **ASKED}))
             serving.server.wait_for_queue(other)
         assert receive(other)["id"] == "other"
-        serving.server.wait_for_log(f":{other.getsockname()[1]}#1: answered")
-        given = [line for line in serving.server.log.splitlines() if "given to instance" in line]
-        (port,) = {str(other.getsockname()[1])}
-        before = [line for line in given if port not in line][: indexes(given, port)[0]]
-        assert len(before) < 20  # each has two windows
-
-
-def indexes(lines: list[str], word: str) -> list[int]:
-    return [number for number, line in enumerate(lines) if word in line]
+        last = f":{other.getsockname()[1]}#1: answered"
+        serving.server.wait_for_log(last)
+        before, _ = serving.server.log.split(last, 1)
+        assert before.count(": answered") < 10

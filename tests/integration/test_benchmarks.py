@@ -19,6 +19,7 @@ from qa_service.client import ProtocolError
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.programs.load.plan import Sample
 from qa_service.programs.load.wire import Reply
+from tests.programs import run_python
 
 QUESTIONS = read_squad(Path(qa_service.__file__).parent / "data" / "questions.json")
 REPLY = b'{"answer": "Ada", "start": 0, "end": 3}'
@@ -161,3 +162,19 @@ def test_a_collection_finds_the_passages_of_the_questions_that_ship(tmp_path, en
 def test_mixed_texts_are_the_same_each_time():
     first, second = (next(collection.mixed(["One. Two.", "Three."])) for _ in range(2))
     assert first == second
+
+
+@pytest.mark.soak
+def test_ten_minutes_on_a_gpu_are_rehearsed_on_the_cpu(builtin_model, tmp_path):
+    """So that no minute on a GPU is spent on a fault of the program; what is there is kept."""
+    command = ("-m", "benchmarks.gpu", "--rehearse", "--models", builtin_model)
+    done = run_python(*command, "--output", tmp_path)
+    assert done.returncode == 0, done.stdout
+    lines = (tmp_path / "gpu.jsonl").read_text().splitlines()
+    found = {line["step"]: line["found"] for line in map(json.loads, lines)}
+    assert found["tests"]["exit_code"] == 0
+    assert found["start"]["killed"]["right"] == 20
+    (cells,) = (one for name, one in found.items() if name.startswith("cells builtin"))
+    assert all(one["requests"] > 0 for each in cells["rounds"] for one in each.values())
+    assert run_python(*command, "--output", tmp_path).returncode == 0
+    assert (tmp_path / "gpu.jsonl").read_text().splitlines() == lines

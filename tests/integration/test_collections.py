@@ -93,7 +93,6 @@ def test_a_question_whose_words_are_nowhere_has_no_answer(server):
     [
         ({"collection": "handbook"}, "unknown_collection"),
         ({"collection": "machines", "text": "Ada."}, "invalid_request"),
-        ({"collection": "machines", "skim": 2}, "invalid_request"),
         ({"text": "Ada.", "max_passages": 2}, "invalid_request"),
         ({"collection": "machines", "max_passages": 101}, "invalid_request"),
         ({"collection": ""}, "invalid_request"),
@@ -216,33 +215,6 @@ def test_the_collections_of_a_folder_are_served_by_their_names(builtin_model, tm
         server.signal(signal.SIGHUP)
         server.wait_for_log("collection bell is served")
         assert server.ask(**asked)["answer"] == "Alexander Bell"
-
-
-FILLER = "The river runs by the old stone mill and on to the sea, past fields and farms. " * 40
-
-
-def test_a_long_text_may_be_skimmed(server):
-    fact = "The lighthouse at Marram Point was built by Tobias Wren in 1797. "
-    text = FILLER * 3 + fact + FILLER * 3
-    asked = {"question": "Who built the lighthouse at Marram Point?", "text": text}
-    reply = server.ask(**asked, skim=2)
-    assert reply["answer"] == "Tobias Wren"
-    assert text[reply["start"] : reply["end"]] == "Tobias Wren"
-    batches = count(server, "batch_size")
-    server.ask(**{**asked, "question": "Who built the lighthouse?"}, skim=1)
-    assert count(server, "batch_size") - batches == 1
-
-
-def test_skim_reads_a_text_of_few_windows_whole(server):
-    text = "Ada Lovelace wrote the notes in 1843. " + FILLER
-    for skim in (1, 50):
-        reply = server.ask(question="Who wrote the notes?", text=text, skim=skim)
-        assert reply["answer"] == "Ada Lovelace"
-
-
-def count(server, histogram):
-    """The sum of a histogram's values: of batch sizes, how many parts were read."""
-    return server.stats()["histograms"][histogram]["sum"]
 
 
 # The programs.

@@ -30,7 +30,8 @@ def test_an_instance_on_the_cpu_sees_no_gpu(builtin_model):
     with running_server(builtin_model, *flags) as server:
         assert "2 instances on cpu, model" in server.ready_line
         sessions = server.stats()["sessions"]
-        assert sessions == [{"session": i, "device": "cpu"} for i in range(2)]
+        named = [(one["model"], one["version"], one["session"], one["device"]) for one in sessions]
+        assert named == [("builtin", 1, i, "cpu") for i in range(2)]
         pids = server.worker_pids()
         assert {environment(pid)["CUDA_VISIBLE_DEVICES"] for pid in pids} == {""}
 

@@ -291,10 +291,10 @@ class TestFromOutside:
             running.ask(**ASK)
             table = cli(running, "--stats").stdout
             assert re.search(r"^ +requests_total\{answered\} +1$", table, re.MULTILINE)
-            assert re.search(r"^ +instance 1 +cpu$", table, re.MULTILINE)
+            assert re.search(r"^ +instance 1 +cpu: waiting ", table, re.MULTILINE)
             assert re.search(r"^ +batch_size +1 +1 +1 +1 +1 +1$", table, re.MULTILINE)
             stats = json.loads(cli(running, "--stats", "--json").stdout)
-            kinds = "counters gauges histograms cascades shadows sessions collections"
+            kinds = "counters gauges histograms cascades shadows sessions collections loop gpus"
             assert stats.keys() == {*kinds.split(), "search_process_deaths_total"}
 
 

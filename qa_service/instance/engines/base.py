@@ -49,6 +49,10 @@ class Engine(ABC):
             usual: Lengths to expect if none has been seen, one for each row; read only then.
         """
 
+    def prepare_next(self) -> bool:
+        """Prepares one shape more, while nothing waits; returns whether there are others."""
+        return False
+
     def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         """Runs the model, and looks whether it has run.
 

@@ -7,9 +7,10 @@ Filling rows and tokens are masked, and cut off from the output.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,6 +19,10 @@ from qa_service.instance.engines import EngineConfig
 from qa_service.instance.engines.base import Engine, ShapeCheck
 from qa_service.instance.engines.outputs import checked, require_shape
 from qa_service.instance.model_folder.manifest import Manifest
+from qa_service.instance.model_folder.seen_lengths import SeenLengths
+from qa_service.instance.start_times import taking
+
+logger = logging.getLogger(__name__)
 
 TEXT_MASK = "text_mask"
 """Staged with the model's inputs for an engine that chooses spans."""
@@ -141,9 +146,16 @@ class Program(ABC):
 class BucketedEngine(Engine):
     """Runs every batch in the bucket that holds it.
 
+    Until it serves, a bucket is recorded when a batch first needs it: the known answers need some
+    ten. From then on the first batch of a bucket runs without a recording, which takes as long as
+    tens of runs, and the bucket is recorded while nothing waits, or when a second batch needs it. A
+    recording is proved before it is used; one that cannot be made or is wrong is left out.
+
     Args:
-        grid: The buckets; the constructor makes a program for each, as part of warming up.
+        grid: The buckets.
         inputs: The names of the planes of a program's staging, in their order.
+        make_program: Makes a program for a bucket, recorded or not.
+        records: Whether programs are recorded; else the second argument is always false.
     """
 
     def __init__(
@@ -151,10 +163,11 @@ class BucketedEngine(Engine):
         grid: BucketGrid,
         inputs: Sequence[str],
         pad_token_id: int,
-        make_program: Callable[[Bucket], Program],
+        make_program: Callable[[Bucket, bool], Program],
         *,
         device: str,
         runtime: str,
+        records: bool = False,
         chooses_spans: bool = False,
     ) -> None:
         self.device = device
@@ -164,29 +177,54 @@ class BucketedEngine(Engine):
         self._inputs = inputs
         self._pad_token_id = pad_token_id
         self._make_program = make_program
+        self._records = records
         self._check: ShapeCheck | None = None
-        self._programs = {bucket: make_program(bucket) for bucket in grid.buckets()}
+        self._programs: dict[Bucket, Program] = {}
+        self._serves = False
+        self._unrecorded: list[Bucket] = []
 
     @property
     def shapes(self) -> Sequence[tuple[int, int]]:
-        """The buckets: rows and tokens of each."""
+        """The buckets that have run: rows and tokens of each."""
         return [(bucket.rows, bucket.tokens) for bucket in self._programs]
 
+    def check_shapes_with(self, check: ShapeCheck) -> None:
+        """Has each recording from now on checked before it is used."""
+        self._check = check
+
+    def prepare_lengths(self, seen: SeenLengths, usual: Iterable[int]) -> None:
+        """Ends the start: what is not recorded by now waits until nothing else does."""
+        self._serves = True
+        if self._records:
+            later = (bucket for bucket in self._grid.buckets() if bucket not in self._programs)
+            self._unrecorded = [*later]
+
+    def prepare_next(self) -> bool:
+        """Records the next bucket, those that batches have needed before all others."""
+        if self._unrecorded:
+            self._record(self._unrecorded[0])
+        return bool(self._unrecorded)
+
     def _run(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
-        rows, tokens = ids.shape
-        start, end = self._run_staged(ids, mask, types).logits[:, :rows, :tokens]
-        return start, end
+        return self._cut(self._run_staged(ids, mask, types), ids)
 
     def best_spans(
         self, ids: Int64Array, mask: Int64Array, types: Int64Array, text_mask: Int64Array
     ) -> tuple[FloatArray, Logits]:
         """The best spans of each row, and the logits; see `Engine.best_spans`."""
-        rows, tokens = ids.shape
-        logits, spans = self._run_staged(ids, mask, types, text_mask)
-        assert spans is not None
-        start, end = logits[:, :rows, :tokens]
-        chosen = checked(spans[:rows], (rows, SPAN_VALUES))
+        rows = len(ids)
+        outputs = self._run_staged(ids, mask, types, text_mask)
+        assert outputs.best_spans is not None
+        start, end = self._cut(outputs, ids)
+        chosen = checked(outputs.best_spans[:rows], (rows, SPAN_VALUES))
         return chosen, (checked(start, ids.shape), checked(end, ids.shape))
+
+    @staticmethod
+    def _cut(outputs: Outputs, ids: Int64Array) -> Logits:
+        """The logits of the batch, of those of the whole bucket."""
+        rows, tokens = ids.shape
+        start, end = outputs.logits[:, :rows, :tokens]
+        return start, end
 
     def _run_staged(self, *batch: Int64Array) -> Outputs:
         """Runs a batch in its bucket; returns the outputs of the whole bucket.
@@ -195,7 +233,9 @@ class BucketedEngine(Engine):
             EngineFaultError: One has another shape.
         """
         bucket = self._grid.bucket_for(*batch[0].shape)
-        program = self._programs.get(bucket) or self._make_later(bucket)
+        return self._run_in(self._program_for(bucket), bucket, *batch)
+
+    def _run_in(self, program: Program, bucket: Bucket, *batch: Int64Array) -> Outputs:
         given = dict(zip(_GIVEN, batch, strict=False))
         stage(program.staging, self._inputs, given, self._pad_token_id)
         outputs = program.run()
@@ -204,15 +244,49 @@ class BucketedEngine(Engine):
             require_shape(outputs.best_spans.shape, (bucket.rows, SPAN_VALUES))
         return outputs
 
-    def check_shapes_with(self, check: ShapeCheck) -> None:
-        """Has each bucket that is beyond the grid checked before it is used."""
-        self._check = check
-
-    def _make_later(self, bucket: Bucket) -> Program:
-        program = self._programs[bucket] = self._make_program(bucket)
-        if self._check:
-            self._check(self.logits, bucket.rows, bucket.tokens)
+    def _program_for(self, bucket: Bucket) -> Program:
+        program = self._programs.get(bucket)
+        if program and bucket not in self._unrecorded:
+            return program
+        if program or not self._serves:
+            return self._record(bucket)
+        program = self._programs[bucket] = self._make_program(bucket, False)
+        if self._records:
+            if bucket in self._unrecorded:
+                self._unrecorded.remove(bucket)
+            self._unrecorded.insert(0, bucket)
         return program
+
+    def _record(self, bucket: Bucket) -> Program:
+        """Makes a bucket's program and proves it.
+
+        Raises:
+            Exception: It cannot be made or is wrong, and the engine does not serve yet.
+        """
+        if bucket in self._unrecorded:
+            self._unrecorded.remove(bucket)
+        try:
+            with taking("recording" if self._records else "first runs"):
+                program = self._make_program(bucket, self._records)
+                self._prove(program, bucket)
+        except Exception as error:  # a library may raise anything
+            if not self._serves:
+                raise
+            shape = f"{bucket.rows} rows of {bucket.tokens} tokens"
+            logger.warning("batches of %s run without a recording: %s", shape, error)
+            program = self._programs.get(bucket) or self._make_program(bucket, False)
+        self._programs[bucket] = program
+        return program
+
+    def _prove(self, program: Program, bucket: Bucket) -> None:
+        if not self._check:
+            return
+
+        def run(ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
+            start, end = self._cut(self._run_in(program, bucket, ids, mask, types), ids)
+            return checked(start, ids.shape), checked(end, ids.shape)
+
+        self._check(run, bucket.rows, bucket.tokens)
 
 
 def stage(

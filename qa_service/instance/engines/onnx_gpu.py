@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,6 +36,9 @@ from qa_service.instance.model_folder.manifest import Manifest, prepared_file
 
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
+
+NO_GRAPH = -1
+"""What a run with this id does is not recorded (ONNX Runtime's page on the CUDA provider)."""
 
 _DEVICE_FAULT = re.compile(r"CUDA failure [^;]*|(?<=Please )install TensorRT libraries")
 """ONNX Runtime's messages for a fault of the device, its driver or a library."""
@@ -204,19 +208,24 @@ def bucketed_engine(
     device: str = "cuda",
 ) -> BucketedEngine:
     """Makes the engine of a session; inputs and outputs are on the device: `cpu` in tests."""
-    made: list[Bucket] = []
+    graph_ids = itertools.count(1)
     inputs = inputs_of(session)
 
-    def make_program(bucket: Bucket) -> Program:
+    def make_program(bucket: Bucket, is_recorded: bool) -> Program:
         if not config.bound_buffers:
             return PlainProgram(session, bucket, inputs)
-        made.append(bucket)
-        graph_id = len(made) if config.cuda_graphs else None
+        graph_id = next(graph_ids) if is_recorded else NO_GRAPH
         return OnnxProgram(session, bucket, inputs, (device, config.cuda_index), graph_id)
 
-    grid, pad_token_id = BucketGrid.of(manifest, config), manifest.pad_token_id
-    runtime = describe(session, config)
-    return BucketedEngine(grid, inputs, pad_token_id, make_program, device=device, runtime=runtime)
+    return BucketedEngine(
+        BucketGrid.of(manifest, config),
+        inputs,
+        manifest.pad_token_id,
+        make_program,
+        device=device,
+        runtime=describe(session, config),
+        records=config.cuda_graphs,
+    )
 
 
 def describe(session: onnxruntime.InferenceSession, config: EngineConfig) -> str:
@@ -251,8 +260,8 @@ class OnnxProgram(Program):
 
     Args:
         place: Kind and number of the device with the bound memory.
-        graph_id: The CUDA provider's id for the graph it records in the first run; None for no
-            graph.
+        graph_id: The CUDA provider's id for the graph that it records in the first run, which is
+            here; or `NO_GRAPH`.
     """
 
     def __init__(
@@ -261,7 +270,7 @@ class OnnxProgram(Program):
         bucket: Bucket,
         inputs: Sequence[str],
         place: tuple[str, int],
-        graph_id: int | None,
+        graph_id: int,
     ) -> None:
         shape = (bucket.rows, bucket.tokens)
         self.staging = np.ones((len(inputs), *shape), np.int64)
@@ -282,9 +291,9 @@ class OnnxProgram(Program):
         for name, value in zip(outputs, self._outputs, strict=True):
             self._binding.bind_ortvalue_output(name, value)
         self._options = onnxruntime.RunOptions()
-        if graph_id is not None:
-            self._options.add_run_config_entry("gpu_graph_id", str(graph_id))
-        self.run()
+        self._options.add_run_config_entry("gpu_graph_id", str(graph_id))
+        if graph_id != NO_GRAPH:
+            self.run()
 
     def run(self) -> Outputs:
         """Runs the bucket on the staged inputs."""

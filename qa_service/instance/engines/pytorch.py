@@ -1,7 +1,7 @@
 """The PyTorch engine: the model as `transformers` loads it.
 
 On a CPU it runs each batch as it comes. On a GPU it runs buckets (`buckets`): the inputs are in
-pinned memory and go to the GPU in one copy, the kernels are a CUDA graph recorded at warmup, and
+pinned memory and go to the GPU in one copy, the kernels are a recorded CUDA graph, and
 the logits and the best spans of each row come back in a copy each. A batch of a small model is
 hundreds of kernels, which take longer to launch one by one than to run.
 
@@ -34,6 +34,7 @@ from qa_service.instance.engines.buckets import (
 from qa_service.instance.engines.outputs import MARK_BYTE, require_shape
 from qa_service.instance.engines.torch_spans import choose_spans
 from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig
+from qa_service.instance.start_times import taking
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _RUNS_BEFORE_CAPTURE = 3
@@ -94,21 +95,29 @@ def bucketed_engine(
         SetupError: `transformers` cannot load the folder.
     """
     torch.set_num_threads(config.intra_op_num_threads)
-    place = claim_gpu(config) if device == "cuda" else torch.device(device)
-    model = load_model(model_dir, config.precision)
-    model.to(place)  # type: ignore[arg-type]
+    with taking("device"):
+        place = claim_gpu(config) if device == "cuda" else torch.device(device)
+    with taking("weights"):
+        model = load_model(model_dir, config.precision)
+        model.to(place)  # type: ignore[arg-type]
     scoring = make_scoring(make_forward(model, manifest.inputs), manifest.reading)
     inputs = (*manifest.inputs, TEXT_MASK)
-    capture = GraphCapture() if device == "cuda" and config.cuda_graphs else run_eagerly
+    record = GraphCapture() if device == "cuda" and config.cuda_graphs else run_eagerly
+
+    def make_program(bucket: Bucket, is_recorded: bool) -> Program:
+        capture = record if is_recorded else run_eagerly
+        return TorchProgram(scoring, bucket, len(inputs), place, capture)
+
     name = torch.cuda.get_device_name(place) if device == "cuda" else device
     graphs = "graphs" if config.cuda_graphs else "no graphs"
     return BucketedEngine(
         BucketGrid.of(manifest, config),
         inputs,
         manifest.pad_token_id,
-        lambda bucket: TorchProgram(scoring, bucket, len(inputs), place, capture),
+        make_program,
         device=device,
         runtime=f"torch {torch.__version__}, {name}, {graphs}",
+        records=config.cuda_graphs,
         chooses_spans=manifest.reading.null_position >= 0,
     )
 
@@ -215,7 +224,6 @@ class TorchProgram(Program):
 
 def run_eagerly(scoring: Scoring, inputs: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
     """A `Capture` that records nothing: each run calls the model."""
-    scoring(inputs)
     return lambda: scoring(inputs)
 
 

@@ -83,12 +83,18 @@ class AnswerRule:
         text = self._text
         if "\n" in text[start:end] and any(start < place < end for place in self._paragraph_ends):
             return False
+        if (first := _WORD.match(text, start, end)) and self._is_new(first[0].lower()):
+            return True
         words = [word.lower() for word in _WORD.findall(text, start, end)]
         known = self.asked | _ARTICLES
         is_new = not known.issuperset(words)
         if is_new and not (_MAY_BE_MARK.fullmatch(words[0]) and _begins_line(text, start)):
             return True
         return not self._worthless[start:end].all()
+
+    def _is_new(self, word: str) -> bool:
+        """Whether a span that begins with this word may be an answer, whatever follows."""
+        return not (word in self.asked or word in _ARTICLES or _MAY_BE_MARK.fullmatch(word))
 
     def table(self, offsets: Offsets, max_tokens: int) -> npt.NDArray[np.bool_]:
         """Whether the span of n + 1 tokens from token i may be one: [text tokens, max_tokens]."""

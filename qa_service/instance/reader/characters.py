@@ -24,6 +24,8 @@ def stripped(text: str, start: int, end: int) -> tuple[int, int]:
 
 def whole_characters(text: str, start: int, end: int) -> tuple[int, int]:
     """Widens a span, in code points, to whole grapheme clusters."""
+    if text.isascii():
+        return start, end
     return _cluster_at(text, start)[0], _cluster_at(text, end)[1]
 
 

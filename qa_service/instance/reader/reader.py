@@ -134,6 +134,7 @@ class Reader:
         stopwatch.start()
         pairs = [(task.question, task.text) for task in tasks]
         encoded = list(zip(tasks, self._windows.encode_batch(pairs), strict=True))
+        stopwatch.lap("tokenize", is_own=False)  # with an accelerator the tokenizer has threads
         windows: list[Window] = []
         places: list[range] = []
         lone: set[int] = set()
@@ -167,7 +168,7 @@ class Reader:
             started_s = time.perf_counter()
             scores.append(self._run(batch))
             self._learn(batch, (time.perf_counter() - started_s) * 1e3)
-        stopwatch.lap("model")
+        stopwatch.lap("model", is_own=False)
         return ScoredTasks(encoded, scores)
 
     def find(self, scored: ScoredTasks, stopwatch: Stopwatch) -> list[Outcome]:
@@ -291,8 +292,9 @@ class Reader:
     def _batches(self, windows: Sequence[Window]) -> Iterator[list[int]]:
         """Cuts the windows, longest first, into batches by the rule."""
         batch: list[int] = []
-        for i in sorted(range(len(windows)), key=lambda i: -len(windows[i])):
-            if batch and not self.rule.admits(len(batch), len(windows[batch[0]]), len(windows[i])):
+        lengths = list(map(len, windows))
+        for i in sorted(range(len(windows)), key=lengths.__getitem__, reverse=True):
+            if batch and not self.rule.admits(len(batch), lengths[batch[0]], lengths[i]):
                 yield batch
                 batch = []
             batch.append(i)

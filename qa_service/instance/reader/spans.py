@@ -223,6 +223,10 @@ def _candidates(table: FloatArray, peak: float) -> list[Candidate]:
         return []
     scores, width = table.ravel(), table.shape[1]
     near = (scores >= peak - NEAR_BEST).nonzero()[0]
+    if len(near) > NUM_BEST:  # thousands, if the model is not sure of anything
+        lowest = np.partition(scores[near], -NUM_BEST)[-NUM_BEST]
+        above, equal = near[scores[near] > lowest], near[scores[near] == lowest]
+        near = np.concatenate((above, equal[: NUM_BEST - len(above)]))
     found = zip(scores[near].tolist(), near.tolist(), strict=True)
     best = sorted(found, key=operator.itemgetter(0), reverse=True)[:NUM_BEST]
     return [
@@ -270,15 +274,12 @@ class _Spans:
             log_total: Log of the sum over all spans; the share of the other candidates is taken
                 out.
         """
-        may_be = [candidate for candidate in candidates if self.may_be(candidate)]
-        kept = [one for one in may_be if not self._trim(one).leaves_cell] or may_be
-        lost = sum(
-            math.exp(candidate.log_score - log_total)
-            for candidate in candidates
-            if candidate not in kept
-        )
-        if lost:
-            best = (kept or candidates)[0].log_score
+        trimmed = [(one.log_score, self._trim(one)) for one in candidates]
+        may_be = [one for one in trimmed if one[1].may_be_answer]
+        kept = [one for one in may_be if not one[1].leaves_cell] or may_be
+        if len(kept) < len(trimmed):
+            lost = sum(math.exp(one[0] - log_total) for one in trimmed if one not in kept)
+            best = (kept or trimmed)[0][0]
             log_total += math.log(max(1.0 - lost, math.exp(best - log_total)))
         places = self._places(kept)
         return SegmentResult(places, log_total, len(self._offsets))
@@ -302,9 +303,10 @@ class _Spans:
             candidate = _best_of(table)
             if candidate.log_score == -math.inf:
                 break
-            span = ScoredSpan(candidate.log_score, *self._bounds(candidate))
+            trimmed = self._trim(candidate)
+            span = ScoredSpan(candidate.log_score, *self._bounds(trimmed))
             is_free = span.start < span.end and not any(map(span.overlaps, places))
-            if is_free and self.may_be(candidate):
+            if is_free and trimmed.may_be_answer:
                 places.append(span)
                 keys.add(self._key(span.start, span.end))
             if len(keys) == top_k:
@@ -312,32 +314,39 @@ class _Spans:
             _strike_out(table, candidate.first, candidate.last)
         return places
 
-    def _places(self, candidates: Sequence[Candidate]) -> list[ScoredSpan]:
+    def _places(self, candidates: Sequence[tuple[float, _Trimmed]]) -> list[ScoredSpan]:
         """Places that do not overlap, those of the best answer first.
 
         Candidates that become the same span are added up. Where different ones overlap, that of the
         answer with more in the whole text stays.
+
+        Args:
+            candidates: Each with its log score, best first.
         """
         scores: dict[tuple[int, int], float] = {}
-        for candidate in candidates:
-            bounds = self._bounds(candidate)
+        for score, trimmed in candidates:
+            bounds = self._bounds(trimmed)
             if bounds[0] < bounds[1]:
                 before = scores.get(bounds)
-                score = candidate.log_score
                 scores[bounds] = score if before is None else log_sum_exp([score, before])
-        if len(scores) == 1:
-            return [ScoredSpan(score, *bounds) for bounds, score in scores.items()]
+        if not scores:
+            return []
+        spans = [
+            ScoredSpan(score, *bounds)
+            for bounds, score in sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+        ]
+        if all(map(spans[0].overlaps, spans)):  # no other place can have the same answer
+            return spans[:1]
         equal: dict[str, list[ScoredSpan]] = {}
-        for bounds, score in sorted(scores.items(), key=lambda item: (-item[1], item[0])):
-            _add_free(ScoredSpan(score, *bounds), equal.setdefault(self._key(*bounds), []))
+        for span in spans:
+            _add_free(span, equal.setdefault(self._key(span.start, span.end), []))
         places: list[ScoredSpan] = []
         for group in sorted(equal.values(), key=_log_sum_of, reverse=True):
             for span in group:
                 _add_free(span, places)
         return places
 
-    def _bounds(self, candidate: Candidate) -> tuple[int, int]:
-        trimmed = self._trim(candidate)
+    def _bounds(self, trimmed: _Trimmed) -> tuple[int, int]:
         start, end = whole_characters(self._text, trimmed.start, trimmed.end)
         start, end = whole_words(self._text, start, end, self.rule.asked)
         return whole_characters(self._text, start, end) if start < end else (start, end)

@@ -44,6 +44,11 @@ _SPACED = re.compile(
 )
 """Telephone numbers, times of the day, feet and inches: not cut where white space, a bracket or a
 quotation mark stands in them."""
+_DIGIT = re.compile(r"\d")
+_CUT_IN_SPACED = re.compile(
+    r"""(?<=[\d\s+.\-/():apm'\u2032"\u2033])[\d\s+.\-/():apm'\u2032"\u2033]""", re.IGNORECASE
+)
+"""Where such a one may be cut; most spans begin and end elsewhere, and the search is slow."""
 _MAX_SPACED_CHARS = 40
 """A telephone number has at most 32 with its signs."""
 _CURRENCY_BEFORE = re.compile(r"(?:[€£$¥]|\b(?:CHF|EUR|GBP|USD))[ \u00a0\u202f]\Z")
@@ -108,8 +113,12 @@ def whole_words(text: str, start: int, end: int, asked: Set[str] = frozenset()) 
 
 def _spaced_at(text: str, start: int, end: int) -> re.Match[str] | None:
     """The telephone number, time or length that a span begins or ends within."""
+    if not (_CUT_IN_SPACED.match(text, start) or _CUT_IN_SPACED.match(text, end)):
+        return None
     line = max(text.rfind("\n", 0, start) + 1, start - _MAX_RUN_CHARS)
     begin = max(line, start - _MAX_SPACED_CHARS)
+    if not _DIGIT.search(text, begin, end + _MAX_SPACED_CHARS):
+        return None
     for found in _SPACED.finditer(text, begin, end + _MAX_SPACED_CHARS):
         if found.start() >= end:
             break

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -60,7 +61,7 @@ class EncodedQuestion:
     offsets: Offsets
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PairLayout:
     """Where a tokenizer puts special tokens around a question and a text.
 
@@ -96,9 +97,14 @@ class PairLayout:
 
     def head(self, question_ids: Int64Array) -> Int64Array:
         """What a row has before its text: int64 [2, n], ids and token types."""
-        question = np.empty((2, len(question_ids)), np.int64)
-        question[0], question[1] = question_ids, self.question_type
-        return np.concatenate((self.prefix, question, self.middle), axis=1)
+        begin = len(self.prefix[0])
+        end = begin + len(question_ids)
+        head = np.empty((2, end + len(self.middle[0])), np.int64)
+        head[:, :begin] = self.prefix
+        head[0, begin:end] = question_ids
+        head[1, begin:end] = self.question_type
+        head[:, end:] = self.middle
+        return head
 
     def window(self, head: Int64Array, text_ids: Int64Array, first_token: int = 0) -> Window:
         """The row of a head and some tokens of a text."""
@@ -117,7 +123,7 @@ class PairLayout:
             first_token=first_token,
         )
 
-    @property
+    @cached_property
     def special_tokens(self) -> int:
         """How many special tokens a pair has."""
         return sum(len(part[0]) for part in (self.prefix, self.middle, self.suffix))

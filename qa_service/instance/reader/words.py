@@ -10,12 +10,14 @@ a GPU's instance has separate threads.
 
 from __future__ import annotations
 
+import bisect
+import contextlib
 import itertools
 import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -43,8 +45,8 @@ Tokens = tuple[Int64Array, Offsets]
 """The ids and offsets of a text's tokens."""
 
 Word = tuple[bytes, Sequence[tuple[int, int]] | None]
-"""The ids of the tokens of a word or a chunk, an int64 each, and their offsets in it; None for one
-token that is all of it."""
+"""A mark and the ids of the tokens of a word or a chunk, an int64 each, and their offsets in it;
+None for one token that is all of it."""
 
 MAX_WORDS = 1 << 16
 """And chunks: some 28 MB; then the cache is emptied."""
@@ -60,7 +62,7 @@ _WORD = re.compile(rf"([^\t\n\r {_PUNCTUATION}]+|[{_PUNCTUATION}])")
 
 _SPACE = " "
 _MARK = np.int64(-1).tobytes()
-"""Stands before the ids of each chunk, while they are joined."""
+"""Stands before the ids of each word or chunk, so that chunks are found again in what is joined."""
 _ids_of = operator.itemgetter(0)
 
 
@@ -71,17 +73,18 @@ class JoinedOffsets:
     instance does for it.
 
     Args:
-        words: What is known of each chunk.
-        marks: Where the mark before each chunk's ids is among ids and marks: int64.
+        find: What is known of a chunk.
+        places: Each chunk's first token, or the next one's if it has none; in a batch, whose texts
+            follow each other: int64.
         num_tokens: Of the text.
     """
 
     def __init__(
-        self, text: str, words: Sequence[Word], marks: Int64Array, num_tokens: int
+        self, text: str, find: Callable[[str], Word], places: Int64Array, num_tokens: int
     ) -> None:
         self._text = text
-        self._words = words
-        self._marks = marks
+        self._find = find
+        self._places = places
         self._num_tokens = num_tokens
 
     def __len__(self) -> int:
@@ -92,18 +95,19 @@ class JoinedOffsets:
         """The start and end of a token, counted from 0; an `IndexError` past the last."""
         if not 0 <= token < self._num_tokens:
             raise IndexError(token)
-        number = int(self._first_tokens.searchsorted(token, side="right")) - 1
-        start = int(self._starts[number])
-        _, within = self._words[number]
+        number = bisect.bisect_right(self._first_tokens, token) - 1
+        start, end = self._starts[number], self._starts[number + 1] - len(_SPACE)
+        _, within = self._find(self._text[start:end])
         if within is None:
-            return start, int(self._starts[number + 1]) - len(_SPACE)
-        first, last = within[token - int(self._first_tokens[number])]
+            return start, end
+        first, last = within[token - self._first_tokens[number]]
         return start + first, start + last
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """The start and end of each token."""
-        places = itertools.pairwise(self._starts.tolist())
-        for (_, within), (start, following) in zip(self._words, places, strict=True):
+        words = map(self._find, self._text.split(_SPACE))
+        places = itertools.pairwise(self._starts)
+        for (_, within), (start, following) in zip(words, places, strict=True):
             if within is None:
                 yield start, following - len(_SPACE)
             else:
@@ -111,17 +115,18 @@ class JoinedOffsets:
                     yield start + first, start + last
 
     @cached_property
-    def _first_tokens(self) -> Int64Array:
+    def _first_tokens(self) -> list[int]:
         """Each chunk's first token, or the next one's if it has none."""
-        return self._marks - np.arange(len(self._marks))
+        first: list[int] = (self._places - self._places[0]).tolist()
+        return first
 
     @cached_property
-    def _starts(self) -> Int64Array:
+    def _starts(self) -> list[int]:
         """Where each chunk begins, and where one after the text would."""
         text = f"{_SPACE}{self._text}{_SPACE}"
         code, kind = ("ascii", np.uint8) if text.isascii() else ("utf-32-le", np.uint32)
         points = np.frombuffer(text.encode(code, "surrogatepass"), kind)
-        starts: Int64Array = (points == ord(_SPACE)).nonzero()[0]
+        starts: list[int] = (points == ord(_SPACE)).nonzero()[0].tolist()
         return starts
 
 
@@ -144,7 +149,7 @@ class Words:
         if not self._is_by_words:  # such a tokenizer may look at several words at once
             return self._whole(texts)
         known = self._known
-        found = [_joined(text, list(map(known.get, text.split(_SPACE)))) for text in texts]
+        found = _joined(texts, known.__getitem__)
         _fill(found, texts, self._learned)
         _fill(found, texts, self._whole)
         return [tokens for tokens in found if tokens is not None]
@@ -165,13 +170,13 @@ class Words:
             for word, (ids, offsets) in zip(asked, self._tokenize(asked), strict=True)
         }
 
-        def find(word_or_chunk: str) -> Word | None:
-            return learned.get(word_or_chunk) or known.get(word_or_chunk)
+        def find(word_or_chunk: str) -> Word:
+            return learned.get(word_or_chunk) or known[word_or_chunk]
 
         for chunk, cut in pieces.items():
-            if word := _put_together(cut, list(map(find, cut[1::2]))):
-                learned[chunk] = word
-        found = [_joined(text, list(map(find, text.split(_SPACE)))) for text in texts]
+            with contextlib.suppress(KeyError):  # a word of it is not known
+                learned[chunk] = _put_together(cut, list(map(find, cut[1::2])))
+        found = _joined(texts, find)
         for word_or_chunk, word in learned.items():
             self._keep(word_or_chunk, word)
         return found
@@ -179,7 +184,7 @@ class Words:
     def _keep(self, text: str, word: Word) -> None:
         if len(text) <= MAX_WORD_CHARS:
             if len(self._known) >= MAX_WORDS:
-                self._known.clear()
+                self._known = {}  # the offsets of a batch may still ask the other
             self._known[text] = word
 
     def _whole(self, texts: Sequence[str]) -> list[Tokens]:
@@ -205,37 +210,58 @@ def _fill(
             found[number] = tokens
 
 
-def _joined(text: str, words: list[Word | None]) -> Tokens | None:
-    """The tokens of a text, by what is known of its chunks; None if one of them is not known."""
-    if None in words:
-        return None
-    known = cast(list[Word], words)
-    ids = np.frombuffer(_MARK.join([b"", *map(_ids_of, known)]), np.int64)
+def _joined(texts: Sequence[str], find: Callable[[str], Word]) -> list[Tokens | None]:
+    """The tokens of each text, by its chunks; None for a text with a chunk that is not known.
+
+    Args:
+        find: What is known of a chunk; raises `KeyError`.
+    """
+    parts = [_ids_in(text, find) for text in texts]
+    ids = np.frombuffer(b"".join(filter(None, parts)), np.int64)
     is_token = ids >= 0
-    marks = (~is_token).nonzero()[0]
+    places = (~is_token).nonzero()[0]
+    places -= np.arange(len(places))
     ids = ids[is_token]
-    return ids, JoinedOffsets(text, known, marks, len(ids))
+    found: list[Tokens | None] = []
+    chunk = token = 0
+    for text, part in zip(texts, parts, strict=True):
+        if part is None:
+            found.append(None)
+            continue
+        num_chunks = text.count(_SPACE) + 1
+        num_tokens = len(part) // ids.itemsize - num_chunks
+        offsets = JoinedOffsets(text, find, places[chunk : chunk + num_chunks], num_tokens)
+        found.append((ids[token : token + num_tokens], offsets))
+        chunk += num_chunks
+        token += num_tokens
+    return found
 
 
-def _put_together(pieces: Sequence[str], words: Sequence[Word | None]) -> Word | None:
-    """What is known of a chunk, by its words; None if one of them is not known.
+def _ids_in(text: str, find: Callable[[str], Word]) -> bytes | None:
+    """The ids of a text's chunks, with their marks; None if one of them is not known."""
+    try:
+        return b"".join(map(_ids_of, map(find, text.split(_SPACE))))
+    except KeyError:
+        return None
+
+
+def _put_together(pieces: Sequence[str], words: Sequence[Word]) -> Word:
+    """What is known of a chunk, by its words.
 
     Args:
         pieces: The text before a word and the word, in turn; last the text after all words.
     """
-    if None in words:
-        return None
     ends = list(itertools.accumulate(map(len, pieces)))
-    known = cast(Sequence[Word], words)
     offsets: list[tuple[int, int]] = []
-    for (_, within), start, end in zip(known, ends[::2], ends[1::2], strict=False):
+    for (_, within), start, end in zip(words, ends[::2], ends[1::2], strict=False):
         whole = [(0, end - start)]
         offsets += [(start + a, start + b) for a, b in (whole if within is None else within)]
-    return b"".join(map(_ids_of, known)), _unless_whole(offsets, ends[-1])
+    ids = [ids.removeprefix(_MARK) for ids, _ in words]
+    return b"".join([_MARK, *ids]), _unless_whole(offsets, ends[-1])
 
 
 def _as_word(ids: Sequence[int], offsets: Sequence[tuple[int, int]], num_chars: int) -> Word:
-    return np.array(ids, np.int64).tobytes(), _unless_whole(offsets, num_chars)
+    return _MARK + np.array(ids, np.int64).tobytes(), _unless_whole(offsets, num_chars)
 
 
 def _unless_whole(

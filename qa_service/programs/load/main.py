@@ -189,9 +189,17 @@ def written(cells: Iterator[Cell], path: Path | None) -> Iterator[Cell]:
 
 def show(cells: list[Cell], flags: dict[str, Any]) -> None:
     """Prints the cells, and plots them with --plot."""
-    print(markdown(cells) if flags["sweep"] else cells[0].report, flush=True)
+    print(markdown(cells) if flags["sweep"] else describe(cells[0]), flush=True)
     if flags["plot"]:
         draw(cells, flags["plot"])
+
+
+def describe(cell: Cell) -> str:
+    """The report of one load, with what bounds the server in the last line."""
+    if not cell.spent:
+        return str(cell.report)
+    bound = cell.bound[0].upper() + cell.bound[1:]
+    return f"{cell.report}\nServer:      {cell.spent}\n{bound}."
 
 
 def main() -> int:

@@ -6,8 +6,10 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from qa_service.client import QaClient, QaClientError
+from qa_service.programs.bounds import Spent
 from qa_service.programs.load.generator import measure
 from qa_service.programs.load.own_server import OwnServer
 from qa_service.programs.load.plan import LoadPlan
@@ -18,12 +20,22 @@ Progress = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One load and its report."""
+    """One load and its report.
+
+    Attributes:
+        spent: Where the server's time went meanwhile; None if it does not say.
+    """
 
     num_instances: int | None
     plan: LoadPlan
     report: Report
     engine: str = ""
+    spent: Spent | None = None
+
+    @property
+    def bound(self) -> str:
+        """What bounds the server at this load, in a sentence; empty if it does not say."""
+        return self.spent.sentence(self.report.generator_cores) if self.spent else ""
 
     @property
     def load(self) -> float:
@@ -75,8 +87,11 @@ class Sweep:
                     engine = find_engine(dataclasses.replace(self.plan, port=port))
                 for plan in self.plans():
                     here = dataclasses.replace(plan, port=port)
+                    before = read_stats(here)
                     with show(num_instances, here) as progress:
-                        cell = Cell(num_instances, here, measure(here, progress), engine)
+                        report = measure(here, progress)
+                    spent = Spent.between(before, read_stats(here))
+                    cell = Cell(num_instances, here, report, engine, spent)
                     yield cell
                     if cell.report.interrupted:
                         return
@@ -92,14 +107,29 @@ class Sweep:
             yield server.port
 
 
+def read_stats(plan: LoadPlan) -> dict[str, Any]:
+    """The report of the plan's server; empty if it does not say, or if there are several."""
+    if "," in plan.host:
+        return {}
+    try:
+        with _client(plan) as client:
+            return client.stats()
+    except QaClientError:
+        return {}
+
+
+def _client(plan: LoadPlan) -> QaClient:
+    tls, token = plan.access.tls_context(), plan.access.token
+    return QaClient(plan.host, plan.port, plan.timeout_s, tls=tls, token=token)
+
+
 def find_engine(plan: LoadPlan) -> str:
     """The engines of the plan's server, for example `openvino int8`; empty if it does not say.
 
     Raises:
         QaClientError: The server cannot be reached, or does not accept the token.
     """
-    tls, token = plan.access.tls_context(), plan.access.token
-    with QaClient(plan.host, plan.port, plan.timeout_s, tls=tls, token=token) as client:
+    with _client(plan) as client:
         client.connect()
         try:
             models = client.models()

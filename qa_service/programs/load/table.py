@@ -16,7 +16,7 @@ from qa_service.programs.load.sweep import Cell
 COLUMNS = (
     "sessions", "loop", "clients", "offered_per_s", "answered", "failed", "errors", "duration_s",
     "throughput_per_s", "mean_ms", "std_ms", *(f"p{percent}_ms" for percent in PERCENTS),
-    "generator_cores", "engine",
+    "generator_cores", "engine", "bound",
 )  # fmt: skip
 _LIBRARIES = ("onnxruntime", "onnxruntime-gpu", "torch")
 
@@ -25,7 +25,18 @@ def markdown(cells: Sequence[Cell]) -> str:
     """Two tables, a row for each load and a column for each number of instances."""
     latency = f"Latency in ms: p50 / p99 (mean ± std)\n\n{_table(cells, _latency)}\n"
     throughput = f"Throughput in answers per second\n\n{_table(cells, _throughput)}\n"
-    return "\n".join([latency, throughput, *_notes(cells)])
+    return "\n".join([latency, throughput, *_bounds(cells), *_notes(cells)])
+
+
+def _bounds(cells: Sequence[Cell]) -> list[str]:
+    """A line for each load with what bounds the server there."""
+    unit = "requests/s" if cells and cells[0].plan.rate_per_s is not None else "clients"
+    lines = [
+        f"- {column_head(cell.num_instances)}, {cell.load:g} {unit}: {cell.bound}"
+        for cell in cells
+        if cell.bound
+    ]
+    return ["Where the time goes\n", *lines, ""] if lines else []
 
 
 def _latency(cell: Cell) -> str:
@@ -117,7 +128,7 @@ class CsvFile:
                 report.num_answered, report.num_failed, errors, report.duration_s,
                 report.throughput, report.mean_ms, report.std_ms,
                 *(report.percentiles_ms[percent] for percent in PERCENTS),
-                report.generator_cores, cell.engine,
+                report.generator_cores, cell.engine, cell.bound,
             ]
         )  # fmt: skip
         self._file.flush()

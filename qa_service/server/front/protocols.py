@@ -18,7 +18,7 @@ from qa_service.wire.http.http_access import HttpAccess
 from qa_service.wire.http.http_codec import HttpCodec, HttpSite
 from qa_service.wire.http.http_reply import HttpReply, encode_reply
 from qa_service.wire.json_codec import MAX_AUTH_FRAME_BYTES, encode_error
-from qa_service.wire.messages import NULL_ID, RequestLimits
+from qa_service.wire.messages import NULL_ID
 
 
 class Protocols:
@@ -30,11 +30,11 @@ class Protocols:
         is_loopback: Whether the server listens for this machine alone.
     """
 
-    def __init__(self, limits: RequestLimits, options: HttpOptions, *, is_loopback: bool) -> None:
+    def __init__(self, max_frame_bytes: int, options: HttpOptions, *, is_loopback: bool) -> None:
         origins = {origin.strip() for origin in options.http_cors_origin.split(",")}
-        self._limits = limits
+        self._max_frame_bytes = max_frame_bytes
         access = HttpAccess(is_loopback, frozenset(origins - {""}))
-        self._site = HttpSite(limits, access, HttpDate())
+        self._site = HttpSite(max_frame_bytes, access, HttpDate())
         self._local_site = replace(self._site, access=replace(access, is_loopback=False))
         self._on_port = options.http
 
@@ -48,9 +48,9 @@ class Protocols:
         if (self._on_port or is_local) and _is_http(data):
             site = self._local_site if is_local else self._site
             return HttpCodec(site, wants_token=wants_token)
-        size = self._limits.max_frame_bytes
+        size = self._max_frame_bytes
         first = min(size, MAX_AUTH_FRAME_BYTES) if wants_token else size
-        return FrameCodec(self._limits, first)
+        return FrameCodec(size, first)
 
 
 class HttpDate:

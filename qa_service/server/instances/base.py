@@ -37,6 +37,7 @@ from qa_service.instance.messages import (
 )
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import Stream
+from qa_service.server.instances.instance_times import InstanceTimes
 from qa_service.server.scheduling.request_cost import Pace
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.wire.frames import FrameReader
@@ -80,6 +81,7 @@ class Worker(ABC):
         tested_s: When it last gave a known answer; before it is ready, when it started.
         num_answers: How many answers it has given since.
         is_leaving: Whether it ends once it has finished its batches.
+        times: Where its time goes; the pool may give it those of the process before.
 
     Raises:
         OSError: The instance cannot be started.
@@ -101,6 +103,7 @@ class Worker(ABC):
         self.is_leaving = self.is_wrong = False
         self.tested_s = self.since_s
         self.num_answers = 0
+        self.times = InstanceTimes()
         self._loop = loop
         self._listener = listener
         self._numbers = itertools.count()
@@ -153,6 +156,16 @@ class Worker(ABC):
     def is_idle(self) -> bool:
         """Whether it is ready and holds no batch."""
         return self.state is WorkerState.READY and not self.in_flight
+
+    def report(self) -> dict[str, object]:
+        """Its part of the reply to a `stats` query."""
+        idle_since_s = self.since_s if self.is_idle else math.inf
+        return {
+            "session": self.number,
+            "device": self.device,
+            "max_batch_size": self.rule.max_batch_size,
+            **self.times.report(self._loop.now_s(), idle_since_s),
+        }
 
     def takes_from_s(self) -> float:
         """From when it may get another batch; infinity if not before its next results."""
@@ -212,6 +225,7 @@ class Worker(ABC):
     def close(self) -> None:
         """Closes the channel: the instance ends when it next reads; its listener hears nothing."""
         self.state = WorkerState.DEAD
+        self.times.end(self._loop.now_s())
         self._stream.close()
 
     def _on_data(self, data: bytes) -> None:
@@ -234,6 +248,7 @@ class Worker(ABC):
                 self.ready = message
                 self.rule = replace(self.rule, costs=message.costs)
                 self.tested_s = self.since_s
+                self.times.begin(self.since_s)
                 self._listener.on_worker_ready(self)
             elif not self._fits(message):
                 self._break_off("it sent results that fit no batch")
@@ -252,6 +267,7 @@ class Worker(ABC):
                     self.rule = replace(self.rule, costs=message.costs)
                 self._mark_running(overlap_s)
                 self.num_answers += len(batch.members)
+                self.times.add(message)
                 self._listener.on_worker_results(self, batch.members, message)
 
     def _fits(self, results: Results | Checked) -> bool:

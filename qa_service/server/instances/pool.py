@@ -20,13 +20,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from qa_service.instance.devices import InstanceDevice
 from qa_service.instance.messages import ModelFacts, Results
 from qa_service.instance.options import InstanceOptions
 from qa_service.logs import plural
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import LazyTimer, Timer, overdue_s
 from qa_service.server.instances.base import Worker, WorkerListener, WorkerState
+from qa_service.server.instances.instance_times import InstanceTimes
 from qa_service.server.instances.self_tests import SelfTests
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.server.telemetry.metrics import ModelMetrics
@@ -107,6 +107,7 @@ class WorkerPool:
         self._failed_starts: defaultdict[int, int] = defaultdict(int)
         self._wrong_starts: set[int] = set()
         self._restarts: dict[int, Timer] = {}
+        self._times: defaultdict[int, InstanceTimes] = defaultdict(InstanceTimes)
         self._failure = ""
         self._is_closed = False
         self._overdue = LazyTimer(loop, self._end_overdue)
@@ -162,9 +163,13 @@ class WorkerPool:
         return self._workers.values()
 
     @property
-    def devices(self) -> list[InstanceDevice]:
+    def devices(self) -> list[str]:
         """The devices of its instances, in the order of their numbers."""
-        return [InstanceDevice(number, w.device) for number, w in sorted(self._workers.items())]
+        return [worker.device for _, worker in sorted(self._workers.items())]
+
+    def reports(self) -> list[dict[str, object]]:
+        """The part of its instances in the reply to a `stats` query."""
+        return [worker.report() for _, worker in sorted(self._workers.items())]
 
     def answering(self, since_s: float) -> int:
         """How many instances are idle, or have been busy only since `since_s`."""
@@ -385,4 +390,5 @@ class WorkerPool:
         worker = self._make_worker(number, self)
         if worker.state is not WorkerState.DEAD:  # as if killed before it was sent its setup
             self._workers[number] = worker
+            worker.times = self._times[number]
             self._overdue.arm(self._deadline_s(worker))

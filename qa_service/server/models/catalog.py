@@ -167,7 +167,7 @@ class Catalog:
             UnknownModelError: No model has the name, or the only model is not unique.
         """
         name = name or self._only or None
-        if name is None or name not in self._names:
+        if name is None or name not in self.by_name or not self._can_be_asked(name):
             raise self._unknown(name)
         return self.by_name[name]
 
@@ -300,11 +300,11 @@ class Catalog:
     @property
     def _names(self) -> list[str]:
         """The models that can be asked: those planned and those about to be replaced."""
-        return [
-            name
-            for name, model in self.by_name.items()
-            if (name in self.plan.models or model.plan.versions) and name not in self._unloaded
-        ]
+        return [name for name in self.by_name if self._can_be_asked(name)]
+
+    def _can_be_asked(self, name: str) -> bool:
+        is_planned = name in self.plan.models or bool(self.by_name[name].plan.versions)
+        return is_planned and name not in self._unloaded
 
     def _memory_of(self, version: Version) -> int:
         pool = version.pool

@@ -86,14 +86,12 @@ def _too_slow(ticket: Ticket, alone_ms: float, time_ms: float) -> QaError:
 
 def _too_much(ticket: Ticket, why: str) -> str:
     """What is wrong, and what helps where the client did not choose how much text is read."""
-    request = ticket.call.request
-    if request.collection is not None:
-        what, helps = "the question's passages have", "fewer `max_passages`"
-    elif request.skim is not None:
-        what, helps = "the text's windows have", "a smaller `skim`"
-    else:
-        return f"the text has about {ticket.tokens} tokens{why}"
-    return f"{what} about {ticket.tokens} tokens{why}: ask for {helps}, or a longer `timeout_ms`"
+    if ticket.call.request.collection is not None:
+        return (
+            f"the question's passages have about {ticket.tokens} tokens{why}: "
+            "ask for fewer `max_passages`, or a longer `timeout_ms`"
+        )
+    return f"the text has about {ticket.tokens} tokens{why}"
 
 
 def _check_time(needed_ms: float, time_ms: float) -> None:

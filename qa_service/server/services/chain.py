@@ -1,6 +1,6 @@
 """The services in their order, from the connection's side to the dispatcher.
 
-Gate ▸ Router ▸ Cascade ▸ Version ▸ Shadow ▸ Cached ▸ Collections ▸ Skim ▸ Segments ▸ Dispatcher
+Gate ▸ Router ▸ Cascade ▸ Version ▸ Shadow ▸ Cached ▸ Collections ▸ Segments ▸ Dispatcher
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.segments import Segments
 from qa_service.server.services.service import Service
 from qa_service.server.services.shadow import Shadow, ShadowedModel
-from qa_service.server.services.skim import Skim
 from qa_service.server.telemetry.metrics import ModelMetrics
 from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.messages import Request
@@ -55,8 +54,7 @@ class Services:
         counts: ModelMetrics,
     ) -> Service:
         """What a request passes that has been routed to one version of a model."""
-        service: Service = Skim(Segments(dispatcher), dispatcher, self._retrieval)
-        service = Collections(service, dispatcher, self._retrieval)
+        service: Service = Collections(Segments(dispatcher), dispatcher, self._retrieval)
         # A new service goes here, around what stands: service = MyService(service)
         if self._store.max_bytes:
 

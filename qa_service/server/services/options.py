@@ -80,7 +80,7 @@ class CollectionOptions(Struct, frozen=True, kw_only=True):
 
 
 class SearchOptions(Struct, frozen=True, kw_only=True):
-    """Searches in collections and in skimmed texts, in separate processes."""
+    """Searches in collections, in separate processes."""
 
     encoder: Annotated[
         Path | None,

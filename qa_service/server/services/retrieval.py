@@ -1,7 +1,6 @@
-"""Searches in collections and in skimmed texts, in separate processes.
+"""Searches in collections, in separate processes.
 
-Each client has its share of each process, however much it asks at once. Windows of texts are ranked
-by a separate process.
+Each client has its share of each process, however much it asks at once.
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from qa_service.errors import InternalError, InvalidRequestError, QaError, UnavailableError
-from qa_service.instance.messages import ModelFacts
+from qa_service.errors import QaError, UnavailableError
 from qa_service.net.timers import Clock
-from qa_service.retrieval.messages import Found, Rank, Ranked, Refused, Result, Search
+from qa_service.retrieval.messages import Found, Refused, Result, Search
 from qa_service.retrieval.retriever import FoundPassage
 from qa_service.server.scheduling.call import Call
 from qa_service.server.services.collection_set import CollectionSet
@@ -23,10 +21,6 @@ from qa_service.server.services.searches import Process, Searches
 from qa_service.server.services.served_collection import ServedCollection
 from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.messages import MAX_PASSAGES, Request
-from qa_service.wire.sections import Section
-
-MAX_CHARS_AT_ONCE = 1000
-"""A text is charged to its client's share by its length; a shorter one as if it had these."""
 
 SHORT_PASSAGE_CHARS = 500
 """Where a question does not say how many passages are read, up to twice as many as usual are, while
@@ -35,7 +29,6 @@ they have no more characters than this on average: rows of a table are short and
 MakeProcess = Callable[[str, int, Searches], Process]
 """Makes the process of searches, by what is searched and how many at a time."""
 OnFound = Callable[[Sequence[FoundPassage] | QaError], None]
-OnRanked = Callable[[Sequence[Section] | None], None]
 
 
 class Retrieval:
@@ -64,7 +57,6 @@ class Retrieval:
         self.collections = CollectionSet(
             clock, self._make_searches, counts, options.max_search_processes
         )
-        self._skims = self._make_searches("long texts", 1)
 
     def use(self, named: Mapping[str, CollectionOptions], folder: Path | None = None) -> None:
         """Serves these collections and those of a folder; looks for newer indexes of all.
@@ -83,7 +75,7 @@ class Retrieval:
         """What the answers depend on besides question and text: a part of the cache's key."""
         served = self.collections.get(request.collection)
         if served is None:
-            return f"{request.skim or ''}"
+            return ""
         max_passages = request.max_passages or f"{served.options.max_passages}+"
         return f"{served.edition}/{max_passages}/{request.passages}"
 
@@ -104,28 +96,14 @@ class Retrieval:
         on_result = partial(self._on_searched, served, on_found, wanted or usual)
         served.searches.submit(call, work, on_result)
 
-    def rank(self, call: Call, model: ModelFacts, on_ranked: OnRanked) -> None:
-        """Ranks the windows of a request's text; calls `on_ranked` later, or fails the call.
-
-        Raises:
-            QueueFullError: As many texts wait as may.
-            UnavailableError: No text can be ranked now.
-        """
-        asked = call.request
-        assert asked.skim is not None
-        windows = (asked.skim, model.window_tokens, model.reading.window_overlap_tokens)
-        work = Rank(asked.question, asked.text, *windows)
-        cost = float(max(MAX_CHARS_AT_ONCE, len(asked.text)))
-        self._skims.submit(call, work, partial(_on_ranked, call, on_ranked), cost)
-
     def kill(self) -> None:
         """Ends the processes: nothing is searched any more."""
-        for searches in (self._skims, *self.collections.processes()):
+        for searches in self.collections.processes():
             searches.kill()
 
     def reap(self) -> bool:
         """Whether all processes have ended."""
-        ended = [searches.reap() for searches in (self._skims, *self.collections.processes())]
+        ended = [searches.reap() for searches in self.collections.processes()]
         return all(ended)
 
     def _make_searches(self, name: str, concurrency: int) -> Searches:
@@ -166,13 +144,3 @@ def _to_be_read(found: Sequence[FoundPassage], usual: int) -> Sequence[FoundPass
 
 def _unavailable(served: ServedCollection) -> UnavailableError:
     return UnavailableError(f"the collection {served.name} cannot be searched now")
-
-
-def _on_ranked(call: Call, on_ranked: OnRanked, result: Result) -> None:
-    if isinstance(result, Ranked):
-        on_ranked(result.sections)
-    elif isinstance(result, Refused) and result.kind == "setup":
-        words = "this server cannot skim: it is installed without `collections`"
-        call.fail(InvalidRequestError(words))
-    else:
-        call.fail(InternalError())

@@ -1,4 +1,4 @@
-"""Readings of the GPUs, which a sidecar process reports every two seconds.
+"""Readings of the GPUs, which a sidecar process reports twice a second.
 
 NVIDIA's library may take milliseconds for an answer, and the driver may crash the process that
 loads it. So the loop keeps the last report and never calls the library.

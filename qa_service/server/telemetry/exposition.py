@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from qa_service import __version__
 from qa_service.errors import ERROR_KINDS
@@ -172,6 +173,25 @@ def _versions(versions: Sequence[ModelReport]) -> Iterator[Family]:
     for name, (text, figure) in _VERSIONS.items():
         samples = [Sample(figure(one), _labels(one)) for one in versions]
         yield Family(f"qa_model_{name}", "gauge", text, samples)
+
+
+def time_families(
+    loop_times: Mapping[str, float], sessions: Sequence[Mapping[str, Any]]
+) -> Iterator[Family]:
+    """Where the time of the loop and of the instances goes, by those parts of a `stats` report."""
+    text = "Time of the loop's thread: on a core, and waiting for events, in seconds."
+    samples = [Sample(value, {"activity": name}) for name, value in loop_times.items()]
+    yield Family("qa_loop_seconds_total", "counter", text, samples)
+    text = "Time of an instance by activity, in seconds; `ready` is all of it."
+    samples = [
+        Sample(value, {
+            "model": one["model"], "version": str(one["version"]),
+            "instance": str(one["session"]), "activity": name,
+        })
+        for one in sessions
+        for name, value in one["seconds"].items()
+    ]  # fmt: skip
+    yield Family("qa_instance_seconds_total", "counter", text, samples)
 
 
 def _labels(one: ModelReport) -> Labels:

@@ -31,7 +31,6 @@ from qa_service.sidecars.grpc_gateway.messages import (
 from qa_service.sidecars.grpc_gateway.peers import RESERVE, SilentPeers, fitting_peers
 from qa_service.sidecars.grpc_gateway.reports import Reports
 from qa_service.sidecars.grpc_gateway.service import InferenceService
-from qa_service.wire.messages import MAX_FRAME_BYTES, RequestLimits
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +54,7 @@ class GrpcServer:
         self._links = PeerLinks(settings)
         self._silent = SilentPeers(settings.port, most, self._links.busy_peers)
         reports = Reports(settings.unix_socket)
-        self._inference = InferenceService(self._links, reports, _limits(settings))
+        self._inference = InferenceService(self._links, reports)
         self._server = grpc.aio.server(options=list(_options(settings).items()))
         health = HealthService(reports, self._draining)
         handlers = (self._inference.handler(), health.handler(), *_reflection_handlers())
@@ -122,15 +121,6 @@ def _credentials(its: GatewaySettings) -> Credentials | None:
             raise SetupError("--tls_cert and --tls_key are needed together")
         return None
     return Credentials(its.tls_cert, its.tls_key, its.tls_client_ca)
-
-
-def _limits(its: GatewaySettings) -> RequestLimits:
-    """The limits checked here; the server checks the lengths of a question and its text."""
-    return RequestLimits(
-        max_frame_bytes=its.max_frame_bytes,
-        max_question_chars=MAX_FRAME_BYTES,
-        max_text_chars=MAX_FRAME_BYTES,
-    )
 
 
 def _options(its: GatewaySettings) -> dict[str, int]:

@@ -20,12 +20,12 @@ from qa_service.wire.http.open_inference import (
     Tensor,
     make_call,
 )
-from qa_service.wire.messages import Answered, RequestLimits
+from qa_service.wire.messages import Answered
 
 _CONTENTS = {"BYTES": "bytes_contents", "FP32": "fp32_contents", "INT32": "int_contents"}
 
 
-def read_call(request: Any, limits: RequestLimits) -> InferCall:  # noqa: ANN401 - a ModelInferRequest
+def read_call(request: Any) -> InferCall:  # noqa: ANN401 - a ModelInferRequest
     """The questions of a request.
 
     Raises:
@@ -41,7 +41,7 @@ def read_call(request: Any, limits: RequestLimits) -> InferCall:  # noqa: ANN401
     outputs = [InferOutput(its.name, _values(its.parameters)) for its in request.outputs]
     asked = InferBody(inputs, outputs, request.id, _values(request.parameters))
     binary = memoryview(b"".join(raw))
-    call = make_call(asked, binary, limits, request.model_name, request.model_version)
+    call = make_call(asked, binary, request.model_name, request.model_version)
     return msgspec.structs.replace(call, outputs=dict.fromkeys(call.outputs, bool(raw)))
 
 

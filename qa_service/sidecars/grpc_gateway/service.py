@@ -23,7 +23,6 @@ from qa_service.sidecars.grpc_gateway.messages import INFERENCE_SERVICE, METHODS
 from qa_service.sidecars.grpc_gateway.reports import Reports, model_path
 from qa_service.sidecars.grpc_gateway.status import PeerLostError, abort
 from qa_service.sidecars.grpc_gateway.stream import InferStream
-from qa_service.wire.messages import RequestLimits
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +34,9 @@ _Ask = Callable[[Message, str], Awaitable[object]]
 class InferenceService:
     """Answers the methods."""
 
-    def __init__(self, links: PeerLinks, reports: Reports, limits: RequestLimits) -> None:
+    def __init__(self, links: PeerLinks, reports: Reports) -> None:
         self._links = links
         self._reports = reports
-        self._limits = limits
         self._streams: set[InferStream] = set()
         self._num_calls = 0
         self._is_draining = False
@@ -104,7 +102,7 @@ class InferenceService:
 
     async def _infer(self, message: Message, context: Context) -> Message:
         caller = Caller(context)
-        call = read_call(message, self._limits)
+        call = read_call(message)
         with self._links.link(caller.peer, caller.token) as link:
             async with link.room:
                 results = await link.ask(caller.limit(call.requests))
@@ -115,7 +113,7 @@ class InferenceService:
         try:
             self._begin(context)
             with self._links.link(caller.peer, caller.token) as link:
-                stream = InferStream(context, caller, link, self._limits)
+                stream = InferStream(context, caller, link)
                 self._streams.add(stream)
                 try:
                     await stream.run()

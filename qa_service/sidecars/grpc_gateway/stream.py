@@ -31,7 +31,6 @@ from qa_service.sidecars.grpc_gateway.messages import (
 )
 from qa_service.sidecars.grpc_gateway.status import message_of, write
 from qa_service.wire.http.open_inference import EMPTY_FINAL
-from qa_service.wire.messages import RequestLimits
 
 logger = logging.getLogger(__name__)
 
@@ -61,12 +60,10 @@ class InferStream:
         context: grpc.aio.ServicerContext,
         caller: Caller,
         link: PeerLink,
-        limits: RequestLimits,
     ) -> None:
         self._context = context
         self._caller = caller
         self._link = link
-        self._limits = limits
         self._answers: asyncio.Queue[_Reply | None] = asyncio.Queue()
         self._asking: set[asyncio.Task[None]] = set()
         self._reading: asyncio.Task[None] | None = None
@@ -122,7 +119,7 @@ class InferStream:
         try:
             request = read_message(ModelInferRequest, data)
             request_id = request.id
-            call = read_call(request, self._limits)
+            call = read_call(request)
             results = await self._link.ask(self._caller.limit(call.requests))
             wants_empty = EMPTY_FINAL in request.parameters
             wants_empty = wants_empty and request.parameters[EMPTY_FINAL].bool_param

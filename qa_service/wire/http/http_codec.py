@@ -43,7 +43,6 @@ from qa_service.wire.messages import (
     Query,
     RejectedError,
     Request,
-    RequestLimits,
 )
 from qa_service.wire.traces import NO_TRACE, TraceContext, trace_context
 
@@ -89,11 +88,11 @@ class HttpSite:
     """What all HTTP connections of a server share.
 
     Attributes:
-        limits: Bounds on one request; a frame's bound holds for a body, compressed and inflated.
+        max_body_bytes: The bound on a body, compressed and inflated.
         date: Returns the time as a reply's `Date` has it (RFC 9110, section 5.6.7).
     """
 
-    limits: RequestLimits
+    max_body_bytes: int
     access: HttpAccess
     date: Callable[[], str]
 
@@ -113,7 +112,7 @@ class HttpCodec:
     def __init__(self, site: HttpSite, *, wants_token: bool = True) -> None:
         self._site = site
         self._wants_token = wants_token
-        self._reader = HttpReader(site.limits.max_frame_bytes)
+        self._reader = HttpReader(site.max_body_bytes)
         # Lists: both are short, and an empty deque takes 0.6 KiB of an idle connection.
         self._exchanges: list[_Exchange] = []
         self._num_exchanges = 0
@@ -200,10 +199,10 @@ class HttpCodec:
             raise RejectedError(exchange.key, InternalError()) from fault
 
     def _do(self, exchange: _Exchange, body: bytes) -> None:
-        head, limits = exchange.head, self._site.limits
+        head = exchange.head
         if coding := head.fields.get("content-encoding"):
-            body = decompress(body, coding, limits.max_frame_bytes)
-        call = route(head, body, limits)
+            body = decompress(body, coding, self._site.max_body_bytes)
+        call = route(head, body)
         if isinstance(call, ReportCall):
             exchange.render = call.render
             self._ready.append(Query(exchange.key, call.type, _is_open(head), call.model))

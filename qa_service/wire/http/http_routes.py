@@ -23,7 +23,7 @@ from qa_service.wire.http.model_reports import ModelReport
 from qa_service.wire.http.open_inference import HEADER_LENGTH, InferCall, parse_infer
 from qa_service.wire.http.tf_serving import PredictCall, parse_predict
 from qa_service.wire.json_codec import answers_body, error_body, parse_request
-from qa_service.wire.messages import Answered, QueryType, RejectedError, Request, RequestLimits
+from qa_service.wire.messages import Answered, QueryType, RejectedError, Request
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "schedule_policy",
               "statistics")  # fmt: skip
@@ -82,7 +82,6 @@ class HttpRequest(msgspec.Struct, frozen=True):
 
     head: HttpHead
     body: bytes
-    limits: RequestLimits
     model: str = ""
     version: str = ""
 
@@ -90,7 +89,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
 Handler = Callable[[HttpRequest], QuestionsCall | ReportCall]
 
 
-def route(head: HttpHead, body: bytes, limits: RequestLimits) -> QuestionsCall | ReportCall:
+def route(head: HttpHead, body: bytes) -> QuestionsCall | ReportCall:
     """Makes the call that a request asks for.
 
     Raises:
@@ -101,7 +100,7 @@ def route(head: HttpHead, body: bytes, limits: RequestLimits) -> QuestionsCall |
     handlers, model, version = _find_route(head.path)
     method = "GET" if head.method == "HEAD" else head.method
     if method in handlers:
-        return handlers[method](HttpRequest(head, body, limits, model, version))
+        return handlers[method](HttpRequest(head, body, model, version))
     allow = {"Allow": ", ".join([*handlers, "OPTIONS"]).replace("GET", "GET, HEAD")}
     if method == "OPTIONS":
         return _document(HttpReply(status=204, fields=allow))
@@ -132,7 +131,7 @@ def path_error(path: str, id_json: bytes, error: QaError) -> HttpReply:
 
 
 def _ask(request: HttpRequest) -> QaCall:
-    asked = parse_request(request.body, request.limits)
+    asked = parse_request(request.body)
     if not isinstance(asked, Request):
         raise RejectedError(asked.id_json, InvalidRequestError("`type` must be question"))
     return QaCall(asked.id_json, [asked])
@@ -140,11 +139,11 @@ def _ask(request: HttpRequest) -> QaCall:
 
 def _infer(request: HttpRequest) -> InferCall:
     header_length = request.head.fields.get(HEADER_LENGTH.lower())
-    return parse_infer(request.body, header_length, request.limits, request.model, request.version)
+    return parse_infer(request.body, header_length, request.model, request.version)
 
 
 def _predict(request: HttpRequest) -> PredictCall:
-    return parse_predict(request.body, request.limits, request.model, request.version)
+    return parse_predict(request.body, request.model, request.version)
 
 
 # Queries about the server.

@@ -29,7 +29,6 @@ from qa_service.wire.messages import (
     Answer,
     Answered,
     Request,
-    RequestLimits,
     Timings,
 )
 from qa_service.wire.near_misses import OTHER_NAMES, near_miss
@@ -145,9 +144,7 @@ class InferCall(msgspec.Struct, frozen=True):
         return InferResponse(model, version, self.id, parameters, outputs), binary
 
 
-def parse_infer(
-    body: bytes, header_length: str | None, limits: RequestLimits, model: str, version: str
-) -> InferCall:
+def parse_infer(body: bytes, header_length: str | None, model: str, version: str) -> InferCall:
     """Parses an inference request.
 
     Args:
@@ -164,12 +161,10 @@ def parse_infer(
         header.decode()  # msgspec does not check the strings in fields that it ignores
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequestError(f"not an inference request: {error}") from None
-    return make_call(asked, binary, limits, model, version)
+    return make_call(asked, binary, model, version)
 
 
-def make_call(
-    asked: InferBody, binary: memoryview, limits: RequestLimits, model: str, version: str
-) -> InferCall:
+def make_call(asked: InferBody, binary: memoryview, model: str, version: str) -> InferCall:
     """Makes requests of an inference request's questions.
 
     Args:
@@ -187,7 +182,7 @@ def make_call(
         for elements in zip(*columns.values(), strict=True)
     ]
     for request in requests:
-        check_bounds(request, limits)
+        check_bounds(request)
     outputs = _read_outputs(
         asked.outputs,
         shown_outputs(has_collection="collection" in columns),

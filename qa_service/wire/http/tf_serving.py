@@ -25,7 +25,7 @@ from qa_service.wire.http.http_reply import HttpReply, error_reply, json_reply, 
 from qa_service.wire.http.model_reports import INPUT_TYPES, OUTPUT_TYPES, ModelReport
 from qa_service.wire.http.open_inference import MAX_QUESTIONS, output_columns, slowest
 from qa_service.wire.json_codec import check_bounds
-from qa_service.wire.messages import Answered, Request, RequestLimits
+from qa_service.wire.messages import Answered, Request
 from qa_service.wire.near_misses import near_miss
 
 SIGNATURE = "serving_default"
@@ -181,7 +181,7 @@ _UNKNOWN_FIELD = re.compile("unknown field `(.*?)`")
 """In msgspec's message."""
 
 
-def parse_predict(body: bytes, limits: RequestLimits, model: str, version: str) -> PredictCall:
+def parse_predict(body: bytes, model: str, version: str) -> PredictCall:
     """Parses a request to predict.
 
     Args:
@@ -205,7 +205,7 @@ def parse_predict(body: bytes, limits: RequestLimits, model: str, version: str) 
         for row in _rows(asked)
     ]
     for request in requests:
-        check_bounds(request, limits)
+        check_bounds(request)
     return PredictCall(requests, asked.inputs is not msgspec.UNSET)
 
 

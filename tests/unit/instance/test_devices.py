@@ -3,7 +3,7 @@
 import pytest
 
 from qa_service.errors import DeviceError
-from qa_service.instance.devices import DeviceAssignment, InstanceDevice, assign_devices, describe
+from qa_service.instance.devices import DeviceAssignment, assign_devices, describe
 from qa_service.instance.gpus import Gpu, Gpus
 
 TWO = Gpus((Gpu(0, "4", 80 << 30), Gpu(1, "7", 24 << 30)))
@@ -53,8 +53,6 @@ def test_a_gpu_that_is_not_there_is_an_error(devices, gpus, words):
 
 
 def test_devices_are_described_briefly_or_one_by_one():
-    devices_ = [
-        InstanceDevice(i, device) for i, device in enumerate(["cuda:0", "cuda:1", "cuda:0"])
-    ]
+    devices_ = ["cuda:0", "cuda:1", "cuda:0"]
     assert describe(devices_) == "cuda:0, cuda:1, cuda:0"
     assert describe(devices_[::2]) == "cuda:0"

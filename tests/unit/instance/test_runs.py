@@ -26,6 +26,7 @@ from qa_service.instance.messages import (
 from qa_service.instance.options import InstanceOptions
 from qa_service.instance.reader.instant import InstantReader, first_word
 from qa_service.instance.runs import answer_in_turn, answer_overlapped
+from qa_service.instance.stages import Holding, StagesMs, Stopwatch
 from qa_service.instance.worker_main import WARMUP, serve
 from qa_service.wire.frames import PREFIX, FrameReader
 from qa_service.wire.messages import Answer, Task
@@ -131,6 +132,39 @@ def test_results_say_when_they_were_begun_and_how_long_they_took(run):
     (result,) = run(CountingReader(), batch(0))
     assert before_s <= result.started_s <= time.monotonic()
     assert result.inference_ms >= result.stages_ms.model >= 0.0
+
+
+def test_results_say_how_long_the_instance_waited_for_work(run):
+    before_s = time.monotonic()
+    first, second = run(CountingReader(), batch(0), batch(1))
+    took_ms = (time.monotonic() - before_s) * 1e3
+    assert first.waited_ms > 0.0
+    assert first.waited_ms + second.waited_ms < took_ms
+
+
+def test_an_instance_waits_only_while_it_holds_no_batch(monkeypatch):
+    moments = iter([10.0, 12.5, 20.0, 20.5, 21.0])
+    monkeypatch.setattr("qa_service.instance.stages.time.monotonic", moments.__next__)
+    holding = Holding()  # at 10.0
+    holding.begin()  # at 12.5
+    holding.begin()
+    assert (holding.take_ms(), holding.take_ms()) == (2500.0, 0.0)
+    holding.end()  # the second is still there
+    holding.end()  # at 20.5
+    holding.begin()
+    assert holding.take_ms() == 500.0
+
+
+def test_own_work_without_a_core_is_time_waited_for_one(monkeypatch):
+    monkeypatch.setattr("qa_service.instance.stages.time.monotonic", iter([0.0, 3.0, 5.0]).__next__)
+    monkeypatch.setattr(
+        "qa_service.instance.stages.time.thread_time", iter([0.0, 2.0, 2.0]).__next__
+    )
+    stopwatch = Stopwatch()
+    stopwatch.start()
+    stopwatch.lap("read")
+    stopwatch.lap("model", is_own=False)
+    assert stopwatch.take() == StagesMs(model=2000.0, read=3000.0, lock=1000.0)
 
 
 def test_results_carry_the_cost_rule_only_when_it_changed(run):

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import threading
+import time
 
 from qa_service.net.timers import MIN_SWEEP, LazyTimer
 from tests.support import run_until
@@ -29,6 +30,22 @@ def test_an_idle_loop_sleeps(loop):
     loop.call_at(loop.now_s() + 0.05, loop.stop)
     loop.run()
     assert len(rounds) <= 3  # the kernel may wake it a little before the timer is due
+
+
+def test_time_on_a_core_and_time_spent_waiting_are_counted_apart(loop):
+    def burn():
+        until_s = time.thread_time() + 0.02
+        while time.thread_time() < until_s:
+            pass
+        loop.call_at(loop.now_s() + 0.02, loop.stop)
+
+    loop.call_soon(burn)
+    before, began_s = loop.times, time.monotonic()
+    loop.run()
+    took_s = time.monotonic() - began_s
+    spent = {name: loop.times[name] - before[name] for name in before}
+    assert spent["cpu"] >= 0.02
+    assert 0.0 < spent["waiting"] < took_s - 0.02
 
 
 def test_call_soon_runs_in_the_next_round(loop):

@@ -252,6 +252,18 @@ class TestMonitor:
         assert re.search(rb"^ +batches_total +0$", done.stdout, re.MULTILINE)
         assert re.search(rb"^ +queue_ms +0( +-){5}$", done.stdout, re.MULTILINE)
 
+    def test_stats_say_where_the_time_goes(self):
+        seconds = {"ready": 10.0, "waiting": 5.0, "tokenize": 1.0, "model": 3.0, "read": 0.5}
+        named = {"model": "builtin", "version": 1, "session": 0, "device": "cpu"}
+        session = named | {"max_batch_size": 8, "seconds": seconds | {"lock": 0.0}}
+        stats = {"gauges": {"uptime_s": 20.0}, "loop": {"cpu": 2.0, "waiting": 17.0},
+                 "sessions": [session], "gpus": [{"uuid": "GPU-1", "busy_s": 4.0}]}  # fmt: skip
+        shown = self.ask({"stats": stats}, "--stats").stdout.decode()
+        assert re.search(r"^  loop +on a core 0.10, waiting 0.85$", shown, re.MULTILINE)
+        shares = "waiting 0.50, tokenizing 0.10, model 0.30, reading 0.05, the rest 0.05"
+        assert re.search(rf"^  instance 0 +cpu: {shares}$", shown, re.MULTILINE)
+        assert re.search(r"^  gpu\{GPU-1\}\{busy_s\} +4.0$", shown, re.MULTILINE)
+
     def test_stats_of_cascades_and_shadow_traffic_are_printed(self):
         shadow = {"model": "builtin", "version": 4, "seen": 9, "agreement": 0.5, "request_ms": {}}
         cascades = {"default": {"models_asked": {"1": 7}, "fallbacks": 0}}

@@ -10,7 +10,7 @@ import pytest
 from qa_service.retrieval.analysis import words_of
 from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
-from qa_service.retrieval.tantivy_index import LANGUAGES, rank
+from qa_service.retrieval.tantivy_index import LANGUAGES
 
 TEXTS = {
     "accents": "Applicants send two résumés to the café.",
@@ -100,11 +100,6 @@ def collection(tmp_path_factory) -> Collection:
 def test_a_question_finds_the_same_word_in_another_form(collection, question, name):
     found, *_ = collection.search(question, 3)
     assert found.passage.document == f"{name}.txt"
-
-
-@pytest.mark.parametrize(("question", "name"), FINDS)
-def test_windows_of_a_text_are_ranked_by_the_same_words(question, name):
-    assert rank(question, TEXTS.values(), 1) == [list(TEXTS).index(name)]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -29,11 +29,9 @@ from qa_service.wire.messages import (
     Place,
     RejectedError,
     Request,
-    RequestLimits,
     Timings,
 )
 
-LIMITS = RequestLimits()
 BASES = [{"question": "Who?", "text": "It was Ada."}, {"question": "Who?", "collection": "books"}]
 NUMBER, WORD = 2, "word"
 
@@ -43,7 +41,7 @@ def request_with(name: str) -> dict[str, Any]:
     value = NUMBER if name in fields.NUMBERS else WORD
     for base in BASES:
         try:
-            json_codec.parse_request(json.dumps(asked := {**base, name: value}).encode(), LIMITS)
+            json_codec.parse_request(json.dumps(asked := {**base, name: value}).encode())
         except RejectedError:
             continue
         return base if name in base else asked
@@ -52,7 +50,7 @@ def request_with(name: str) -> dict[str, Any]:
 
 def parsed(asked: dict[str, object]) -> Request:
     """The request of a frame with these fields, without an id."""
-    request = json_codec.parse_request(json.dumps({**asked, "id": None}).encode(), LIMITS)
+    request = json_codec.parse_request(json.dumps({**asked, "id": None}).encode())
     assert isinstance(request, Request)
     return request
 
@@ -96,8 +94,8 @@ def test_each_field_of_a_request_and_of_an_answer_has_a_row():
 def test_the_open_inference_protocol_has_the_field_over_http_and_grpc(name):
     asked = request_with(name)
     body = infer_body(asked)
-    over_http = parse_infer(json.dumps(body).encode(), None, LIMITS, "", "")
-    over_grpc = read_call(grpc_request(body), LIMITS)
+    over_http = parse_infer(json.dumps(body).encode(), None, "", "")
+    over_grpc = read_call(grpc_request(body))
     assert [*over_http.requests] == [*over_grpc.requests] == [parsed(asked)]
 
 
@@ -106,7 +104,7 @@ def test_tensorflow_serving_has_the_field_in_rows_and_columns(name):
     asked = request_with(name)
     columns = {key: [value] for key, value in asked.items()}
     for body in ({"instances": [asked]}, {"inputs": columns}):
-        call = parse_predict(json.dumps(body).encode(), LIMITS, "", "")
+        call = parse_predict(json.dumps(body).encode(), "", "")
         assert [msgspec.structs.replace(one, model=None) for one in call.requests] == [
             parsed(asked)
         ]
@@ -144,9 +142,9 @@ EXPECTED = {
 @pytest.mark.parametrize("top_k", [1, 2])
 def test_the_open_inference_protocol_has_each_output_over_http_and_grpc(top_k):
     body = infer_body({**BASES[1], "top_k": top_k}, list(fields.OUTPUTS))
-    call = parse_infer(json.dumps(body).encode(), None, LIMITS, "", "")
+    call = parse_infer(json.dumps(body).encode(), None, "", "")
     outputs = json.loads(call.reply([RESULT]).body)["outputs"]
-    message = write_response(read_call(grpc_request(body), LIMITS), [RESULT])
+    message = write_response(read_call(grpc_request(body)), [RESULT])
     assert [output["name"] for output in outputs] == list(fields.OUTPUTS)
     for output, over_grpc in zip(outputs, message.outputs, strict=True):
         row = fields.OUTPUTS[output["name"]]
@@ -183,10 +181,10 @@ def test_pythons_clients_read_each_field_of_a_replys_answers():
 @pytest.mark.parametrize("top_k", [1, 2])
 def test_tensorflow_serving_has_each_output_in_rows_and_columns(top_k):
     asked = {**BASES[1], "top_k": top_k}
-    rows = parse_predict(json.dumps({"instances": [asked]}).encode(), LIMITS, "", "")
+    rows = parse_predict(json.dumps({"instances": [asked]}).encode(), "", "")
     columns = parse_predict(
         json.dumps({"inputs": {key: [value] for key, value in asked.items()}}).encode(),
-        *(LIMITS, "", ""),
+        *("", ""),
     )
     expected = {
         name: value if top_k == 1 or fields.OUTPUTS[name].is_of_reply else [value] * top_k
@@ -201,8 +199,8 @@ def test_tensorflow_serving_has_each_output_in_rows_and_columns(top_k):
 @pytest.mark.parametrize("name", ["top_k", "priority"])
 def test_a_whole_number_with_a_point_is_that_number(name):
     asked = b'{"id": 1.0, "question": "Who?", "text": "Ada.", "%s": %s}'
-    request = json_codec.parse_request(asked % (name.encode(), b"1.0"), LIMITS)
+    request = json_codec.parse_request(asked % (name.encode(), b"1.0"))
     assert (getattr(request, name), request.id_json) == (1, b"1.0")
     for other in (b"1.5", b'"1.0"', b"true"):
         with pytest.raises(RejectedError):
-            json_codec.parse_request(asked % (name.encode(), other), LIMITS)
+            json_codec.parse_request(asked % (name.encode(), other))

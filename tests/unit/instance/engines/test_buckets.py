@@ -16,6 +16,7 @@ from qa_service.instance.engines.buckets import (
     stage,
 )
 from qa_service.instance.engines.outputs import EngineFaultError
+from qa_service.instance.model_folder.seen_lengths import SeenLengths
 
 INPUTS = ("input_ids", "attention_mask")
 PAD = 9
@@ -70,11 +71,11 @@ def test_a_batch_is_padded_to_its_bucket_and_its_logits_are_cut_back():
         BucketGrid(4, 4096, 64),
         INPUTS,
         PAD,
-        lambda bucket: made.append(bucket) or Adder(bucket),
+        lambda bucket, _: made.append(bucket) or Adder(bucket),
         device="cuda",
         runtime="test",
     )
-    assert made == BucketGrid(4, 4096, 64).buckets()
+    assert made == []
     rng = np.random.default_rng(0)
     kept = []
     for shape in ((4, 64), (1, 3), (3, 40), (2, 40), (6, 70)):
@@ -84,6 +85,75 @@ def test_a_batch_is_padded_to_its_bucket_and_its_logits_are_cut_back():
     for got, wanted in kept:  # none is overwritten by a later run
         np.testing.assert_array_equal(got, wanted)
     assert made[-1] == Bucket(6, 70)
+    assert len(made) == len(set(made)) == 5
+
+
+class Recorder:
+    """An engine whose programs are recorded, and what was made for it and proved."""
+
+    def __init__(self, *, fails=()):
+        self.made, self.proved, self._fails = [], [], fails
+        grid = BucketGrid(2, 4096, 64)
+        self.engine = BucketedEngine(
+            grid, INPUTS, PAD, self._make, device="cuda", runtime="test", records=True
+        )
+        self.engine.check_shapes_with(self._check)
+
+    def run(self, rows, tokens):
+        batch = np.ones((rows, tokens), np.int64)
+        np.testing.assert_array_equal(self.engine.logits(batch, batch, batch)[0], batch)
+
+    def _make(self, bucket, is_recorded):
+        self.made.append((bucket.rows, bucket.tokens, is_recorded))
+        if is_recorded and bucket in self._fails:
+            raise RuntimeError("cannot be recorded")
+        return Adder(bucket)
+
+    def _check(self, run, rows, tokens):
+        batch = np.full((rows, tokens), 3)
+        np.testing.assert_array_equal(run(batch, batch, batch)[0], batch)
+        self.proved.append((rows, tokens))
+
+
+def test_a_start_records_only_what_it_runs_and_the_rest_follows_while_nothing_waits(tmp_path):
+    recorder = Recorder()
+    recorder.run(1, 60)
+    assert recorder.made == [(1, 64, True)]
+    recorder.engine.prepare_lengths(SeenLengths(tmp_path), ())
+    assert recorder.made == [(1, 64, True)]
+    while recorder.engine.prepare_next():
+        pass
+    assert sorted(recorder.made) == [(1, 32, True), (1, 64, True), (2, 32, True), (2, 64, True)]
+    assert sorted(recorder.proved) == [(1, 32), (1, 64), (2, 32), (2, 64)]
+    assert sorted(recorder.engine.shapes) == sorted(recorder.proved)
+    assert not recorder.engine.prepare_next()
+
+
+def test_while_serving_a_bucket_runs_once_without_a_recording(tmp_path):
+    recorder = Recorder()
+    recorder.engine.prepare_lengths(SeenLengths(tmp_path), ())
+    recorder.run(1, 20)
+    assert recorder.made == [(1, 32, False)]
+    recorder.run(1, 30)
+    recorder.run(1, 32)
+    assert recorder.made == [(1, 32, False), (1, 32, True)]
+    recorder.run(2, 20)
+    recorder.engine.prepare_next()  # what was needed comes first
+    assert recorder.made[2:] == [(2, 32, False), (2, 32, True)]
+
+
+def test_a_recording_that_fails_ends_a_start_and_while_serving_is_left_out(caplog, tmp_path):
+    recorder = Recorder(fails=[Bucket(1, 32), Bucket(2, 64)])
+    with pytest.raises(RuntimeError, match="cannot be recorded"):
+        recorder.run(1, 20)
+    recorder.engine.prepare_lengths(SeenLengths(tmp_path), ())
+    while recorder.engine.prepare_next():
+        pass
+    for rows, tokens in ((1, 32), (2, 64)) * 2:
+        recorder.run(rows, tokens)
+    assert recorder.made.count((1, 32, True)) == 2
+    assert recorder.made.count((2, 64, True)) == 1
+    assert "batches of 1 rows of 32 tokens run without a recording: cannot be" in caplog.text
 
 
 def test_the_texts_mask_is_staged_where_spans_are_chosen():
@@ -92,7 +162,7 @@ def test_the_texts_mask_is_staged_where_spans_are_chosen():
         grid,
         (*INPUTS, TEXT_MASK),
         PAD,
-        lambda bucket: Adder(bucket, num_inputs=3),
+        lambda bucket, _: Adder(bucket, num_inputs=3),
         device="cuda",
         runtime="test",
         chooses_spans=True,
@@ -126,7 +196,7 @@ def test_an_output_of_another_shape_than_the_buckets_is_a_fault(wide):
         BucketGrid(4, 4096, 64),
         (*INPUTS, TEXT_MASK),
         PAD,
-        lambda bucket: Wide(bucket, wide),
+        lambda bucket, _: Wide(bucket, wide),
         device="cuda",
         runtime="test",
         chooses_spans=True,

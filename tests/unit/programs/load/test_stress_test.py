@@ -49,7 +49,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_defaults_are_the_prototypes_and_the_report_counts_every_request():
     with ScriptedPeer(answer_all) as peer:
         done = run(*flags(peer))
-        assert peer.connections == 1 + 100, "one looks whether anybody is there"
+        assert peer.connections == 3 + 100, "is anybody there; its figures, before and after"
     assert done.returncode == 0
     assert "Requests:    1000 answered in " in done.stdout
     assert done.stdout.endswith("Errors:      0\n")
@@ -125,7 +125,7 @@ def test_shuffle_draws_from_the_whole_file_by_its_seed(tmp_path):
 def test_a_rate_is_kept_for_the_duration():
     with ScriptedPeer(answer_all) as peer:
         done = run(*flags(peer, rate=200, duration_s=0.5, num_simultaneous_clients=3))
-        assert peer.connections == 1 + 3
+        assert peer.connections == 3 + 3
     assert done.returncode == 0
     assert 50 < int(done.stdout.partition("Requests:")[2].split()[0]) < 150
     assert "Generator:   " in done.stdout
@@ -136,7 +136,7 @@ def test_a_sweep_of_a_running_server_makes_a_table(tmp_path):
     with ScriptedPeer(answer_all) as peer:
         given = flags(peer, clients="1,2", num_total_clients=4, csv=file)
         done = run(*given, "--sweep")
-        assert peer.connections == 1 + 2 * 4
+        assert peer.connections == 1 + 2 * (4 + 2)
     assert done.returncode == 0
     assert "| clients | " in done.stdout
     assert "\n|       2 | " in done.stdout

@@ -20,13 +20,13 @@ from qa_service.server.front.connection import (
 from qa_service.server.front.timeouts import CLOSING_GRACE_S
 from qa_service.wire.codec import Wait
 from qa_service.wire.frame_codec import FrameCodec
-from qa_service.wire.messages import Request, RequestLimits
+from qa_service.wire.messages import Request
 from qa_service.wire.traces import NO_TRACE
 from tests.support import FakeTimeLoop, run_until
 from tests.unit.server.front.connections import ScriptedStream, Surroundings
 
 ASK = {"question": "q?", "text": "some text"}
-LIMITS = RequestLimits(max_frame_bytes=1000, max_question_chars=100, max_text_chars=900)
+MAX_FRAME_BYTES = 1000
 
 
 def asks(*ids):
@@ -37,13 +37,13 @@ def asks(*ids):
 class Owner(Surroundings):
     """A connection of a real socket and frames; its service refuses when the test says."""
 
-    def __init__(self, *, stream=None, codec=None, requests=LIMITS, **limits):
+    def __init__(self, *, stream=None, codec=None, max_frame_bytes=MAX_FRAME_BYTES, **limits):
         self.loop = FakeTimeLoop()
         self.refuse, self.queries = None, []
         ours, self.client = socket.socketpair()
         self.client.settimeout(20)
         limits = {"max_output_buffer_bytes": 10_000, "request_timeout_ms": 0, **limits}
-        chosen = codec or FrameCodec(requests, requests.max_frame_bytes)
+        chosen = codec or FrameCodec(max_frame_bytes, max_frame_bytes)
         stream = stream or Stream(self.loop, ours)
         super().__init__(stream, lambda _: chosen, self.loop, {}, **limits)
 
@@ -372,7 +372,7 @@ def test_every_frame_has_one_outcome(make_owner):
 
 
 def test_a_turn_ends_with_a_costly_message(make_owner):
-    owner = make_owner(requests=RequestLimits(max_frame_bytes=40_000, max_text_chars=40_000))
+    owner = make_owner(max_frame_bytes=40_000)
     owner.send(*[{**ASK, "text": "a" * (COSTLY_MESSAGE_BYTES + 1)}] * 3)
     assert owner.most_in_a_round(owner.calls, 3) <= 2
 

@@ -15,7 +15,6 @@ from qa_service.server.front.protocols import Protocols
 from qa_service.wire.http import http_routes
 from qa_service.wire.http.open_inference import InferCall
 from qa_service.wire.json_codec import MAX_AUTH_FRAME_BYTES
-from qa_service.wire.messages import RequestLimits
 from tests.unit.server.fake_services import LoopClock
 from tests.unit.server.front.connections import ScriptedStream, Surroundings
 from tests.unit.wire.http.test_http_codec import ASK, get, infer, post
@@ -40,8 +39,7 @@ class Setting(Surroundings):
             auth["auth_token_file"] = token_file
         self.submitting = self.reporting = None
         self.clock, self.stream = LoopClock(), ScriptedStream()
-        requests = RequestLimits(max_frame_bytes=20_000)
-        protocols = Protocols(requests, HttpOptions(), is_loopback=False)
+        protocols = Protocols(20_000, HttpOptions(), is_loopback=False)
         limits = {"idle_timeout_ms": 60_000, "frame_timeout_ms": 5_000, **limits}
         super().__init__(
             self.stream,

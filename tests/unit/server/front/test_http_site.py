@@ -11,13 +11,13 @@ from qa_service.server.front import protocols as protocols_module
 from qa_service.server.front.options import HttpOptions
 from qa_service.server.front.protocols import HttpDate, Protocols, reply_without_tls
 from qa_service.wire.codec import Codec
-from qa_service.wire.messages import Query, RequestLimits
+from qa_service.wire.messages import Query
 
 STRANGE = b"GET /v2/health/live HTTP/1.1\r\nHost: anything\r\n\r\n"
 
 
 def codec(*, is_local: bool) -> Codec:
-    protocols = Protocols(RequestLimits(), HttpOptions(), is_loopback=True)
+    protocols = Protocols(1 << 18, HttpOptions(), is_loopback=True)
     codec = protocols.codec_for(STRANGE, wants_token=False, is_local=is_local)
     codec.feed(STRANGE)
     return codec

@@ -1,6 +1,7 @@
 """A worker as the loop sees it; the test is the instance at the channel's other end."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +10,7 @@ from qa_service.instance.messages import Answers, ModelFacts, Ready, Results, Se
 from qa_service.instance.options import InstanceOptions
 from qa_service.instance.stages import StagesMs
 from qa_service.net.event_loop import EventLoop
+from qa_service.server.instances.base import InFlight
 from tests.unit.calls import make_ticket
 from tests.unit.server.handled_worker import HandledWorker
 
@@ -79,6 +81,26 @@ def test_the_second_batch_may_come_when_half_of_the_first_should_be_over(pool):
     pool.give(make_ticket())
     takes_from_s = pool.worker.takes_from_s()
     assert before_s <= takes_from_s - COST_MS / 2e3 <= pool.loop.now_s()
+
+
+def test_the_times_of_an_instance_only_grow_and_it_waits_while_it_holds_no_batch(pool):
+    worker, moments = pool.worker, iter([10.0, 14.0])
+    worker._loop = SimpleNamespace(now_s=lambda: next(moments, 30.0))
+    worker.times.begin(4.0)
+    worker.since_s = 8.0
+    idle = worker.report()
+    assert idle["seconds"] == dict.fromkeys(("tokenize", "model", "read", "lock"), 0.0) | {
+        "ready": 6.0, "waiting": 2.0,
+    }  # fmt: skip
+    stages_ms = StagesMs(tokenize=250.0, model=1000.0, read=500.0, lock=125.0)
+    worker.times.add(Results(0, [Answers([])] * 3, 0.0, 1750.0, stages_ms, waited_ms=3000.0))
+    worker.in_flight[1] = InFlight((), is_retry=False, cost_s=1.0)
+    busy = worker.report()
+    assert busy["seconds"] == {"ready": 10.0, "waiting": 3.0, "tokenize": 0.25, "model": 1.0,
+                               "read": 0.5, "lock": 0.125}  # fmt: skip
+    assert (busy["batches"], busy["requests"]) == (1, 3)
+    worker.times.end(15.0)
+    assert worker.report()["seconds"]["ready"] == 11.0
 
 
 def test_a_third_batch_waits_for_results(pool):

@@ -74,7 +74,7 @@ def test_collections_have_separate_processes_up_to_the_limit():
     setting = Setting(max_search_processes=2)
     options = {name: CollectionOptions(path=Path(name)) for name in "abcd"}
     setting.use_and_settle({**options, "far": CollectionOptions(url="http://cluster:9200/x")})
-    assert set(setting.processes) == {"a", "b", "far", "long texts"}
+    assert set(setting.processes) == {"a", "b", "far"}
     assert {work.collection for work in setting.processes["a"].works} == {"a", "c"}
     assert setting.processes["a"].concurrency == 1
     assert setting.processes["far"].concurrency == REMOTE_SEARCHES

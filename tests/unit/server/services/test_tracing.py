@@ -31,7 +31,6 @@ from qa_service.wire.messages import (
     Answer,
     Answered,
     AnswerSource,
-    RequestLimits,
     Timings,
 )
 from qa_service.wire.traces import (
@@ -50,7 +49,7 @@ from tests.unit.calls import make_call, make_ticket
 from tests.unit.server.fake_services import LoopClock
 
 TRACE_ID, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-CODEC = FrameCodec(RequestLimits(), 1 << 16)
+CODEC = FrameCodec(1 << 16, 1 << 16)
 ANSWERS = Answered(
     [Answer("a", 0.5, 0, 1)], Timings(0.0, 0.0), AnswerSource("small", 3, models_asked=2)
 )

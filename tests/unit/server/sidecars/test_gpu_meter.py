@@ -44,6 +44,8 @@ and does not count energy."""
 EXPECTED = """\
 nv_gpu_utilization{gpu_uuid="GPU-0"} 0.73
 nv_gpu_utilization{gpu_uuid="GPU-1"} 0.73
+qa_gpu_busy_seconds_total{gpu_uuid="GPU-0"} 0.0
+qa_gpu_busy_seconds_total{gpu_uuid="GPU-1"} 0.0
 nv_gpu_memory_total_bytes{gpu_uuid="GPU-0"} 85899345920
 nv_gpu_memory_total_bytes{gpu_uuid="GPU-1"} 85899345920
 nv_gpu_memory_used_bytes{gpu_uuid="GPU-0"} 1073741824
@@ -98,6 +100,15 @@ def test_energy_is_counted_from_the_first_report():
     reader = NvmlReader(nvml)
     reports = [reader.read() for _ in range(3)]
     assert [first.energy_consumption for first, _ in reports] == [0.0, 1.5, 3.0]
+
+
+def test_busy_time_is_the_utilization_by_the_time_between_readings(monkeypatch):
+    nvml = types.ModuleType("pynvml")
+    exec(PYNVML.replace("{is_broken}", "False"), vars(nvml))
+    reader, moments = NvmlReader(nvml), iter([10.0, 10.0, 12.0, 12.0])
+    monkeypatch.setattr("qa_service.sidecars.gpu_meter_main.time.monotonic", moments.__next__)
+    assert [one.busy_s for one in reader.read()] == [0.0, 0.0]
+    assert [one.busy_s for one in reader.read()] == [1.46, 1.46]
 
 
 def test_without_a_driver_no_figures_are_reported(meter, library):

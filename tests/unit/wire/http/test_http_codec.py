@@ -31,6 +31,7 @@ from qa_service.wire.http.http_codec import MAX_EXCHANGES, HttpCodec, HttpSite
 from qa_service.wire.http.http_reply import MAX_MEMBERS, decompress, error_reply
 from qa_service.wire.json_codec import AnswersBody
 from qa_service.wire.messages import (
+    MAX_QUESTION_CHARS,
     MAX_TOP_K,
     NULL_ID,
     Answer,
@@ -40,11 +41,10 @@ from qa_service.wire.messages import (
     Query,
     RejectedError,
     Request,
-    RequestLimits,
     Timings,
 )
 
-LIMITS = RequestLimits(max_frame_bytes=5000, max_question_chars=100, max_text_chars=1000)
+MAX_BODY_BYTES = 5000
 ANSWERS = [Answer("Ada", 0.5, 7, 10)]
 TIMINGS = Timings(1.0, 2.0)
 DATE = "Sun, 06 Nov 1994 08:49:37 GMT"
@@ -78,7 +78,7 @@ class Peer:
     """A codec and what a connection would do with it."""
 
     def __init__(self, *, wants_token=True, **access):
-        site = HttpSite(LIMITS, HttpAccess(**access), lambda: DATE)
+        site = HttpSite(MAX_BODY_BYTES, HttpAccess(**access), lambda: DATE)
         self.codec = HttpCodec(site, wants_token=wants_token)
         self.written = b""
         self.requests, self.queries, self.tokens, self.rejections = [], [], [], []
@@ -296,7 +296,7 @@ def test_a_reply_to_head_has_no_body():
         (post("/qa", gzip.compress(b"{}")[:-1], b"Content-Encoding: gzip\r\n"), 400, {}),
         (post("/qa", b"{"), 400, {}),
         (post("/qa", {"type": "health"}), 400, {}),
-        (post("/qa", {**ASK, "text": "a" * 1001}), 400, {}),
+        (post("/qa", {**ASK, "question": "a" * (MAX_QUESTION_CHARS + 1)}), 400, {}),
     ],
 )
 def test_an_unserved_path_gets_its_status_and_the_next_request_is_served(data, status, field):
@@ -607,7 +607,7 @@ def test_the_openapi_description_is_made_from_the_types():
     assert schemas["Question"]["required"] == ["question"]
     assert schemas["Question"]["properties"]["top_k"]["maximum"] == MAX_TOP_K
     assert schemas["Answers"]["properties"]["timings_ms"]["$ref"] == "#/components/schemas/Timings"
-    assert "at most" in schemas["Question"]["properties"]["text"]["description"]
+    assert "at most" in schemas["Question"]["properties"]["question"]["description"]
     names = {field.encode_name for field in msgspec.structs.fields(AnswersBody)}
     assert "cached" in names
     assert schemas["Answers"]["properties"].keys() == names

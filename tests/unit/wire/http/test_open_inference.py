@@ -16,11 +16,9 @@ from qa_service.wire.messages import (
     Answer,
     Answered,
     AnswerSource,
-    RequestLimits,
     Timings,
 )
 
-LIMITS = RequestLimits(max_question_chars=100, max_text_chars=1000)
 TIMINGS = Timings(1.0, 2.0)
 ADA = Answer("Ada", 0.5, 7, 10)
 
@@ -39,7 +37,7 @@ def body_of(questions=("Who?",), texts=("It was Ada.",), **more):
 def parse(body, header_length=None, binary=b""):
     data = json.dumps(body).encode()
     length = str(len(data)) if binary and header_length is None else header_length
-    return parse_infer(data + binary, length, LIMITS, "builtin", "1")
+    return parse_infer(data + binary, length, "builtin", "1")
 
 
 def reply_to(call, *answers):
@@ -141,7 +139,7 @@ BAD_INPUTS = {
     "a row of two": [tensor(n, ["a", "b"], [1, 2]) for n in NAMES],
     "a number": [tensor("question", [5]), tensor("text", ["a"])],
     "a blank text": [tensor("question", ["Who?"]), tensor("text", [" "])],
-    "a long question": [tensor("question", ["a" * 101]), tensor("text", ["a"])],
+    "a long question": [tensor("question", ["a" * 2001]), tensor("text", ["a"])],
     "shared memory": [tensor(n, None, [1], shared_memory_region="x") for n in NAMES],
     "no data": [{**tensor(n, []), "data": None, "shape": [1]} for n in NAMES],
     "no binary data": [tensor(n, None, [1], binary_data_size=5) for n in NAMES],
@@ -208,13 +206,13 @@ def test_binary_data_of_no_input_is_refused():
 def test_bytes_that_are_not_utf8_are_refused():
     body = json.dumps(body_of()).encode().replace(b'"inputs"', b'"more": "\xff", "inputs"')
     with pytest.raises(InvalidRequestError):
-        parse_infer(body, None, LIMITS, "builtin", "1")
+        parse_infer(body, None, "builtin", "1")
 
 
 @given(st.binary(max_size=300), st.none() | st.integers(0, 310).map(str))
 def test_any_body_is_parsed_or_refused(body, header_length):
     with pytest.raises(InvalidRequestError):
-        parse_infer(body, header_length, LIMITS, "builtin", "1")
+        parse_infer(body, header_length, "builtin", "1")
 
 
 @pytest.mark.parametrize(

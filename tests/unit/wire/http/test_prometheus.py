@@ -10,7 +10,7 @@ import pytest
 from harness.server import ROOT
 from qa_service.errors import ERROR_KINDS
 from qa_service.instance.stages import StagesMs
-from qa_service.server.telemetry.exposition import HELP, families, model_statistics
+from qa_service.server.telemetry.exposition import HELP, families, model_statistics, time_families
 from qa_service.server.telemetry.metrics import ABANDONED, ANSWERED, Metrics
 from qa_service.server.telemetry.process import process_families
 from qa_service.server.telemetry.services import ServiceCounts
@@ -69,6 +69,9 @@ def test_a_histogram_counts_what_is_below_each_bound():
     ]
 
 
+SESSION = {"model": "builtin", "version": 1, "session": 0, "seconds": {"ready": 2.0, "model": 1.5}}
+
+
 def documented():
     """Type and labels of each metric, from the table of docs/HTTP.md."""
     page = (ROOT / "docs" / "HTTP.md").read_text()
@@ -89,7 +92,8 @@ def test_every_metric_is_documented_with_its_type_and_its_labels(metrics):
     for family in (
         *families_of(metrics),
         *counts.families({}),
-        *gpu_families([GpuReading("GPU-1", 0.5, 2, 1, 3.0, 4.0, 5.0)]),
+        *time_families({"cpu": 1.0, "waiting": 2.0}, [SESSION]),
+        *gpu_families([GpuReading("GPU-1", 0.5, 9.0, 2, 1, 3.0, 4.0, 5.0)]),
         *process_families(),
     ):
         [labels] = {tuple(k for k in one.labels if k != "le") for one in family.samples}

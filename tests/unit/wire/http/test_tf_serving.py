@@ -24,16 +24,15 @@ from qa_service.wire.http.model_reports import CASCADE, ModelReport
 from qa_service.wire.http.open_inference import MAX_QUESTIONS
 from qa_service.wire.http.tf_serving import PredictCall, parse_predict
 from qa_service.wire.messages import (
+    MAX_QUESTION_CHARS,
     UNKNOWN_SOURCE,
     Answer,
     Answered,
     RejectedError,
-    RequestLimits,
     Timings,
 )
 from tests.unit.wire.http.test_http_codec import Peer, get, post
 
-LIMITS = RequestLimits(max_question_chars=100, max_text_chars=1000)
 TIMINGS = Timings(1.0, 2.0)
 ROW = {"question": "Who?", "text": "It was Ada."}
 COLUMNS = {"question": ["Who?", "When?"], "text": ["It was Ada.", "In 1843."]}
@@ -68,7 +67,7 @@ def test_a_near_miss_gets_a_suggestion():
 
 
 def parse(body: object) -> PredictCall:
-    return parse_predict(json.dumps(body).encode(), LIMITS, "builtin", "")
+    return parse_predict(json.dumps(body).encode(), "builtin", "")
 
 
 def reply_to(body: object, *answers: list[Answer]) -> bytes:
@@ -139,7 +138,7 @@ WRONG = {
     "top_k true": {"inputs": {**COLUMNS, "top_k": True}},
     "too many": {"instances": [ROW] * (MAX_QUESTIONS + 1)},
     "blank": {"instances": [{**ROW, "question": " "}]},
-    "too long": {"instances": [ROW, {**ROW, "text": "a" * 1001}]},
+    "too long": {"instances": [ROW, {**ROW, "question": "a" * (MAX_QUESTION_CHARS + 1)}]},
     "another signature": {"instances": [ROW], "signature_name": "regress"},
 }
 
@@ -160,13 +159,13 @@ def test_invalid_bodies_are_refused_with_the_reason(name):
 )
 def test_invalid_json_is_refused(body):
     with pytest.raises(InvalidRequestError):
-        parse_predict(body, LIMITS, "builtin", "")
+        parse_predict(body, "builtin", "")
 
 
 @given(st.binary(max_size=300))
 def test_random_bytes_are_refused(body):
     with pytest.raises(InvalidRequestError):
-        parse_predict(body, LIMITS, "builtin", "")
+        parse_predict(body, "builtin", "")
 
 
 names = st.sampled_from(["question", "text", "top_k", "instances", "inputs", "signature_name", "x"])
@@ -263,7 +262,7 @@ class TestOverTheWire:
 
     @given(st.binary(max_size=40))
     def test_any_path_is_served_or_refused(self, path):
-        codec = HttpCodec(HttpSite(LIMITS, HttpAccess(), str), wants_token=False)
+        codec = HttpCodec(HttpSite(5000, HttpAccess(), str), wants_token=False)
         codec.feed(b"GET /v1/models/" + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
         try:
             codec.next_message()
