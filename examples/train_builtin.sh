@@ -28,7 +28,7 @@ $python -m training.documents "$data/docs_train" --questions training/questions/
 $python -m training.finetune_model "${teacher[@]}" --label "$out/passages.json.gz" "$out/labels.npz"
 
 # Tables: questions of DATA_DIR/tables, if there are any, those that a program asks of the trees'
-# tables, and tables that offices keep. They need no teacher: the cell is known.
+# tables, and tables and pages that offices keep. They need no teacher: the cell is known.
 tables=()
 $python -m training.table_questions "$data/docs_train" --work "$out/work" --output "$out/made.jsonl"
 for questions in "$out/made.jsonl" "$data"/tables/*.jsonl; do
@@ -39,8 +39,10 @@ for questions in "$out/made.jsonl" "$data"/tables/*.jsonl; do
         --passages "$out/${name}_passages.json.gz"
     tables+=("$out/${name}_passages.json.gz=${TABLES:-1500}")
 done
-$python -m training.office_tables --count "${TABLES:-1500}" --output "$out/office_passages.json.gz"
-tables+=("$out/office_passages.json.gz")
+for kind in tables pages; do
+    $python -m "training.office_$kind" --count "${TABLES:-1500}" --output "$out/office_$kind.json.gz"
+    tables+=("$out/office_$kind.json.gz")
+done
 
 # Students that differ make a better average: one of them sees rare words put for others.
 for seed in 1 2; do

@@ -155,7 +155,12 @@ def _with_adapters(
         task_type="QUESTION_ANS",
         base_model_name_or_path=encoder.name,
     )
-    return get_peft_model(model, config)
+    adapted = get_peft_model(model, config)
+    for layer in adapted.modules():
+        if hasattr(layer, "lora_A"):
+            # Autocast casts what a product needs; peft would cast it back first.
+            setattr(layer, "cast_input_dtype_enabled", False)  # noqa: B010 - not in its type
+    return adapted
 
 
 def _grown(init: Path, rank: int) -> dict[str, torch.Tensor]:

@@ -116,8 +116,11 @@ class TrainingBatch:
     group: torch.Tensor
 
     def to(self, device: torch.device) -> TrainingBatch:
-        """The batch on a device."""
-        return TrainingBatch(*(getattr(self, name).to(device) for name in self.__slots__))
+        """The batch on a device; copied to a GPU while that works at something else."""
+        its = (getattr(self, name) for name in self.__slots__)
+        if device.type == "cuda":
+            its = (tensor.pin_memory() for tensor in its)
+        return TrainingBatch(*(tensor.to(device, non_blocking=True) for tensor in its))
 
 
 class FeatureMaker:

@@ -71,6 +71,8 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     add("--rank", type=int, default=64, help="of the adapters")
     add("--learning_rate", type=float, default=5e-4, help="peak")
     add("--batch_size", type=int, default=32, help="questions")
+    limit = "training ends by then with what it has learned, the rate having fallen to zero"
+    add("--max_seconds", type=float, default=0.0, help=f"{limit} (default: after all questions)")
     add("--max_tokens", type=int, default=256, help="of a row")
     share = "of the questions, put to a text without the answer"
     add("--unanswerable_share", type=float, default=0.12, help=share)
@@ -154,4 +156,6 @@ def run_training(flags: argparse.Namespace, encoder: Encoder) -> dict[str, float
     )
     if flags.average:
         return average(flags.average, run)
-    return train(run, TrainingConfig(learning_rate=flags.learning_rate))
+    return train(
+        run, TrainingConfig(learning_rate=flags.learning_rate, max_seconds=flags.max_seconds)
+    )

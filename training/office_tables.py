@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,10 +25,12 @@ from qa_service.retrieval.passages import cut
 from qa_service.retrieval.retriever import read_text
 from training.cells import place_in
 from training.documents import Asked, DocumentQuestion, write_squad
+from training.office_values import LISTS, OFFICE, Column, Kind, drawn_value
 from training.table_questions import as_typed
 
 _NONE_SHARE = 0.22
 _EMPTY_SHARE = 0.06
+_OTHER_WORDS_SHARE = 0.4
 _QUESTIONS_A_TABLE = 9
 _QUESTIONS_A_DOCUMENT = 15
 _PASSAGES = 4
@@ -40,10 +42,6 @@ _LEADS = (
     "See also the notes below.",
 )
 
-_MONTHS = (
-    "January", "February", "March", "April", "May", "June", "July", "August", "September",
-    "October", "November", "December",
-)  # fmt: skip
 _GROUPS = (
     ("",), ("",), ("Male", "Female", "Total"), ("Number", "Percent"),
     ("Estimate", "Margin of error"), ("Under 18", "All ages"),
@@ -61,104 +59,9 @@ _SAID = {
 }
 
 
-class Column(msgspec.Struct, frozen=True):
-    """A kind of column: its names, its values, and how people ask for one: `{x}` is the row.
-
-    Attributes:
-        value: `kind` names what draws it (`_VALUES`); the rest is for that.
-    """
-
-    names: list[str]
-    value: dict[str, Any]
-    wordings: list[str]
-
-
-class Kind(msgspec.Struct, frozen=True):
-    """A kind of table.
-
-    Attributes:
-        labels: What its first column may be called.
-        rows: The list that its rows' names are from.
-    """
-
-    labels: list[str]
-    rows: str
-    captions: list[str]
-    columns: list[Column]
-
-
-class Office(msgspec.Struct, frozen=True):
-    """`wordings/office.json`."""
-
-    lists: dict[str, list[str]]
-    kinds: list[Kind]
-
-
-_OFFICE = msgspec.json.decode(
-    (Path(__file__).parent / "wordings" / "office.json").read_bytes(), type=Office
-)
-_LISTS = _OFFICE.lists
-
-
-def _one_of(its: dict[str, Any], rng: random.Random) -> str:
-    return str(rng.choice(its.get("options") or _LISTS[its["list"]]))
-
-
-def _number(its: dict[str, Any], rng: random.Random) -> str:
-    return str(its["form"]).format(rng.randint(its["from"], its["to"]))
-
-
-def _decimal(its: dict[str, Any], rng: random.Random) -> str:
-    return str(its["form"]).format(rng.uniform(its["from"], its["to"]))
-
-
-def _phone(_: dict[str, Any], rng: random.Random) -> str:
-    a, b, c = rng.randint(201, 989), rng.randint(200, 999), rng.randint(1000, 9999)
-    forms = (
-        f"({a}) 555-{c}", f"+49 (0){a} {b}-{c % 100}", f"{a}-{b}-{c}", f"+44 {a} {b} {c}",
-        f"ext. {c}", f"0{a} / {b}{c}",
-    )  # fmt: skip
-    return rng.choice(forms)
-
-
-def _mail(_: dict[str, Any], rng: random.Random) -> str:
-    user = rng.choice(_LISTS["people"]).lower().replace(" ", ".")
-    return rng.choice((f"{user}@example.org", f"{rng.choice(_LISTS['towns']).lower()}@example.com"))
-
-
-def _hours(_: dict[str, Any], rng: random.Random) -> str:
-    begin, end = rng.randint(6, 10), rng.randint(3, 8)
-    forms = (
-        f"{begin} a.m. to {end} p.m.", f"Mon-Fri {begin}:00-{end + 12}:30",
-        f"{begin:02}:30 - {end + 12}:00", f"daily, {begin} to {end}",
-        f"Tue and Thu {begin}:15-12:00",
-    )  # fmt: skip
-    return rng.choice(forms)
-
-
-def _date(_: dict[str, Any], rng: random.Random) -> str:
-    day, number, year = rng.randint(1, 28), rng.randint(1, 12), rng.randint(2009, 2027)
-    month = _MONTHS[number - 1]
-    forms = (
-        f"{month} {day}, {year}", f"{year}-{number:02}-{day:02}", f"{number}/{day}/{year}",
-        f"{day} {month} {year}", f"{day}.{number}.{year}",
-    )  # fmt: skip
-    return rng.choice(forms)
-
-
-def _street(_: dict[str, Any], rng: random.Random) -> str:
-    return f"{rng.randint(1, 240)} {rng.choice(_LISTS['streets'])}"
-
-
-_VALUES: dict[str, Callable[[dict[str, Any], random.Random], str]] = {
-    "one of": _one_of, "number": _number, "decimal": _decimal, "phone": _phone, "mail": _mail,
-    "hours": _hours, "date": _date, "street": _street,
-}  # fmt: skip
-
-
 def _value(column: Column, rng: random.Random) -> str:
     """A value; in one cell of seventeen there is none."""
-    return "" if rng.random() < _EMPTY_SHARE else _VALUES[column.value["kind"]](column.value, rng)
+    return "" if rng.random() < _EMPTY_SHARE else drawn_value(column.value, rng)
 
 
 class Question(NamedTuple):
@@ -186,11 +89,11 @@ class Made(NamedTuple):
 
 def make_table(rng: random.Random) -> Made:
     """A table of a kind that is drawn."""
-    return _by_year(rng) if rng.random() < 0.3 else _of_kind(rng.choice(_OFFICE.kinds), rng)
+    return _by_year(rng) if rng.random() < 0.3 else _of_kind(rng.choice(OFFICE.kinds), rng)
 
 
 def _of_kind(kind: Kind, rng: random.Random) -> Made:
-    names = _LISTS[kind.rows]
+    names = LISTS[kind.rows]
     labels = rng.sample(names, min(len(names) - 1, rng.randint(3, 14)))
     columns = rng.sample(kind.columns, rng.randint(2, min(6, len(kind.columns))))
     others = [column for column in kind.columns if column not in columns]
@@ -211,8 +114,15 @@ def _of_kind(kind: Kind, rng: random.Random) -> Made:
     return Made(caption, head, rows, asked)
 
 
+def _said(label: str, rng: random.Random) -> str:
+    """A row's name as people say it."""
+    if label in OFFICE.said and rng.random() < _OTHER_WORDS_SHARE:
+        return rng.choice(OFFICE.said[label])
+    return label.lower() if rng.random() < 0.3 else label
+
+
 def _worded(column: Column, label: str, rng: random.Random) -> str:
-    shown = label.lower() if rng.random() < 0.3 else label
+    shown = _said(label, rng)
     if rng.random() < 0.15:
         name = rng.choice(column.names).lower()
         wording = rng.choice(
@@ -225,8 +135,8 @@ def _worded(column: Column, label: str, rng: random.Random) -> str:
 
 def _by_year(rng: random.Random) -> Made:
     """A table of numbers by year, month, or group, below one head row or two that are joined."""
-    metric = rng.choice(_LISTS["metrics"])
-    names = _LISTS[rng.choice(("states", "countries", "towns", "offences", "groups"))]
+    metric = rng.choice(LISTS["metrics"])
+    names = LISTS[rng.choice(("states", "countries", "towns", "offences", "groups"))]
     labels = rng.sample(names, min(len(names) - 1, rng.randint(4, 18)))
     first = rng.randint(1996, 2022)
     years = [str(first + n) for n in range(rng.randint(2, 6))]
@@ -276,6 +186,7 @@ def _of_year(metric: str, label: str, year: str, group: str, rng: random.Random)
     else:
         year = rng.choice((year, f"{year[:4]}/{year[-2:]}", f"the school year {year}"))
     which = rng.choice(_SAID[group]) if group else ""
+    label = _said(label, rng)
     thing = metric.lower()
     forms = (
         f"how many {thing} in {label} in {year}" + (f", {which}" if which else ""),
@@ -293,7 +204,7 @@ def make_document(number: int, rng: random.Random) -> tuple[Document, list[Quest
     made = [make_table(rng) for _ in range(rng.choice((1, 1, 2, 3, 4)))]
     asked = [one for table in made for one in table.asked]
     subject, kind, year = (
-        rng.choice(_LISTS["departments"]),
+        rng.choice(LISTS["departments"]),
         rng.choice(_PAPERS),
         rng.randint(2008, 2027),
     )

@@ -2,7 +2,11 @@
 
 A run is a fixed list of batches, drawn from the seed before it starts. A checkpoint holds the
 weights, the optimizer, and the number of batches done. So a resumed run sees the same batches as an
-uninterrupted one.
+uninterrupted one. A run with a time limit ends by then, with as many batches as there was time for:
+the learning rate falls with the time.
+
+A GPU does not wait for the loop: the next batches are padded and copied by a thread, and a loss is
+read only when it is shown.
 """
 
 from __future__ import annotations
@@ -12,7 +16,9 @@ import json
 import logging
 import time
 import timeit
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +34,11 @@ _CHECKPOINT_FILE = "checkpoint.pt"
 _LOG_FILE = "training_log.jsonl"
 _LOG = logging.getLogger(__name__)
 
+_PREPARED_BATCHES = 4
+"""Batches that are padded and copied before their turn."""
+_SHOWN_EVERY = 20
+"""Steps between two looks at the loss, for which a GPU has to finish what it was given."""
+
 _NEVER = -1e4
 """A logit of probability 0, finite because 0 times infinity is NaN."""
 
@@ -40,6 +51,7 @@ class TrainingConfig:
         learning_rate: The peak: reached linearly, then lowered linearly to zero.
         weight_decay: AdamW's (Loshchilov and Hutter, 2019).
         max_gradient_norm: Longer gradients are shortened to this.
+        max_seconds: When a run ends, whatever is left; 0 for never.
     """
 
     learning_rate: float = 5e-4
@@ -48,6 +60,7 @@ class TrainingConfig:
     max_gradient_norm: float = 1.0
     checkpoint_steps: int = 200
     evaluation_steps: int = 400
+    max_seconds: float = 0.0
 
 
 class Trainer:
@@ -60,13 +73,16 @@ class Trainer:
         output_dir: Path,
         evaluate: Callable[[], Metrics],
     ) -> None:
-        self._model = model.to(training_device())
+        self._model = model.to(training_device()).train()
         self._config = config
         self._output_dir = output_dir
         self._evaluate = evaluate
         self._weights = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self._optimizer = torch.optim.AdamW(
-            self._weights.values(), config.learning_rate, weight_decay=config.weight_decay
+            self._weights.values(),
+            config.learning_rate,
+            weight_decay=config.weight_decay,
+            fused=training_device().type == "cuda",
         )
         self._steps_done = 0
         self._seconds = 0.0
@@ -80,28 +96,31 @@ class Trainer:
             Steps, hours, and the mean loss of the last tenth.
         """
         self._resume(len(batches))
-        losses: list[float] = []
+        losses: list[torch.Tensor] = []
         bar = progress_bar(total=len(batches), initial=self._steps_done, unit="batch")
-        for numbers in batches[self._steps_done :]:
-            began = time.monotonic()
-            batch = collate([rows[i] for i in numbers], pad_token_id)
+        left = batches[self._steps_done :]
+        began = time.monotonic()
+        for batch in _prepared(rows, left, pad_token_id):
             losses.append(self._step(batch, len(batches)))
-            self._seconds += time.monotonic() - began
-            bar.set_postfix(loss=f"{sum(losses[-100:]) / len(losses[-100:]):.3f}", refresh=False)
+            if self._steps_done % _SHOWN_EVERY == 0:
+                bar.set_postfix(loss=f"{_mean(losses[-100:]):.3f}", refresh=False)
             bar.update()
+            self._seconds += time.monotonic() - began
             self._at_intervals(len(batches))
-        tail = losses[-max(1, len(losses) // 10) :] or [float("nan")]
+            began = time.monotonic()
+            if 0 < self._config.max_seconds <= self._seconds:
+                break
         return {
-            "steps": len(batches),
+            "steps": self._steps_done,
             "training_hours": self._seconds / 3600,
-            "final_loss": sum(tail) / len(tail),
+            "final_loss": _mean(losses[-max(1, len(losses) // 10) :]),
         }
 
-    def _step(self, batch: TrainingBatch, total_steps: int) -> float:
-        self._model.train()
+    def _step(self, batch: TrainingBatch, total_steps: int) -> torch.Tensor:
+        if not self._model.training:
+            self._model.train()
         for group in self._optimizer.param_groups:
             group["lr"] = self._config.learning_rate * self._rate(total_steps)
-        batch = batch.to(training_device())
         with autocast():
             output = self._model(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
         loss = span_loss(output.start_logits, output.end_logits, batch)
@@ -110,13 +129,16 @@ class Trainer:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self._steps_done += 1
-        return float(loss.detach())
+        return loss.detach()
 
     def _rate(self, total_steps: int) -> float:
         """The share of the peak learning rate that the next step takes, in (0, 1]."""
         warmup_steps = max(1, round(self._config.warmup_share * total_steps))
         rising = (self._steps_done + 1) / warmup_steps
-        falling = (total_steps - self._steps_done) / max(1, total_steps - warmup_steps)
+        left = 1 - self._steps_done / total_steps
+        if self._config.max_seconds:
+            left = min(left, max(0.0, 1 - self._seconds / self._config.max_seconds))
+        falling = left / max(1 / total_steps, 1 - warmup_steps / total_steps)
         return min(1.0, rising, falling)
 
     def _at_intervals(self, total_steps: int) -> None:
@@ -162,6 +184,33 @@ class Trainer:
         _LOG.info("resumed after %d of %d steps", self._steps_done, total_steps)
 
 
+def _prepared(
+    rows: Sequence[Features], batches: Sequence[Sequence[int]], pad_token_id: int
+) -> Iterator[TrainingBatch]:
+    """Pads batches and copies them to the device, some ahead of their turn."""
+    device = training_device()
+
+    def prepare(numbers: Sequence[int]) -> TrainingBatch:
+        return collate([rows[i] for i in numbers], pad_token_id).to(device)
+
+    with ThreadPoolExecutor(1) as thread:
+        ahead: deque[Future[TrainingBatch]] = deque()
+        try:
+            for numbers in batches:
+                ahead.append(thread.submit(prepare, numbers))
+                if len(ahead) > _PREPARED_BATCHES:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for future in ahead:
+                future.cancel()
+
+
+def _mean(losses: Sequence[torch.Tensor]) -> float:
+    return float(torch.stack(list(losses)).mean()) if losses else float("nan")
+
+
 def span_loss(start: torch.Tensor, end: torch.Tensor, batch: TrainingBatch) -> torch.Tensor:
     """Cross-entropy of the batch's probabilities and the model's logits, float [batch, seq].
 
@@ -171,7 +220,7 @@ def span_loss(start: torch.Tensor, end: torch.Tensor, batch: TrainingBatch) -> t
     alone both are the same. Padding does not count.
     """
     padding = batch.attention_mask == 0
-    groups = int(batch.group.max()) + 1
+    groups, count = len(batch.group), batch.group.max() + 1
     is_of = batch.group == torch.arange(groups, device=batch.group.device)[:, None]
     losses = []
     sides = (start, batch.start, batch.start_in_group), (end, batch.end, batch.end_in_group)
@@ -180,7 +229,8 @@ def span_loss(start: torch.Tensor, end: torch.Tensor, batch: TrainingBatch) -> t
         losses.append((relative.logsumexp(dim=1) - (wanted * relative).sum(dim=1)).mean())
         tokens = relative[:, 1:].logsumexp(dim=1).expand(groups, -1).masked_fill(~is_of, _NEVER)
         totals = nn.functional.pad(tokens, (1, 0)).logsumexp(dim=1)
-        losses.append((totals - is_of.float() @ (in_group * relative).sum(dim=1)).mean())
+        of_groups = totals - is_of.float() @ (in_group * relative).sum(dim=1)
+        losses.append(of_groups.sum() / count)
     return torch.stack(losses).mean()
 
 

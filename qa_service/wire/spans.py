@@ -120,7 +120,7 @@ class ReadPassage(msgspec.Struct, frozen=True):
 
 
 def answers_from_passages(
-    read: Sequence[ReadPassage], null_log_score: float | None, top_k: int
+    read: Sequence[ReadPassage], null_log_score: float | None, top_k: int, margin: float = 0.0
 ) -> list[Answer]:
     """Makes answers of several passages' results: one softmax over all of them.
 
@@ -131,6 +131,8 @@ def answers_from_passages(
         read: The passages, best first.
         null_log_score: The log score of a passage's null answer; None for a model that cannot
             abstain.
+        margin: By how much that is higher where an answer is scored than where is decided whether
+            there is one.
 
     Returns:
         At least one, best first; the first is "no answer" if no answer scores higher than the null
@@ -150,7 +152,7 @@ def answers_from_passages(
     null = None
     if null_log_score is not None:
         null = null_log_score + log_sum_exp([one.log_prior for one in read])
-    return _answers(spans, log_total, null, top_k)
+    return _answers(spans, log_total, null, top_k, margin)
 
 
 class _Found(NamedTuple):
@@ -163,18 +165,22 @@ class _Found(NamedTuple):
 
 
 def _answers(
-    spans: Sequence[_Found], log_total: float, null: float | None, top_k: int
+    spans: Sequence[_Found],
+    log_spans: float,
+    null: float | None,
+    top_k: int,
+    margin: float = 0.0,
 ) -> list[Answer]:
     """Adds equal answers up, and puts "no answer" first if none of them has a higher score."""
     if not spans:
         return [NO_ANSWER]
-    if null is not None:
-        log_total = log_sum_exp([log_total, null])
+    log_total = log_spans if null is None else log_sum_exp([log_spans, null + margin])
     scored = [(log_sum_exp([one.log_score for one in group]), group) for group in _equal(spans)]
     scored.sort(key=lambda item: -item[0])
     answers = [_answer(group, _score(score - log_total)) for score, group in scored[:top_k]]
     if null is not None and scored[0][0] < null:
-        answers.insert(0, Answer("", _score(null - log_total), None, None))
+        log_none = null - log_sum_exp([log_spans, null])
+        answers.insert(0, Answer("", _score(log_none), None, None))
     return answers[:top_k]
 
 

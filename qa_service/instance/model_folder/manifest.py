@@ -57,6 +57,9 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
             what is asked, there is no answer.
         lead_weight: What a point by which the best passage's search score leads takes off it too,
             up to `retriever.MAX_LEAD` points: a search that is sure has mostly found the answer.
+        score_margin: By how much the null answer's log score is higher where answers of a
+            collection are scored than where is decided whether there is one: an answer that is
+            hardly better than none is mostly wrong, which its score should say.
     """
 
     max_answer_tokens: Annotated[int, msgspec.Meta(ge=1)] = 30
@@ -71,6 +74,7 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
     passage_weight: Annotated[float, msgspec.Meta(ge=0)] = 0.2
     similarity_weight: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     lead_weight: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    score_margin: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
     @property
     def null_log_score(self) -> float | None:

@@ -106,7 +106,8 @@ def _merge(
         for its, spans in zip(passages, found, strict=True)
     ]
     count = max(top_k, 1 + MAX_UNSURE)
-    answers = answers_from_passages(read, _null_log_score(passages, reading), count)
+    null_log_score = _null_log_score(passages, reading)
+    answers = answers_from_passages(read, null_log_score, count, reading.score_margin)
     return [_placed(answer, passages) for answer in answers]
 
 

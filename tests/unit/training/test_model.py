@@ -1,5 +1,7 @@
 """Adapters that grow, models trained whole, a run that is cut off, on a model of a few weights."""
 
+import dataclasses
+import itertools
 import json
 import logging
 from pathlib import Path
@@ -151,6 +153,35 @@ def test_metrics_at_intervals_are_logged(tmp_path, caplog):
     trained(tmp_path / "run", evaluate=lambda: {"f1": 50.0})
     lines = (tmp_path / "run" / "training_log.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [3, 6]
+
+
+def test_a_run_with_a_time_limit_ends_by_then_at_a_rate_of_zero(tmp_path, monkeypatch):
+    seconds = itertools.count()
+    monkeypatch.setattr(trainer.time, "monotonic", lambda: next(seconds))
+    rates = []
+
+    class Seen(Trainer):
+        def _rate(self, total_steps):
+            rates.append(super()._rate(total_steps))
+            return rates[-1]
+
+    config = dataclasses.replace(CONFIG, max_seconds=5.0, warmup_share=0.2)
+    metrics = Seen(build_adapted(ENCODER), config, tmp_path, dict).train(ROWS, BATCHES, 0)
+    assert metrics["steps"] == len(rates) == 5 < len(BATCHES)
+    assert rates == pytest.approx([0.5, 0.8 / 0.75, 0.6 / 0.75, 0.4 / 0.75, 0.2 / 0.75], abs=0.07)
+
+
+def test_each_group_of_a_batch_counts_once_in_its_loss():
+    logits = torch.tensor(np.random.default_rng(3).normal(size=(3, 7)).astype(np.float32))
+    pair = [dataclasses.replace(row, group=7) for row in ROWS[:2]]
+    of_pair = span_loss(logits[:2], logits[:2], collate(pair, 0))
+    of_third = span_loss(logits[2:], logits[2:], collate([ROWS[2]], 0))
+    apart = [span_loss(logits[[n]], logits[[n]], collate([ROWS[n]], 0)) for n in range(2)]
+    of_rows = torch.stack(apart).mean()
+    in_group = 2 * of_pair - of_rows
+    whole = span_loss(logits, logits, collate([*pair, ROWS[2]], 0))
+    of_groups, by_row = (in_group + of_third) / 2, (2 * of_rows + of_third) / 3
+    torch.testing.assert_close(whole, (of_groups + by_row) / 2)
 
 
 def test_rounded_values_lie_on_steps_of_their_row_and_the_gradient_passes():

@@ -7,6 +7,7 @@ from itertools import islice
 
 import pytest
 
+from training import office_pages
 from training.cells import cells, place_in, row_with, tables
 from training.office_tables import make_document, put
 from training.rendering import render_document
@@ -91,3 +92,19 @@ def test_questions_of_office_tables_are_put_to_one_passage_with_their_answer_at_
                 assert its.text[its.start :].startswith(one.answer)
             others = [its.text.lower() for its in passages[bool(one.row) :]]
             assert not any(one.label.lower() in text for text in others)
+
+
+def test_questions_of_office_pages_have_their_answer_in_one_passage_at_most():
+    rng = random.Random(5)
+    kinds = set()
+    for number in range(40):
+        document, asked = office_pages.make_page(number, rng)
+        for one in asked:
+            passages = office_pages.put(one, document, ["Other\nNothing."] * 4, rng)
+            with_answer = [its for its in passages if its.start >= 0]
+            assert len(with_answer) <= 1
+            assert bool(with_answer) == bool(one.answer and passages)
+            for its in with_answer:
+                assert its.text[its.start :].startswith(one.answer)
+            kinds.add(bool(one.answer))
+    assert kinds == {True, False}

@@ -390,6 +390,20 @@ def test_there_is_no_answer_if_no_span_is_above_all_null_answers_together():
     assert answers_from_passages(passages[:1], 0.5, 1)[0].start == 10
 
 
+def test_a_margin_lowers_scores_of_answers_near_none_and_decides_nothing():
+    passages = [read("a", 0.0, 1.0), read("b", 0.0, 0.0, words="two")]
+    null = math.log(0.5)
+    plain, doubted = (answers_from_passages(passages, null, 2, margin) for margin in (0.0, 3.0))
+    assert [its.answer for its in plain] == [its.answer for its in doubted] == ["one", "two"]
+    masses = [math.exp(1.0), 1.0, 2 * 0.5 * math.exp(3.0)]
+    for answer, mass in zip(doubted, masses, strict=False):
+        assert answer.score == pytest.approx(mass / sum(masses), abs=1e-4)
+    none, told = (answers_from_passages(passages, 0.5, 1, margin) for margin in (0.0, 3.0))
+    assert none == told
+    sure = [read("a", 0.0, 12.0)]
+    assert answers_from_passages(sure, null, 1, 3.0)[0].score > 0.999
+
+
 def test_equal_answers_of_all_passages_are_one_with_the_sum_of_their_scores():
     passages = [
         read(name, 0.0, 1.0, words=words)
