@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRA := $(if $(shell nvidia-smi -L 2>/dev/null),gpu,cpu)
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
+# A module is compiled when it is imported first: of what is installed, few ever are.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e
 SERVE := $(VENV)/.serve
 TEST := $(VENV)/.test
 PYTEST := $(BIN)/python -m pytest

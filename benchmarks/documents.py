@@ -32,13 +32,13 @@ from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.encoder import SharedEncoder
 from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
 from qa_service.retrieval.manifest import load_head
-from qa_service.retrieval.rendering import render_fragment
 from training.documents import (
     DocumentQuestion,
     around_answer,
     locate,
     read_lines,
 )
+from training.rendering import render_fragment
 from training.trees import Tree
 
 RIGHT = 0.5

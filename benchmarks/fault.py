@@ -35,7 +35,7 @@ from harness.frames import frame
 from harness.load import QuietAnswers, offer, report_of, under_load
 from harness.server import EXACT_ENGINE, INSTANT, running_server
 from qa_service.programs.load.report import Report
-from qa_service.server.models.options import DEFAULT_MODEL
+from qa_service.server.models.model_options import DEFAULT_MODEL
 
 Errors = Mapping[str, int]
 """Requests that were not answered right, by code."""

@@ -38,8 +38,10 @@ from benchmarks.texts import Item, uniform
 from harness.process import cpu_s
 from harness.server import ROOT, running_server
 from qa_service.data.squad import read_squad
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.launch import WORKER_PROGRAM, launch
-from qa_service.instance.messages import (
+from qa_service.instance.model_folder.manifest import load_manifest
+from qa_service.instance.worker_messages import (
     MAX_MESSAGE_BYTES,
     Batch,
     Ready,
@@ -48,8 +50,6 @@ from qa_service.instance.messages import (
     encode,
     to_loop_decoder,
 )
-from qa_service.instance.model_folder.manifest import load_manifest
-from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions
 from qa_service.machine import num_cpus
 from qa_service.server.instances.base import MAX_HELD_OVERLAPPED

@@ -9,7 +9,7 @@ import time
 
 from harness.frames import frame
 from harness.hostile_frames import HONEST, HOSTILE, OK
-from qa_service.instance.messages import Batch, encode
+from qa_service.instance.worker_messages import Batch, encode
 from qa_service.server.scheduling.request_cost import estimate_tokens
 from qa_service.wire.frames import FrameReader
 from qa_service.wire.json_codec import encode_error, parse_request

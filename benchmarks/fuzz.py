@@ -26,12 +26,12 @@ from harness.frames import frame
 from harness.live_fuzz import fuzz_server
 from harness.mutate import BODIES
 from harness.server import EXACT_ENGINE, running_server
-from qa_service.server.models.options import DEFAULT_MODEL
+from qa_service.server.models.model_options import DEFAULT_MODEL
 
 FRAMES_PER_S = 2000
 OURS = ("harness", "qa_service")
 HTTP_FLAGS = ("--inference_engine_type", "instant", "--max_frame_bytes", "100000",
-              "--frame_timeout_ms", "50", "--idle_timeout_ms", "3000")  # fmt: skip
+              "--client_timeout_ms", "50", "--idle_timeout_ms", "3000")  # fmt: skip
 
 
 def fuzz_decoder(flags: argparse.Namespace) -> bool:

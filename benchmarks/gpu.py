@@ -52,7 +52,9 @@ from qa_service.instance.engines.base import Engine
 from qa_service.instance.gpus import find_gpus
 from qa_service.instance.model_folder.manifest import Manifest, load_manifest
 from qa_service.programs.bounds import Spent
-from qa_service.server.models.options import DEFAULT_MODEL
+from qa_service.server.check.whole import check
+from qa_service.server.config import ServerConfig
+from qa_service.server.models.model_options import DEFAULT_MODEL
 
 PROTOTYPE_MS = {1: 20.5, 5: 30.8, 20: 96.1, 50: 177.0}
 """Mean latency by clients of the prototype: bert-base, 4 sessions, an RTX 2080 Ti."""
@@ -126,6 +128,7 @@ class Run:
 def main() -> int:
     flags = _flags()
     if not flags.rehearse and not (gpus := find_gpus()).found:
+        check(ServerConfig.of(model=flags.models[0], devices="cuda:0", port=0))
         print(f"benchmarks.gpu: CUDA sees no GPU here ({gpus.why_none})", file=sys.stderr)
         return 2
     flags.output.mkdir(parents=True, exist_ok=True)

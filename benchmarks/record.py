@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.machine import command, load_average, machine, now, versions
 from harness.server import ROOT
 from qa_service.data.squad import OWN_QUESTIONS
-from qa_service.server.models.options import DEFAULT_MODEL
+from qa_service.server.models.model_options import DEFAULT_MODEL
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("onnxruntime", "tokenizers", "msgspec", "numpy")

@@ -9,14 +9,14 @@
 # The images for a GPU are tried on the CPU.
 #
 # For root on Debian 12, with Python 3.11 and pip. Packages come from where this machine's apt and
-# pip are told to look (set PIP_EXTRA_INDEX_URL to PyTorch's CPU index to spare the CUDA libraries).
+# pip are told to look.
 # Takes 4 GB in TMPDIR or /var/tmp (for a GPU 40), and leaves nothing there; KEEP=image.tar keeps the
 # image.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 case ${1:-cpu} in
-    cpu) FILE=server_cpu EXTRAS=cpu SERVE=serve ;;
+    cpu) FILE=server_cpu EXTRAS=cpu SERVE=serve,openvino ;;
     gpu) FILE=server_amd64 EXTRAS=gpu SERVE=gpu ;;
     gpu_lean) FILE=server_amd64 EXTRAS=cpu,serve-gpu SERVE=serve-gpu ;;
     *) echo "usage: $0 [cpu|gpu|gpu_lean]" >&2 && exit 2 ;;

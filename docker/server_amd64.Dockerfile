@@ -6,7 +6,9 @@
 ARG BASE_IMAGE=python:3.11.13-slim-bookworm
 
 FROM ${BASE_IMAGE} AS prepare
-# Where the torch of the lean variant comes from, which only prepares: builds without CUDA.
+# What the lean variant's model is prepared with: cpu,models for another than the built-in one.
+ARG PREPARE=cpu
+# PyTorch's own index has builds without CUDA.
 ARG CPU_INDEX_URL=https://download.pytorch.org/whl/cpu
 ARG PIP_FIND_LINKS
 ARG PIP_INDEX_URL
@@ -22,7 +24,7 @@ RUN touch README.md \
 RUN if [ "${SERVE}" = gpu ]; then ln -s serve /opt/prepare; else \
         python3 -m venv /opt/prepare \
         && /opt/prepare/bin/pip install --no-cache-dir --extra-index-url "${CPU_INDEX_URL}" \
-            -c constraints.txt '.[cpu]'; \
+            -c constraints.txt ".[${PREPARE}]"; \
     fi
 COPY models models
 COPY qa_service qa_service
@@ -33,7 +35,8 @@ RUN for python in /opt/prepare/bin/python /opt/serve/bin/python; do \
 WORKDIR /app
 ARG MODEL=builtin
 # Half precision is for the GPU; PyTorch's copy of the weights is only for its engine.
-RUN /opt/prepare/bin/qa-prepare-model --model "${MODEL}" --precision fp16 \
+RUN /opt/prepare/bin/qa-prepare-model --model "${MODEL}" --output_dir saved_models \
+        --precision fp16 \
     && rm -f saved_models/.*.lock \
     && { [ "${SERVE}" = gpu ] || rm -f saved_models/*/model.safetensors; }
 

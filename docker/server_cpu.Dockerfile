@@ -1,24 +1,27 @@
-# The server on the CPU, for amd64 and arm64: ONNX Runtime, no torch. From the repository's root:
+# The server on the CPU, for amd64 and arm64: ONNX Runtime and OpenVINO, whose int8 is the engine that
+# `auto` takes on most processors; no torch. From the repository's root:
 #     docker build -f docker/server_cpu.Dockerfile -t qa-server:cpu .
-# With --build-arg SERVE=serve,openvino it has OpenVINO too, whose int8 is the engine that `auto` takes
-# on most processors.
+# With --build-arg SERVE=serve it has ONNX Runtime alone.
 ARG BASE_IMAGE=python:3.11.13-slim-bookworm
 
 # Installs everything and prepares the model; the last stage copies what serving needs.
 FROM ${BASE_IMAGE} AS prepare
-# PyTorch's own index has builds without the CUDA libraries; the others, where given, are pip's.
-ARG PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+# Another model than the built-in one is prepared with PyTorch: PREPARE=cpu,models, and
+# PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu has it without the CUDA libraries.
+ARG PREPARE=cpu
+# Where given, these are pip's.
+ARG PIP_EXTRA_INDEX_URL
 ARG PIP_FIND_LINKS
 ARG PIP_INDEX_URL
 ARG PIP_NO_INDEX
-ARG SERVE=serve
+ARG SERVE=serve,openvino
 WORKDIR /src
 # The dependencies first, in layers that are kept until these files change.
 COPY LICENSE constraints.txt pyproject.toml ./
 COPY qa_service/__init__.py qa_service/
 RUN touch README.md \
     && python3 -m venv /opt/prepare \
-    && /opt/prepare/bin/pip install --no-cache-dir -c constraints.txt '.[cpu]'
+    && /opt/prepare/bin/pip install --no-cache-dir -c constraints.txt ".[${PREPARE}]"
 RUN python3 -m venv --without-pip /opt/serve \
     && /opt/prepare/bin/pip --python /opt/serve/bin/python install --no-cache-dir \
         -c constraints.txt ".[${SERVE}]"
@@ -30,12 +33,14 @@ RUN for python in /opt/prepare/bin/python /opt/serve/bin/python; do \
     done
 WORKDIR /app
 ARG MODEL=builtin
-# Removes what only preparing needs: adapters, locks, what no engine of the image runs.
-RUN /opt/prepare/bin/qa-prepare-model --model "${MODEL}" \
+# Removes what only preparing needs, and what no engine of the image runs: OpenVINO's for other devices.
+RUN /opt/prepare/bin/qa-prepare-model --model "${MODEL}" --output_dir saved_models \
     && rm -f saved_models/*/model.safetensors \
     && case "${SERVE}" in *openvino*) ;; *) rm -f saved_models/*/model.openvino_int8.onnx ;; esac \
     && rm -rf saved_models/*/costs saved_models/.*.lock \
-    && find /opt/serve -name adapter_model.safetensors -delete
+    && rm -rf /opt/serve/lib/python*/site-packages/qa_service/data/models/* \
+    && rm -f /opt/serve/lib/python*/site-packages/openvino/libs/libopenvino_intel_[gn]pu_plugin.so \
+        /opt/serve/lib/python*/site-packages/openvino/libs/cache.json
 
 FROM ${BASE_IMAGE}
 RUN groupadd --gid 10001 qa \

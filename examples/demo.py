@@ -1,6 +1,7 @@
 """The whole path in one run: start the server, ask three questions over TCP, stop it.
 
-Then a collection is made of the documents in examples/handbook/, and a question is asked of that.
+Then a collection is made of the documents in qa_service/data/handbook/, and a question is asked of
+that.
 Exits with 0 only if every answer is the expected one.
 """
 
@@ -18,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from qa_service.client import Answer, QaClient  # noqa: E402
+from qa_service.data import HANDBOOK_DIR  # noqa: E402
 
 TEXT = (
     "According to PolitiFact the top 400 richest Americans "
@@ -42,8 +44,8 @@ HANDBOOK_ANSWER = "140 euros"
 
 def make_collection(folder: Path) -> Path:
     """Makes a collection; returns the configuration of a server that serves it."""
-    documents, output = ROOT / "examples" / "handbook", folder / "handbook"
-    program = [sys.executable, "-m", "qa_service.retrieval.index_main", str(documents)]
+    output = folder / "handbook"
+    program = [sys.executable, "-m", "qa_service.retrieval.index_main", str(HANDBOOK_DIR)]
     subprocess.run([*program, "--output", str(output)], cwd=ROOT, check=True)
     config = folder / "server.toml"
     config.write_text(f'[collections.handbook]\npath = "{output}"\n')

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.frames import frame
 from harness.mutate import Mutator, check_json
 from qa_service.errors import ERROR_KINDS, FrameTooLargeError
-from qa_service.instance.messages import Batch, encode, to_worker_decoder
+from qa_service.instance.worker_messages import Batch, encode, to_worker_decoder
 from qa_service.wire.frames import PREFIX, FrameReader
 from qa_service.wire.json_codec import encode_answers, encode_error, parse_request
 from qa_service.wire.messages import (

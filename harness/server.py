@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from harness.frames import frame, receive
 from harness.process import GIVE_UP_S, LoggingProcess
@@ -38,6 +39,7 @@ class RunningServer(LoggingProcess):
     Args:
         env: Variables added to this process's environment.
         root: The checkout that it runs in.
+        constants: Others for those of the program, as in `harness.with_constants`.
         is_ready: Whether to wait until it is ready; else only until it listens.
         wrapper: Words before its command: a program that starts it.
 
@@ -51,10 +53,15 @@ class RunningServer(LoggingProcess):
         *flags: str,
         env: Mapping[str, str] | None = None,
         root: Path = ROOT,
+        constants: Mapping[str, float] = MappingProxyType({}),
         is_ready: bool = True,
         wrapper: Sequence[str] = (),
     ) -> None:
-        command = [*wrapper, sys.executable, str(root / "server.py"), "--port", "0"]
+        program = [str(root / "server.py")]
+        if constants:
+            changed = (f"{name}={value}" for name, value in constants.items())
+            program = ["-m", "harness.with_constants", *changed, "--"]
+        command = [*wrapper, sys.executable, *program, "--port", "0"]
         super().__init__(
             [*command, "--model", str(model.resolve()), *flags],
             stdout=subprocess.PIPE,
@@ -161,10 +168,14 @@ def engine_flags(engine_and_precision: str) -> tuple[str, ...]:
 
 @contextmanager
 def running_server(
-    model: Path, *flags: str, root: Path = ROOT, wrapper: Sequence[str] = ()
+    model: Path,
+    *flags: str,
+    root: Path = ROOT,
+    constants: Mapping[str, float] = MappingProxyType({}),
+    wrapper: Sequence[str] = (),
 ) -> Iterator[RunningServer]:
     """Runs a checkout's server; on a clean exit of the block, checks that it stops cleanly too."""
-    server = RunningServer(model, *flags, root=root, wrapper=wrapper)
+    server = RunningServer(model, *flags, root=root, constants=constants, wrapper=wrapper)
     try:
         yield server
         if server.process.poll() is None:

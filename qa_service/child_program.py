@@ -33,9 +33,18 @@ PACKAGE_PARENT = str(Path(__file__).resolve().parents[1])
 PR_SET_PDEATHSIG = 1
 
 
+class Program(subprocess.Popen[bytes]):
+    """A process that leads a group: what it starts is killed with it."""
+
+    def kill(self) -> None:
+        """Sends SIGKILL to the group, unless the process has ended."""
+        if self.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+
+
 def start_program(
     module: str, *arguments: str, environment: Mapping[str, str] | None = None
-) -> tuple[subprocess.Popen[bytes], socket.socket]:
+) -> tuple[Program, socket.socket]:
     """Runs `python -m MODULE FD PARENT ARGUMENT…`: the descriptor, and this process's id.
 
     The environment is added to this process's.
@@ -49,7 +58,7 @@ def start_program(
     ours, theirs = socket.socketpair()
     with theirs:
         try:
-            process = subprocess.Popen(
+            process = Program(
                 [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid()), *arguments],
                 pass_fds=[theirs.fileno()],
                 env={**environment_of_programs(), **(environment or {})},

@@ -171,6 +171,9 @@ class Passage:
         start: Where it begins in the document, in Unicode code points.
         end: Where it ends, exclusive.
         line: The line of the file where it begins, from 1; 0 if the file has none.
+        page: The answer's page or slide, or that where it begins, from 1; 0 if the file has none.
+        place: That, or the sheet and row, in words: "page 3"; empty for other files.
+        collection: Its collection, if several were asked; else empty.
     """
 
     document: str
@@ -180,15 +183,19 @@ class Passage:
     end: int
     text: str
     line: int = 0
+    page: int = 0
+    place: str = ""
+    collection: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an answer stands, in code points; of a collection, in which document."""
+    """Where an answer stands, in code points; of collections, in which document of which."""
 
     start: int
     end: int
     document: str = ""
+    collection: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +235,7 @@ class Answer(Span):
         response: The reply as the server sent it.
         passages: Of a collection, without an answer or if they were asked for: the passages that
             were read, in the order of the search.
+        unsure: Of a collection, without an answer: up to five that are not sure enough.
     """
 
     alternatives: tuple[Span, ...]
@@ -235,6 +243,7 @@ class Answer(Span):
     latency_ms: float
     response: dict[str, Any] = field(repr=False, compare=False)
     passages: tuple[Passage, ...] = field(default=(), kw_only=True)
+    unsure: tuple[Span, ...] = field(default=(), kw_only=True)
 
     @property
     def model(self) -> str:
@@ -307,10 +316,17 @@ class AskOptions(TypedDict, total=False):
     priority: Annotated[int | None, "0 to 9; each step is one more share of the machine"]
     model: Annotated[str | None, "the model or the route to ask"]
     version: Annotated[int | str | None, "a version of the model, by its number or by a label"]
-    collection: Annotated[str | None, "the collection that is to answer, in place of a text"]
+    collection: Annotated[
+        str | list[str] | None,
+        "the collection that is to answer, in place of a text; several as a,b; * for all",
+    ]
     max_passages: Annotated[int | None, "how many passages of the collection are read"]
     passages: Annotated[
         int | None, "how many of these come with the answer; all if there is no answer"
+    ]
+    filter: Annotated[
+        dict[str, Any] | None,
+        "which documents of the collection are asked: NAME=VALUE, such as path=policies/, or JSON",
     ]
 
 
@@ -1447,6 +1463,7 @@ def read_answer(reply: dict[str, Any], latency_ms: float) -> Answer:
         latency_ms=latency_ms,
         response=reply,
         passages=_list_of(_passage, reply.get("passages"), "passages"),
+        unsure=_list_of(_span, reply.get("unsure"), "unsure answers"),
     )
 
 
@@ -1478,7 +1495,8 @@ def _list_of(parse: Callable[[object], _Parsed], value: object, name: str) -> tu
 def _place(value: object) -> Place:
     match value:
         case {"start": int(start), "end": int(end), **others}:
-            return Place(start, end, str(others.get("document", "")))
+            document, its = (str(others.get(name, "")) for name in ("document", "collection"))
+            return Place(start, end, document, its)
     raise ProtocolError("the server sent a place without start or end")
 
 
@@ -1493,7 +1511,8 @@ def _passage(value: object) -> Passage:
             "text": str(text),
             **others,
         }:
-            line = others.get("line", 0)  # servers before 0.9 send none
-            its = line if isinstance(line, int) else 0
-            return Passage(document, title, heading, start, end, text, its)
+            # earlier servers send no line, or no page and no place
+            line, page = (n if isinstance(n := others.get(k), int) else 0 for k in ("line", "page"))
+            place, its = (str(others.get(name, "")) for name in ("place", "collection"))
+            return Passage(document, title, heading, start, end, text, line, page, place, its)
     raise ProtocolError("the server sent a passage that lacks something")

@@ -19,13 +19,11 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from qa_service import __version__
 from qa_service.client import split_hosts
 from qa_service.errors import hide_password
-from qa_service.installation import install_hint
 
 PREFIX = "QA_"
 """Begins the name of a flag's environment variable."""
@@ -37,8 +35,6 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 _SERVICE_LINK = "tcp://"
 """Begins what Kubernetes puts into `QA_PORT` where a service is named `qa`."""
-
-PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 
 _T = TypeVar("_T")
 _SWITCH = {
@@ -256,21 +252,3 @@ def list_of(kind: Callable[[str], _T]) -> Callable[[str], list[_T]]:
 
     parse.__name__ = f"comma-separated {kind.__name__}"
     return parse
-
-
-class PlotError(Exception):
-    """No plot can be made."""
-
-
-def check_plot(path: Path) -> None:
-    """Checks, before anything is measured, that a plot can be drawn.
-
-    Raises:
-        PlotError: It cannot.
-    """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise PlotError(f"--plot needs matplotlib: {install_hint('bench')}")
-    if path.suffix not in PLOT_SUFFIXES:
-        raise PlotError(f"--plot writes {', '.join(PLOT_SUFFIXES)}, not {path.name}")
-    if not path.parent.is_dir():
-        raise PlotError(f"there is no folder {path.parent}")

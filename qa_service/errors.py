@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import ClassVar
 
 
@@ -39,24 +38,14 @@ class QaError(Exception):
     """A request's error answer.
 
     Attributes:
-        code: Stable lower_snake name of the kind, listed in `docs/PROTOCOL.md`.
-        status: Its HTTP status.
-        fields: HTTP header fields that its response has.
-        tf_serving_status: TensorFlow Serving's; 0 if it is the same.
-        grpc_code: Empty if it is that of the HTTP status, by `GRPC_CODES`.
-        triton_reason: How Triton's `nv_inference_request_failure` counts it; empty for a message
-            that never was a request.
+        code: Stable lower_snake name of the kind, listed in `docs/PROTOCOL.md`; what it is in
+            other protocols is in `wire/error_codes.py`.
         retryable: Whether the same request may succeed when sent again.
         message: Safe to send.
         retry_after_ms: None if unknown.
     """
 
     code: ClassVar[str] = "internal_error"
-    status: int = 500
-    fields: Mapping[str, str] = MappingProxyType({})
-    tf_serving_status: ClassVar[int] = 0
-    grpc_code: ClassVar[str] = ""
-    triton_reason: ClassVar[str] = "OTHER"
     retryable: ClassVar[bool] = False
     default_message: ClassVar[str] = "the server failed to answer this request"
 
@@ -69,30 +58,23 @@ class QaError(Exception):
 class InternalError(QaError):
     """A fault of the server, whose details are in its log."""
 
-    triton_reason = "BACKEND"
-
 
 class FrameTooLargeError(QaError):
     """A length prefix over the limit; the connection is closed."""
 
     code = "frame_too_large"
-    status = 413
-    triton_reason = ""
 
 
 class InvalidFrameError(QaError):
     """A frame that is not UTF-8 JSON."""
 
     code = "invalid_frame"
-    status = 400
-    triton_reason = ""
 
 
 class InvalidRequestError(QaError):
     """JSON that is not a request: a field is missing, of a wrong type, or out of bounds."""
 
     code = "invalid_request"
-    status = 400
     default_message = "the server refuses this request"
 
 
@@ -100,9 +82,6 @@ class UnauthorizedError(QaError):
     """A token that is missing, wrong or expired. The connection is closed."""
 
     code = "unauthorized"
-    status = 401
-    fields = MappingProxyType({"WWW-Authenticate": "Bearer"})
-    triton_reason = ""
     default_message = (
         "this server wants a token: in a connection's first frame, or over HTTP as "
         "`Authorization: Bearer TOKEN`"
@@ -110,11 +89,9 @@ class UnauthorizedError(QaError):
 
 
 class ForbiddenError(QaError):
-    """A command of a client whose token lacks the right `admin`."""
+    """A command that takes the right `admin`, or a collection that is for other tokens."""
 
     code = "forbidden"
-    status = 403
-    triton_reason = ""
     default_message = "this takes a token with the right `admin`"
 
 
@@ -122,7 +99,6 @@ class TlsRequiredError(QaError):
     """A frame without TLS at a server that requires it; sent in clear. The connection is closed."""
 
     code = "tls_required"
-    triton_reason = ""
     default_message = "this server speaks TLS"
 
 
@@ -136,31 +112,24 @@ class UnknownModelError(QaError):
     """No model or route has the name asked for, or the model has no such version."""
 
     code = "unknown_model"
-    status = 404
 
 
 class UnknownCollectionError(QaError):
     """No collection has the name asked for."""
 
     code = "unknown_collection"
-    status = 404
 
 
 class QuestionTooLongError(QaError):
     """A question that leaves the model no room for the text."""
 
     code = "question_too_long"
-    status = 400
 
 
 class QueueFullError(QaError):
     """The server's queue is full."""
 
     code = "queue_full"
-    status = 503
-    tf_serving_status = 429
-    grpc_code = "RESOURCE_EXHAUSTED"
-    triton_reason = "REJECTED"
     retryable = True
     default_message = "the server's queue is full"
 
@@ -169,15 +138,12 @@ class TextTooLongError(QaError):
     """A text with more tokens than are accepted, or than can be read before its deadline."""
 
     code = "text_too_long"
-    status = 400
 
 
 class DeadlineExceededError(QaError):
     """The request timed out before an instance began with it."""
 
     code = "deadline_exceeded"
-    status = 504
-    triton_reason = "REJECTED"
     retryable = True
     default_message = "the request waited longer than its timeout"
 
@@ -186,8 +152,6 @@ class ExecutionTimeoutError(QaError):
     """The text was begun and given up: not all of it can be read before its deadline."""
 
     code = "execution_timeout"
-    status = 504
-    triton_reason = "BACKEND"
     default_message = "the text was begun, but cannot be read within its timeout"
 
 
@@ -195,8 +159,6 @@ class CancelledError(QaError):
     """The client has withdrawn the request."""
 
     code = "cancelled"
-    status = 499  # in a span alone: over HTTP nothing is cancelled
-    triton_reason = "CANCELED"
     default_message = "the client has cancelled this request"
 
 
@@ -204,7 +166,6 @@ class WorkerCrashedError(QaError):
     """Every instance that ran this request died."""
 
     code = "worker_crashed"
-    triton_reason = "BACKEND"
     default_message = "the inference instance died while running this request"
 
 
@@ -212,8 +173,6 @@ class FrameTimeoutError(QaError):
     """A frame whose end did not arrive in time; the connection is closed."""
 
     code = "frame_timeout"
-    status = 408
-    triton_reason = ""
     retryable = True
     default_message = "the rest of a frame did not come in time"
 
@@ -223,10 +182,10 @@ class HttpError(QaError):
 
     Attributes:
         status: 4xx or 5xx.
+        fields: Header fields that its response has.
     """
 
     code = "invalid_http"
-    triton_reason = ""
     default_message = "this is not an HTTP request that is served here"
 
     def __init__(
@@ -241,7 +200,6 @@ class UnavailableError(QaError):
     """No inference instance is alive, and none can be started."""
 
     code = "unavailable"
-    status = 503
     retryable = True
     default_message = "no inference instance is available"
 
@@ -250,27 +208,12 @@ class ShuttingDownError(QaError):
     """The server is draining and takes no new work."""
 
     code = "shutting_down"
-    status = 503
     retryable = True
     default_message = "the server is shutting down"
 
 
 ERROR_KINDS: dict[str, type[QaError]] = {kind.code: kind for kind in QaError.__subclasses__()}
 """Every kind by its wire code, as which an error crosses from a worker to the loop."""
-
-GRPC_CODES = {
-    400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    404: "NOT_FOUND",
-    408: "DEADLINE_EXCEEDED",
-    413: "RESOURCE_EXHAUSTED",
-    499: "CANCELLED",
-    501: "UNIMPLEMENTED",
-    503: "UNAVAILABLE",
-    504: "DEADLINE_EXCEEDED",
-}
-"""The code for each HTTP status; for all others it is INTERNAL."""
 
 
 def list_choices(names: Iterable[object]) -> str:

@@ -1,4 +1,4 @@
-"""Files that others write: which may be no files, and texts in several encodings."""
+"""Where models are kept; files that others write: perhaps no files, texts in several encodings."""
 
 from __future__ import annotations
 
@@ -17,6 +17,18 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "utf-16",
 }
 MAX_MARK_BYTES = 4
+
+SAVED_MODELS = Path("saved_models")
+
+
+def saved_models() -> Path:
+    """Where models are prepared: `saved_models`, if the working directory has it, or the user's."""
+    return SAVED_MODELS if SAVED_MODELS.is_dir() else user_models()
+
+
+def user_models() -> Path:
+    """The user's folder of prepared models: `qa-server` in XDG's folder of data."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "qa-server"
 
 
 def encoding_of(data: bytes) -> str:

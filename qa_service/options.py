@@ -86,11 +86,23 @@ class Option:
         return isinstance(self._type, inspect.BoolType)
 
     @property
+    def is_positional(self) -> bool:
+        """Whether its value stands on the command line without its name."""
+        return bool(self._extra.get("is_positional"))
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether it may have several values, each a text or a path."""
+        return isinstance(self._type, inspect.VarTupleType)
+
+    @property
     def placeholder(self) -> str:
         """Stands for the value in a help text."""
         if self.choices:
             return f"{{{','.join(self.choices)}}}"
-        return _PLACEHOLDERS.get(type(self._type), "TEXT")
+        kind = self._type
+        kind = kind.item_type if isinstance(kind, inspect.VarTupleType) else kind
+        return _PLACEHOLDERS.get(type(kind), "TEXT")
 
     @property
     def _info(self) -> inspect.Metadata:
@@ -99,6 +111,10 @@ class Option:
     @property
     def _said(self) -> Mapping[str, object]:
         return self._info.extra_json_schema or {}
+
+    @property
+    def _extra(self) -> Mapping[str, Any]:
+        return getattr(self._info, "extra", None) or {}
 
     @property
     def _type(self) -> inspect.Type:
@@ -119,7 +135,7 @@ class Option:
             raise OptionError(f"{_shown(value)} holds a NUL character")
         if isinstance(checked, str) and not _is_unicode(checked):
             raise OptionError("it is not UTF-8")
-        is_valid = (getattr(self._info, "extra", None) or {}).get("is_valid")
+        is_valid = self._extra.get("is_valid")
         if is_valid and not is_valid(checked):
             raise OptionError(f"{_shown(value)} is not {self.expected}")
         return checked
@@ -192,12 +208,28 @@ def options_of(tree: type[Struct]) -> list[Option]:
     ]
 
 
+def add_flags(parser: argparse.ArgumentParser, kind: type[Struct]) -> None:
+    """Adds the flags of a program: a struct's options, and those of the structs in it."""
+    for field in structs.fields(kind):
+        if _is_section(field.type):
+            add_flags(parser, field.type)
+        elif typing.get_origin(field.type) is Annotated:
+            add_flag(parser, Option("", field.name, field.type, field.default))
+
+
+def from_flags(kind: type[_T], flags: Mapping[str, Any]) -> _T:
+    """The struct of a program's flags, as they were parsed."""
+    fields = {field.name: field.type for field in structs.fields(kind)}
+    inner = {n: from_flags(its, flags) for n, its in fields.items() if _is_section(its)}
+    return kind(**inner, **{name: flags[name] for name in fields.keys() & flags.keys()})
+
+
 def add_flag(group: argparse._ActionsContainer, option: Option) -> None:
     """Adds a flag without a default: what is parsed is what was given, and wins over a file."""
     text = option.description
     is_required = option.default is NODEFAULT
     if not is_required:
-        text += f" (default: {'none' if option.default in (None, '') else option.default})"
+        text += f" (default: {'none' if option.default in (None, '', ()) else option.default})"
     flag, text = f"--{option.name}", text.replace("%", "%%")
     if option.is_switch:
         action = argparse.BooleanOptionalAction
@@ -210,10 +242,17 @@ def add_flag(group: argparse._ActionsContainer, option: Option) -> None:
         except OptionError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
-    group.add_argument(
-        flag, default=argparse.SUPPRESS, type=parse, choices=option.choices or None,
-        metavar=option.placeholder, required=is_required, help=text,
-    )  # fmt: skip
+    form: dict[str, Any] = {"type": parse, "metavar": option.placeholder, "help": text}
+    if not option.is_sequence:
+        form["choices"] = option.choices or None
+    else:
+        form["type"] = Path if option.placeholder == "PATH" else str
+        form |= {"nargs": "+"} if option.is_positional else {"action": "append"}
+    if option.is_positional:
+        form["metavar"] = None if option.choices else option.name.upper()
+        group.add_argument(option.name, **form)
+    else:
+        group.add_argument(flag, default=argparse.SUPPRESS, required=is_required, **form)
 
 
 def with_values(tree: _T, values: Mapping[str, object]) -> _T:

@@ -32,9 +32,9 @@ from qa_service.data.squad import normalize_answer
 from qa_service.evaluation.unanswerable import words_of
 from qa_service.retrieval.documents import Document, Passage
 from qa_service.retrieval.formats.markups import markup_of
-from qa_service.retrieval.rendering import render_fragment
 from qa_service.retrieval.retriever import read_text
 from training.cells import place_in, row_with, tables
+from training.rendering import render_fragment
 from training.trees import FOUND, Tree, Trees, missing_trees
 
 _LOG = logging.getLogger(__name__)

@@ -24,8 +24,8 @@ from qa_service.retrieval.files import find_files, format_of
 from qa_service.retrieval.formats import FORMATS
 from qa_service.retrieval.manifest import MANIFEST_FILE
 from qa_service.retrieval.passages import cut
-from qa_service.retrieval.rendering import render_document
 from qa_service.retrieval.retriever import read_text
+from training.rendering import render_document
 
 _LOG = logging.getLogger(__name__)
 FOUND = 10

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from qa_service.errors import QaError
-from qa_service.instance.messages import Setup
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.worker_main import WARMUP, load_reader
+from qa_service.instance.worker_messages import Setup
 from qa_service.wire.messages import Question
 
 MODEL_VARIABLE = "BENCHMARK_MODEL"

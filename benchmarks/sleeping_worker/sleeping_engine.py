@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 
-from qa_service.instance import engines, messages, runs
+from qa_service.instance import engines, runs, worker_messages
 from qa_service.instance.arrays import NUM_BEST
 from qa_service.instance.engines.base import Engine
 from qa_service.instance.model_folder import known_answers
@@ -56,9 +56,9 @@ def replace_engine():
     engines.make_engine = lambda engine_type, model_dir, manifest, config: SleepingEngine(manifest)
     known_answers.load_known_answers = lambda *_: None
     runs.answer_in_turn = runs.answer_overlapped
-    ready = messages.Ready
+    ready = worker_messages.Ready
 
     def ready_on_gpu(model, costs, _, *more):
         return ready(model, costs, "cuda:0", *more)
 
-    messages.Ready = ready_on_gpu  # type: ignore[misc, assignment]
+    worker_messages.Ready = ready_on_gpu  # type: ignore[misc, assignment]

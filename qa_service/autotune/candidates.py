@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from qa_service.autotune.engine_table import (
+    MIN_AGREEMENT,
     Choice,
     EngineTable,
     Finding,
@@ -37,10 +38,10 @@ from qa_service.engine_catalogue import (
 )
 from qa_service.installation import installed_version
 from qa_service.instance.devices import CPU, DeviceAssignment
-from qa_service.instance.messages import Setup
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.costs_dir import kept_path
 from qa_service.instance.model_folder.manifest import Manifest
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.worker_messages import Setup
 from qa_service.machine import gpu_driver, num_cpus, processor
 
 logger = logging.getLogger(__name__)
@@ -85,6 +86,18 @@ def choose_engine(
     if table is None or (measures_all and not table.is_complete):
         return measurement
     return measurement.choice(table)
+
+
+def likeliest(measurement: Measurement) -> InstanceOptions:
+    """The options with the engine that is probably the fastest: what serves while it is measured.
+
+    Of the candidates that the options allow and that can run here, the one with the least
+    `Row.relative_time` on a processor with these flags.
+    """
+    device = measurement.setup.device.device
+    able = [item for item in measurement.findings if item.is_eligible and not item.failure]
+    its = min(able, key=lambda finding: _likely_time(finding, device))
+    return with_engine(measurement.setup.options, its)
 
 
 def _reference(manifest: Manifest) -> Kind:
@@ -199,9 +212,9 @@ def _path_of_table(setup: Setup, manifest: Manifest, findings: Sequence[Finding]
         [installed_version(package) for package in packages],
         manifest.computing_files,
         findings,
-        options.min_agreement,
+        MIN_AGREEMENT,
         (options.max_batch_size, options.max_batch_tokens),
-        (options.cuda_graphs, options.gpu_memory_fraction),
+        options.gpu_memory_fraction,
     )
     key = msgspec.json.encode(depends_on, order="deterministic")
     return kept_path(Path(setup.model_dir), key, "engines.")

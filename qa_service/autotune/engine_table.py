@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from qa_service.instance.messages import Setup
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
+from qa_service.instance.worker_messages import Setup
 from qa_service.logs import plural
 
+MIN_AGREEMENT = 0.94
+"""The minimum share of answers in which an engine must agree with fp32 for `auto` to take it: int8
+changes about one in twenty, and they are as often right."""
 TIE = 0.05
 """The minimum share of the reference's time that a candidate must save: measurements are noisy."""
 
@@ -56,11 +60,16 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class EngineTable(msgspec.Struct, frozen=True):
-    """The findings of all candidates; the first is the reference."""
+    """The findings of all candidates; the first is the reference.
+
+    Attributes:
+        measured_on: The day, as in 2026-11-28.
+    """
 
     processor: str
     min_agreement: float
     findings: tuple[Finding, ...]
+    measured_on: str = ""
 
     @property
     def best(self) -> Finding | None:
@@ -133,11 +142,25 @@ class Measurement(msgspec.Struct, frozen=True):
         able = [item for item in self.findings if not item.failure]
         return [(item, setup_on_trial(self.setup, item)) for item in able]
 
+    def with_next_reference(self, failure: str) -> Measurement | None:
+        """The same where the reference cannot run: another in float32 is it; None without one.
+
+        A GPU whose ONNX Runtime lacks a library still has PyTorch.
+        """
+        first, *others = self.findings
+        able = (item for item in others if item.precision == "fp32" and not item.failure)
+        if (reference := next(able, None)) is None:
+            return None
+        rest = [item for item in others if item is not reference]
+        broken = msgspec.structs.replace(first, failure=failure)
+        return msgspec.structs.replace(self, findings=(reference, *rest, broken))
+
     def table(self, measured: Sequence[Finding]) -> EngineTable:
         """The table, with the measured findings of `candidates` in their order."""
         news = iter(measured)
         findings = tuple(item if item.failure else next(news) for item in self.findings)
-        return EngineTable(self.processor, self.setup.options.min_agreement, findings)
+        today = time.strftime("%Y-%m-%d")
+        return EngineTable(self.processor, MIN_AGREEMENT, findings, today)
 
     def choice(self, table: EngineTable | None) -> Choice:
         """The table's best engine; without a table, the first that may be taken."""

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from qa_service.autotune.engine_race import MAX_ROUNDS, Offsets, Race, Record
-from qa_service.autotune.engine_table import EngineTable, Measurement
+from qa_service.autotune.engine_table import MIN_AGREEMENT, EngineTable, Measurement
 from qa_service.data.squad import AGREEMENT_QUESTIONS, read_squad
 from qa_service.errors import InternalError, SetupError
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.launch import WORKER_PROGRAM, launch
-from qa_service.instance.messages import (
+from qa_service.instance.worker_messages import (
     Answers,
     Batch,
     Failed,
@@ -41,11 +41,10 @@ NUM_TEXTS = (3, 2, 1)
 each of these numbers in turn, so that lengths differ; in the others the last."""
 
 LIMIT_S = 5.0
-"""No other candidate begins after this time at a start: to load one and run its duel takes 2 to
-3 s, and a first start should serve within 15 s."""
+"""No other candidate begins after this time: to load one and run its duel takes 2 to 3 s, in which
+the server has the less of the machine, or is not ready."""
 END_S = 8.0
-"""No more answers than `MIN_ANSWERS` are compared after this time at a start: to load the instances
-and measure their cost tables takes 4 to 5 s more of the 15."""
+"""No more answers than `MIN_ANSWERS` are compared after this time."""
 
 ROUND_SIZE = 8
 """Four questions alone, and four in a batch."""
@@ -78,8 +77,19 @@ def try_engines(
     All are measured if `measures_all`, however long that takes.
 
     Raises:
-        SetupError: The reference cannot run.
+        SetupError: No candidate in float32 can run.
     """
+    try:
+        return _race(measurement, logs, measures_all=measures_all)
+    except SetupError as error:
+        following = measurement.with_next_reference(str(error))
+        if following is None:
+            raise
+        logger.warning("%s cannot run: %s", measurement.findings[0], error)
+        return try_engines(following, logs, measures_all=measures_all)
+
+
+def _race(measurement: Measurement, logs: LogOptions, *, measures_all: bool) -> EngineTable:
     candidates = measurement.candidates
     limit_s, end_s = (math.inf, math.inf) if measures_all else (LIMIT_S, END_S)
     progress = Progress(measurement.setup.model_dir, len(candidates), end_s)
@@ -92,7 +102,7 @@ def try_engines(
         race = Race(
             records,
             bundled_rounds(),
-            measurement.setup.options.min_agreement,
+            MIN_AGREEMENT,
             elapsed_s=progress.elapsed_s,
             say=progress.say,
             limit_s=limit_s,

@@ -7,6 +7,7 @@ the table in the model's folder, and replies.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,12 +15,15 @@ from pathlib import Path
 import msgspec
 
 from qa_service.autotune.engine_trial import try_engines
-from qa_service.autotune.messages import TrialReply, TrialRequest, encode
+from qa_service.autotune.trial_messages import TrialReply, TrialRequest, encode
 from qa_service.child_program import end_with_parent, inherited_socket
 from qa_service.errors import SetupError
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.model_folder.costs_dir import keep
 from qa_service.logs import configure_logging
+
+LOWEST_PRIORITY = 19
+"""As nice(1) counts: beside a busy instance, a program of it gets 1 or 2 % of a core."""
 
 
 def reply_to(request: TrialRequest) -> TrialReply:
@@ -43,6 +47,8 @@ def main(arguments: Sequence[str]) -> None:
             return
         request = msgspec.msgpack.decode(body, type=TrialRequest)
         configure_logging(request.logs.log_level, request.logs.log_format)
+        if request.is_beside:
+            os.nice(LOWEST_PRIORITY)
         with contextlib.suppress(OSError):
             sock.sendall(encode(reply_to(request)))
 

@@ -12,7 +12,7 @@ import msgspec
 
 from qa_service.autotune.candidates import REFERENCE, runnable
 from qa_service.child_program import turn_off_telemetry
-from qa_service.command_line import PlotError, check_plot, make_parser
+from qa_service.command_line import make_parser
 from qa_service.engine_catalogue import MODEL_ENGINES, ROWS, precisions_of
 from qa_service.errors import SetupError
 from qa_service.evaluation.calibration import calibrate
@@ -29,6 +29,7 @@ from qa_service.evaluation.measures import (
 from qa_service.evaluation.probes import PROBES
 from qa_service.instance.model_folder.manifest import load_manifest, model_files
 from qa_service.logs import complain
+from qa_service.plots import PlotError, check_plot
 
 _COLUMNS = (
     "exact_match",

@@ -117,8 +117,8 @@ class BatchRule:
 
     Attributes:
         max_batch_tokens: Padding included. A longer row runs alone.
-        max_batch_cost_ms: Bounds how long the leader waits for its batch members. A row that costs
-            more runs alone.
+        max_batch_cost_ms: Bounds how long the leader waits for its batch members: nobody notices
+            half a second of a deadline of 30. A row that costs more runs alone.
         costs: The instance's table; without it, all rows within the bounds run together.
     """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
-from qa_service.instance.messages import (
+from qa_service.instance.worker_messages import (
     MAX_MESSAGE_BYTES,
     ToLoop,
     ToWorker,

@@ -16,7 +16,7 @@ from qa_service.engine_catalogue import is_installed
 from qa_service.errors import DeviceError, SetupError
 from qa_service.installation import install_hint
 from qa_service.instance.gpus import Gpu, Gpus, find_gpus
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
 
 logger = logging.getLogger(__name__)
 

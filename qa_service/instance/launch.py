@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from qa_service.child_program import end_with_parent, inherited_socket, start_program
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.devices import CPU
-from qa_service.instance.messages import Setup
+from qa_service.instance.worker_messages import Setup
 from qa_service.logs import LogOptions, configure_logging
 
 WORKER_PROGRAM = "qa_service.instance.worker_main"

@@ -23,8 +23,8 @@ from qa_service.errors import SetupError
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.devices import CPU, on_gpu
 from qa_service.instance.gpus import find_gpus
-from qa_service.instance.messages import MAX_MESSAGE_BYTES, Failed, Setup, encode
 from qa_service.instance.model_folder.manifest import fingerprint_of
+from qa_service.instance.worker_messages import MAX_MESSAGE_BYTES, Failed, Setup, encode
 from qa_service.locked_folder import LockedFolder
 from qa_service.wire.frames import PREFIX, FrameReader, frame_of, receive_frame
 

@@ -26,7 +26,9 @@ from qa_service.errors import SetupError
 from qa_service.installation import install_hint
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.launch import begin, environment_of_libraries
-from qa_service.instance.messages import (
+from qa_service.instance.model_folder.manifest import fingerprint_of
+from qa_service.instance.ray_instance import RayInstance, pack
+from qa_service.instance.worker_messages import (
     Checked,
     Failed,
     Ready,
@@ -35,8 +37,6 @@ from qa_service.instance.messages import (
     ToLoop,
     to_loop_decoder,
 )
-from qa_service.instance.model_folder.manifest import fingerprint_of
-from qa_service.instance.ray_instance import RayInstance, pack
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class Bridge:
         starting = actor.start.options(concurrency_group="run").remote(setup, pushed)
         node = actor.__ray_call__.options(concurrency_group="ping").remote(_node_of)
         if not ray.wait([node], timeout=NODE_WAIT_LOG_S)[0]:
-            needs = f"{options.ray_num_cpus:g} CPUs and {options.ray_num_gpus:g} GPUs"
+            needs = f"{options.ray_num_cpus} CPUs and {options.ray_num_gpus:g} GPUs"
             logger.warning("waiting for a node of the Ray cluster with %s free", needs)
         try:
             ready = to_loop_decoder.decode(ray.get(starting))

@@ -11,20 +11,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
 from qa_service.errors import InternalError, QaError
 from qa_service.instance.batch_cost import BatchRule, CostTable
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.engines.outputs import EngineFaultError
-from qa_service.instance.messages import Batch, Check, Checked, Failure, ModelFacts, Results
 from qa_service.instance.reader.reader import Outcome
 from qa_service.instance.self_test import SelfTest
 from qa_service.instance.stages import Holding, Stopwatch
+from qa_service.instance.worker_messages import Batch, Check, Checked, Failure, ModelFacts, Results
 from qa_service.wire.messages import Task
 
 logger = logging.getLogger(__name__)
+
+IDLE_S = 1.0
+"""An instance that had nothing to do for so long prepares one thing more: whoever comes meanwhile
+waits for it, so it is not done between the requests of one client."""
 
 E = TypeVar("E")
 """A reader's tasks, tokenized."""
@@ -189,7 +193,7 @@ def answer_overlapped(
     """The same, with tokenizing and reading in separate threads; the model runs in this one.
 
     Args:
-        prepare_next: Called while nothing waits; returns whether there is more to prepare.
+        prepare_next: Called after `IDLE_S` without work; returns whether there is more to prepare.
 
     Raises:
         EngineFaultError: The engine cannot be believed; the batches before it have their results.
@@ -257,8 +261,12 @@ def _received_ahead(
             encoded.put(None)
 
     def next_job() -> Job[E, S] | None:
-        while encoded.empty() and prepare_next():
-            pass
+        is_more = True
+        while is_more:
+            try:
+                return encoded.get(timeout=IDLE_S)
+            except Empty:
+                is_more = prepare_next()
         return encoded.get()
 
     threading.Thread(target=receive, name="intake", daemon=True).start()

@@ -30,7 +30,6 @@ from qa_service.instance.hooks import HookedReader, load_hooks
 from qa_service.instance.ladder import Ladder
 from qa_service.instance.launch import begin
 from qa_service.instance.learned_costs import LearnedCosts
-from qa_service.instance.messages import Failed, Ready, Setup
 from qa_service.instance.model_folder.known_answers import (
     load_known_answers,
     say_unchecked,
@@ -51,6 +50,7 @@ from qa_service.instance.runs import TaskReader, answer_in_turn, answer_overlapp
 from qa_service.instance.self_test import SelfTest, WrongAnswerError
 from qa_service.instance.stages import Stopwatch
 from qa_service.instance.start_times import START, taking
+from qa_service.instance.worker_messages import Failed, Ready, Setup
 from qa_service.machine import process_age_s, resident_bytes
 from qa_service.wire.messages import Task
 

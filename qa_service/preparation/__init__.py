@@ -1,4 +1,5 @@
 """Turns a question-answering model into a folder that the server can serve.
 
-Needs torch, transformers, peft and onnx; no serving process imports this package.
+A shipped model needs onnx and safetensors, another one torch, transformers and peft as well; no
+serving process imports this package.
 """

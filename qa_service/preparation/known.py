@@ -19,7 +19,14 @@ import msgspec
 import numpy as np
 from tokenizers import Tokenizer
 
-from qa_service.engine_catalogue import ONNX_FILE, PROCESSOR_FLAGS, PYTORCH_FILE, ROWS, is_installed
+from qa_service.engine_catalogue import (
+    ONNX_FILE,
+    PROCESSOR_FLAGS,
+    PYTORCH_FILE,
+    ROWS,
+    Kind,
+    is_installed,
+)
 from qa_service.errors import QaError, SetupError
 from qa_service.instance.arrays import FloatArray, Int64Array, LogitsFunction
 from qa_service.instance.batch_cost import BatchRule
@@ -32,6 +39,7 @@ from qa_service.instance.model_folder.known_answers import (
     KnownRow,
     load_known_answers,
     row_lengths,
+    tolerance_of,
 )
 from qa_service.instance.model_folder.manifest import KNOWN_ANSWERS_FILE, TOKENIZER_FILE, Manifest
 from qa_service.instance.reader.padding import padded
@@ -153,6 +161,25 @@ def differences(
             except Exception as error:  # engines' libraries may raise anything
                 logger.info("%s cannot run this model: %s", name, first_line(error))
     return found
+
+
+def prove(model_dir: Path, manifest: Manifest, kind: Kind) -> None:
+    """Asks an engine the known answers, as an instance does before it serves.
+
+    Raises:
+        SetupError: It cannot run the model, or computes something else.
+    """
+    known = load_known_answers(model_dir, manifest)
+    assert known is not None
+    name = " ".join(kind)
+    tolerances = tolerance_of(manifest, kind, "cpu")
+    with _nothing_kept(model_dir):
+        try:
+            engine = make_engine(kind[0], model_dir, manifest, EngineConfig(precision=kind[1]))
+            reader = Reader(model_dir, manifest, engine.logits, BatchRule())
+            SelfTest(known, reader, engine, manifest, tolerances=tolerances, name=name).check()
+        except Exception as error:  # engines' libraries may raise anything
+            raise SetupError(f"{ROWS[kind].file} is wrong: {first_line(error)}") from None
 
 
 @contextlib.contextmanager

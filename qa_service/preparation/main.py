@@ -51,7 +51,8 @@ def _parser() -> argparse.ArgumentParser:
         "404 MB), one on the Hugging Face hub (for example deepset/bert-base-cased-squad2), or one "
         "in a local directory, which may also hold an adapter over any of these",
     )
-    where = "where the model's folder goes"
+    where = "where the model's folder goes: saved_models, if the working directory has it, else "
+    where += "qa-server in the user's folder of data"
     add("--output_dir", type=Path, default=defaults.output_dir, help=where)
     add(
         "--can_abstain",

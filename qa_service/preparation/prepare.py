@@ -6,14 +6,22 @@ import hashlib
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from qa_service.engine_catalogue import AUTO, ONNX_FILE, PLAIN_ONNX_FILE, PREPARING_FLAGS, ROWS
+from qa_service.engine_catalogue import (
+    AUTO,
+    ONNX_FILE,
+    PLAIN_ONNX_FILE,
+    PREPARING_FLAGS,
+    ROWS,
+    Kind,
+)
 from qa_service.errors import SetupError
+from qa_service.files import saved_models
 from qa_service.installation import install_hint, installed_version
 from qa_service.instance.model_folder.manifest import (
     BUILTINS,
@@ -31,6 +39,7 @@ from qa_service.preparation.sources import Source, find_source
 
 if TYPE_CHECKING:
     from qa_service.instance.arrays import LogitsFunction
+    from qa_service.preparation.results import Results
     from qa_service.preparation.source_model import SourceModel
     from qa_service.preparation.verify import ModelOutputs
 
@@ -40,6 +49,7 @@ _FORMAT_VERSION = 6
 _PACKAGES = ("onnx", "safetensors", "tokenizers")
 _SOURCE_PACKAGES = ("torch", "transformers", "peft")
 """What also makes the files of a source that is not put together from shipped files."""
+_LONG = " (minutes for a large model)"
 _ONNX_RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
 
 
@@ -56,7 +66,7 @@ class PrepareArgs:
     """
 
     model: str = "builtin"
-    output_dir: Path = Path("saved_models")
+    output_dir: Path = field(default_factory=saved_models)
     can_abstain: bool | None = None
     null_threshold: float | None = None
     precision: str = "fp32"
@@ -140,7 +150,7 @@ def _add_if_possible(name: str, source: Source, target: Path, args: PrepareArgs)
             if name == PLAIN_ONNX_FILE:
                 _add_plain(source, folder)
             else:
-                _add_precision(folder / name)
+                _add_precision(source, folder / name)
     except SetupError as error:
         if args.precision != AUTO or name == PLAIN_ONNX_FILE:
             raise
@@ -235,22 +245,48 @@ def _make(
             say("it abstains: asked questions without an answer, it found none")
             asked = msgspec.structs.replace(manifest.reading, null_threshold=0.0)
             manifest = msgspec.structs.replace(manifest, reading=asked, can_abstain=True)
-        answered = verify.source_answers(folder, manifest, loaded.logits)
-        if all(map(installed_version, ("torch", "transformers"))):
-            say("comparing the file that PyTorch loads with the source")
-            verify.verify(folder, manifest, "pytorch", answered)
-        try:
-            words = _export(loaded, folder, manifest, answered)
-            manifest = _with_file(manifest, folder / ONNX_FILE)
-        except SetupError as error:
-            (folder / ONNX_FILE).unlink(missing_ok=True)
-            words = f"only the pytorch engine can serve this model: {error}"
-            manifest = msgspec.structs.replace(manifest, without={ONNX_FILE: str(error)})
-        manifest = _with_known_answers(folder, manifest, loaded.logits)
+        if results := source.results(reading):
+            manifest, words = _with_results(loaded, results, folder, manifest)
+        else:
+            manifest, words = _with_computed(loaded, folder, manifest)
     save_manifest(folder, manifest)
     say(words)
     if not manifest.may_pad:
         say("its windows run one by one: padding changes its logits")
+
+
+def _with_results(
+    loaded: SourceModel, results: Results, folder: Path, manifest: Manifest
+) -> tuple[Manifest, str]:
+    """Writes the ONNX file and the shipped known answers, and asks it for them."""
+    from qa_service.preparation import known  # noqa: PLC0415
+
+    say("writing the ONNX file, and asking it for the known answers")
+    layers = loaded.write_graph(folder / ONNX_FILE)
+    (folder / KNOWN_ANSWERS_FILE).write_bytes(results.known)
+    for name in (ONNX_FILE, KNOWN_ANSWERS_FILE):
+        manifest = _with_file(manifest, folder / name)
+    manifest = msgspec.structs.replace(manifest, differences=results.differences)
+    known.prove(folder, manifest, ("onnx", "fp32"))
+    return manifest, f"fused the attention of {layers} layers in the ONNX file"
+
+
+def _with_computed(loaded: SourceModel, folder: Path, manifest: Manifest) -> tuple[Manifest, str]:
+    """Writes the ONNX file and the known answers, and compares each file with the source."""
+    from qa_service.preparation import verify  # noqa: PLC0415
+
+    answered = verify.source_answers(folder, manifest, loaded.logits)
+    if all(map(installed_version, ("torch", "transformers"))):
+        say("comparing the file that PyTorch loads with the source")
+        verify.verify(folder, manifest, "pytorch", answered)
+    try:
+        words = _export(loaded, folder, manifest, answered)
+        manifest = _with_file(manifest, folder / ONNX_FILE)
+    except SetupError as error:
+        (folder / ONNX_FILE).unlink(missing_ok=True)
+        words = f"only the pytorch engine can serve this model: {error}"
+        manifest = msgspec.structs.replace(manifest, without={ONNX_FILE: str(error)})
+    return _with_known_answers(folder, manifest, loaded.logits), words
 
 
 def _opened(source: Source, reading: ReadingConfig) -> SourceModel:
@@ -290,28 +326,55 @@ def _export(loaded: SourceModel, folder: Path, manifest: Manifest, answered: Mod
     )
 
 
-def _add_precision(path: Path) -> None:
+def _add_precision(source: Source, path: Path) -> None:
     """Adds a file made from its `model.onnx` to a prepared model."""
-    from qa_service.preparation import fp16, openvino_int8, quantize, verify  # noqa: PLC0415
     from qa_service.preparation.source_model import quiet_libraries  # noqa: PLC0415
 
-    folder = path.parent
-    engine_type, precision = next(kind for kind, row in ROWS.items() if row.file == path.name)
+    kind = next(kind for kind, row in ROWS.items() if row.file == path.name)
+    manifest = load_manifest(path.parent)
+    results = source.results(manifest.reading)
     with quiet_libraries():
-        say(f"converting to {precision} for {engine_type} (minutes for a large model)")
-        if precision == "fp16":
-            fp16.convert_to_fp16(folder / ONNX_FILE, path)
-        elif engine_type == "openvino":
-            openvino_int8.quantize(folder / ONNX_FILE, path)
-        else:
-            inputs = quantize.calibration_inputs(folder, load_manifest(folder))
-            quantize.quantize(folder / ONNX_FILE, path, inputs)
-        say("comparing its answers with those in fp32")
-        manifest = _with_file(load_manifest(folder), path)
-        same = verify.verify_precision(folder, manifest, engine_type, precision)
-        manifest = _with_differences(folder, manifest, [path.name])
-    save_manifest(folder, manifest)
-    say(f"{path.name} gives {same:.0f} % of the answers that fp32 gives")
+        say(f"converting to {kind[1]} for {kind[0]}{'' if results else _LONG}")
+        _convert(path, kind, manifest, results.corrections if results else b"")
+        manifest = _with_file(manifest, path)
+        is_known = results is not None and results.has(*kind)
+        manifest, words = _compared(path, kind, manifest, is_known=is_known)
+    save_manifest(path.parent, manifest)
+    say(f"{path.name} gives {words}")
+
+
+def _convert(path: Path, kind: Kind, manifest: Manifest, corrections: bytes) -> None:
+    """Writes a file in a lower precision."""
+    from qa_service.preparation import fp16, openvino_int8, quantize  # noqa: PLC0415
+
+    fp32 = path.with_name(ONNX_FILE)
+    if kind[1] == "fp16":
+        fp16.convert_to_fp16(fp32, path)
+    elif kind[0] == "openvino":
+        openvino_int8.quantize(fp32, path)
+    elif corrections:
+        quantize.quantize_as_before(fp32, path, corrections)
+    else:
+        quantize.quantize(fp32, path, quantize.calibration_inputs(path.parent, manifest))
+
+
+def _compared(
+    path: Path, kind: Kind, manifest: Manifest, *, is_known: bool
+) -> tuple[Manifest, str]:
+    """Compares a file with the known answers; if it was never measured, also other answers.
+
+    Returns:
+        The manifest, and what the file gives in words.
+    """
+    from qa_service.preparation import known, verify  # noqa: PLC0415
+
+    if is_known:
+        known.prove(path.parent, manifest, kind)
+        return manifest, "the known answers"
+    say("comparing its answers with those in fp32")
+    same = verify.verify_precision(path.parent, manifest, *kind)
+    manifest = _with_differences(path.parent, manifest, [path.name])
+    return manifest, f"{same:.0f} % of the answers that fp32 gives"
 
 
 def _add_plain(source: Source, folder: Path) -> None:

@@ -14,7 +14,7 @@ the error of those that are, so that the products on real text change little (E.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,8 @@ from qa_service.preparation.sources import as_setup_error
 from qa_service.progress import progress_bar
 
 Inputs = Mapping[str, Int64Array]
+Rounded = tuple[npt.NDArray[np.int8], FloatArray]
+"""A weight in int8, [columns, outputs], and each output's scale, float32 [outputs]."""
 
 LARGEST = 64
 """Weights use 7 of the 8 bits: otherwise the sums overflow on x86 processors without VNNI
@@ -62,7 +64,47 @@ def quantize(fp32: Path, int8: Path, texts: Sequence[Inputs]) -> None:
     """
     with as_setup_error("the model cannot be quantised"):
         model = _with_products(onnx.load(str(fp32)))
-        onnx.save(_quantized(model, _gram_matrices(model, texts)), str(int8))
+        grams = _gram_matrices(model, texts)
+        onnx.save(_quantized(model, lambda w, states: round_weights(w, grams[states])), str(int8))
+
+
+def quantize_as_before(fp32: Path, int8: Path, corrections: bytes) -> None:
+    """Writes the graph that `quantize` wrote of the same one, without the text.
+
+    Args:
+        corrections: What `corrections` found.
+
+    Raises:
+        SetupError: They are another graph's.
+    """
+    rest = np.frombuffer(corrections, np.int8)
+
+    def corrected(weight: FloatArray, _: str) -> Rounded:
+        nonlocal rest
+        its, rest = rest[: weight.size], rest[weight.size :]
+        steps, scale = _nearest(weight)
+        return steps + its.reshape(weight.shape), scale
+
+    with as_setup_error("the model cannot be quantised"):
+        model = _quantized(_with_products(onnx.load(str(fp32))), corrected)
+        if rest.size:
+            raise ValueError("the corrections are another graph's")
+        onnx.save(model, str(int8))
+
+
+def corrections(fp32: Path, int8: Path) -> bytes:
+    """By how many steps the weights of a graph in int8 differ from the nearest ones.
+
+    Returns:
+        An int8 for each weight, product after product in the order of the graph.
+    """
+    graph = _with_products(onnx.load(str(fp32)))
+    weights, rounded = _weights(graph), _weights(onnx.load(str(int8)))
+    return b"".join(
+        (rounded[f"{_name(node)}_weight"] - _nearest(weights[node.input[1]])[0]).tobytes()
+        for node in graph.graph.node
+        if _is_product(node, weights)
+    )
 
 
 def calibration_inputs(model_dir: Path, manifest: Manifest) -> list[Inputs]:
@@ -154,8 +196,14 @@ def _gram_matrices(model: onnx.ModelProto, texts: Sequence[Inputs]) -> dict[str,
     return grams
 
 
-def _quantized(model: onnx.ModelProto, grams: Mapping[str, FloatArray]) -> onnx.ModelProto:
-    """Replaces every product by an integer product."""
+def _quantized(
+    model: onnx.ModelProto, rounding: Callable[[FloatArray, str], Rounded]
+) -> onnx.ModelProto:
+    """Replaces every product by an integer product.
+
+    Args:
+        rounding: Rounds a weight, given the name of what it is multiplied with.
+    """
     weights = _weights(model)
     constants: dict[str, npt.NDArray[np.generic]] = {
         "smallest_row": np.asarray(_SMALLEST_ROW, np.float32)
@@ -168,7 +216,7 @@ def _quantized(model: onnx.ModelProto, grams: Mapping[str, FloatArray]) -> onnx.
             continue
         states, weight = node.input
         used.add(weight)
-        rounded, scale = round_weights(weights[weight], grams[states])
+        rounded, scale = rounding(weights[weight], states)
         constants |= {f"{_name(node)}_weight": rounded, f"{_name(node)}_scale": scale}
         nodes.extend(_integer_product(node))
     kept = [item for item in model.graph.initializer if item.name not in used]
@@ -209,7 +257,13 @@ def _integer_product(node: NodeProto) -> Iterator[NodeProto]:
     yield helper.make_node("Mul", [f"{at}_scaled", f"{at}_row"], node.output, f"{at}_times_row")
 
 
-def round_weights(weight: FloatArray, gram: FloatArray) -> tuple[npt.NDArray[np.int8], FloatArray]:
+def _nearest(weight: FloatArray) -> Rounded:
+    """A weight's nearest steps."""
+    scale = np.maximum(np.abs(weight).max(axis=0) / LARGEST, np.finfo(np.float32).tiny)
+    return np.rint(weight / scale).astype(np.int8), scale.astype(np.float32)
+
+
+def round_weights(weight: FloatArray, gram: FloatArray) -> Rounded:
     """Rounds a weight so that its products change little.
 
     Rows are rounded in turn; later rows compensate for the error, as far as the text's columns
@@ -218,11 +272,8 @@ def round_weights(weight: FloatArray, gram: FloatArray) -> tuple[npt.NDArray[np.
     Args:
         weight: float32 [columns, outputs].
         gram: Gram matrix of the columns of the activations, float32 [columns, columns].
-
-    Returns:
-        int8 [columns, outputs], and each output's scale, float32 [outputs].
     """
-    scale = np.maximum(np.abs(weight).max(axis=0) / LARGEST, np.finfo(np.float32).tiny)
+    _, scale = _nearest(weight)
     order = np.argsort(-np.diag(gram))
     damped = gram[np.ix_(order, order)].astype(np.float64)
     damped[np.diag_indices_from(damped)] += DAMPING * np.diag(damped).mean() + 1e-12
@@ -240,4 +291,4 @@ def round_weights(weight: FloatArray, gram: FloatArray) -> tuple[npt.NDArray[np.
                 upper[row, row + 1 : block.stop, None] * errors[row - first]
             )
         left[block.stop :] -= upper[block, block.stop :].T @ errors
-    return rounded, scale.astype(np.float32)
+    return rounded, scale

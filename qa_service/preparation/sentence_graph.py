@@ -18,12 +18,14 @@ import onnxruntime
 from tokenizers import Tokenizer
 
 from qa_service.data.squad import OWN_QUESTIONS, read_squad
+from qa_service.engine_catalogue import PYTORCH_FILE
 from qa_service.errors import SetupError
 from qa_service.instance.arrays import FloatArray
 from qa_service.instance.model_folder.manifest import CONFIG_FILE
 from qa_service.preparation import shipped
 from qa_service.preparation.plain_bert import PlainBert
-from qa_service.preparation.quantize import Inputs, quantize
+from qa_service.preparation.quantize import Inputs, quantize, quantize_as_before
+from qa_service.preparation.results import identity, load_results
 from qa_service.preparation.sources import as_setup_error
 from qa_service.progress import progress_bar
 from qa_service.retrieval.encoder import MAX_CHARS_PER_TOKEN
@@ -58,30 +60,52 @@ def write(source: Path, folder: Path, max_tokens: int) -> tuple[int, float]:
         tokenizer = Tokenizer.from_file(str(source / TOKENIZER_FILE))
         weights = shipped.encoder_weights(source)
         config = msgspec.json.decode((source / CONFIG_FILE).read_bytes(), type=dict)
+        results = load_results(source, identity_of(source))
     tokenizer.enable_truncation(max_tokens)
     tokenizer.save(str(folder / TOKENIZER_FILE))
-    own = list(read_squad(OWN_QUESTIONS))
-    passages = list(dict.fromkeys(question.context for question in own))
-    questions = [question.question for question in own]
-    inputs = _inputs(tokenizer, [*passages, *questions])
     with tempfile.TemporaryDirectory() as scratch:
         fp32 = Path(scratch, "encoder.onnx")
         onnx.save(shipped.filled(source / shipped.EMBEDDING_GRAPH, weights), str(fp32))
-        quantize(fp32, folder / ENCODER_FILE, inputs)
-    plain = shipped.plain_bert(weights, config)
+        if results:
+            quantize_as_before(fp32, folder / ENCODER_FILE, results.corrections)
+            (folder / KNOWN_FILE).write_bytes(results.known)
+            compared = msgspec.json.decode(results.known, type=list[KnownEmbedding])
+        else:
+            plain = shipped.plain_bert(weights, config)
+            compared = _computed(plain, tokenizer, fp32, folder, max_tokens)
+    return int(config["hidden_size"]), _lowest_cosine(folder / ENCODER_FILE, compared)
+
+
+def identity_of(source: Path) -> str:
+    """A hash of all that the graph is made of."""
+    names = (PYTORCH_FILE, CONFIG_FILE, TOKENIZER_FILE, shipped.EMBEDDING_GRAPH)
+    return identity(source / name for name in names)
+
+
+def _computed(
+    plain: PlainBert, tokenizer: Tokenizer, fp32: Path, folder: Path, max_tokens: int
+) -> list[KnownEmbedding]:
+    """Writes the graph and the known embeddings; returns more, to compare."""
+    own = list(read_squad(OWN_QUESTIONS))
+    passages = list(dict.fromkeys(question.context for question in own))
+    questions = [question.question for question in own]
+    quantize(fp32, folder / ENCODER_FILE, _inputs(tokenizer, [*passages, *questions]))
     long = " ".join(passages)[: MAX_CHARS_PER_TOKEN * max_tokens]  # is cut after `max_tokens`
     known = [long, *passages[: KNOWN_TEXTS // 2], *questions[: KNOWN_TEXTS // 2]]
-    _write_known(plain, tokenizer, known, folder / KNOWN_FILE)
-    compared = [*inputs[: len(passages) : _COMPARED_SHARE], *inputs[len(passages) :]]
-    return int(config["hidden_size"]), _lowest_cosine(plain, folder / ENCODER_FILE, compared)
+    found = _embeddings(plain, tokenizer, known)
+    (folder / KNOWN_FILE).write_bytes(msgspec.json.encode(found))
+    return _embeddings(plain, tokenizer, [*passages[::_COMPARED_SHARE], *questions])
 
 
-def _write_known(plain: PlainBert, tokenizer: Tokenizer, texts: Sequence[str], path: Path) -> None:
-    found = [
+def _embeddings(
+    plain: PlainBert, tokenizer: Tokenizer, texts: Sequence[str]
+) -> list[KnownEmbedding]:
+    """What NumPy computes."""
+    bar = progress_bar(iterable=texts, desc="embedding texts", unit="text", leave=False)
+    return [
         KnownEmbedding(text, inputs["input_ids"][0].tolist(), _embed(plain, inputs)[0].tolist())
-        for text, inputs in zip(texts, _inputs(tokenizer, texts), strict=True)
+        for text, inputs in zip(bar, _inputs(tokenizer, texts), strict=True)
     ]
-    path.write_bytes(msgspec.json.encode(found))
 
 
 def _embed(plain: PlainBert, inputs: Inputs) -> FloatArray:
@@ -91,17 +115,21 @@ def _embed(plain: PlainBert, inputs: Inputs) -> FloatArray:
 
 
 def _inputs(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Inputs]:
-    rows = [np.array([tokenizer.encode(text).ids], np.int64) for text in texts]
-    return [dict(zip(EMBEDDING_INPUTS, (row, np.ones_like(row)), strict=True)) for row in rows]
+    return [_input(tokenizer.encode(text).ids) for text in texts]
 
 
-def _lowest_cosine(plain: PlainBert, graph: Path, inputs: Sequence[Inputs]) -> float:
+def _input(ids: Sequence[int]) -> Inputs:
+    row = np.array([ids], np.int64)
+    return dict(zip(EMBEDDING_INPUTS, (row, np.ones_like(row)), strict=True))
+
+
+def _lowest_cosine(graph: Path, compared: Sequence[KnownEmbedding]) -> float:
     session = onnxruntime.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
     lowest = 1.0
-    for its in progress_bar(iterable=inputs, desc="comparing", unit="text", leave=False):
+    for one in compared:
         ours: FloatArray
-        ours, *_ = session.run(None, dict(its))
-        lowest = min(lowest, float((ours * _embed(plain, its)).sum()))
+        ours, *_ = session.run(None, dict(_input(one.ids)))
+        lowest = min(lowest, float(ours[0] @ np.array(one.embedding, np.float32)))
     if not lowest >= MIN_COSINE:  # in this form, NaN fails too
         raise SetupError(
             f"the encoder's graph is wrong: an embedding's cosine with NumPy's is {lowest:.3f}"

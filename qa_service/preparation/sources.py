@@ -19,9 +19,11 @@ from qa_service.instance.model_folder.manifest import (
     BUILTINS,
     GRAPH_ALONE,
     HUB_ID,
+    ReadingConfig,
     is_graph_alone,
 )
 from qa_service.preparation.encoders import MINILM_DIR, MODELS_DIR, find_encoder
+from qa_service.preparation.results import Results, identity, load_results
 
 READING_FILE = "reading.json"
 
@@ -90,6 +92,21 @@ class Source:
         if self.is_shipped:
             adapter += _matching(self.model_dir, ("answers*.onnx",))
         return _matching(self.model_dir, _CONFIG_FILES) + _weights(self.model_dir) + adapter
+
+    def results(self, reading: ReadingConfig) -> Results | None:
+        """What preparing a shipped model computes, if it is shipped too.
+
+        Raises:
+            SetupError: Its file is damaged.
+        """
+        if self.adapter_dir is None or not self.is_shipped:
+            return None
+        return load_results(self.adapter_dir, self.identity(reading))
+
+    def identity(self, reading: ReadingConfig) -> str:
+        """A hash of all that a shipped model's results depend on."""
+        files = [path for path in self.files() if path.name != READING_FILE]
+        return identity(files, reading)
 
 
 def find_source(model: str) -> Source:

@@ -59,7 +59,7 @@ def _print_answers(answer: Answer) -> None:
         print(score if answer.alternatives else f"{score}, {latency}", file=sys.stderr)
     if answer.alternatives:
         print(latency, file=sys.stderr)
-    for line in describe_passages(answer):
+    for line in [*describe_unsure(answer), *describe_passages(answer)]:
         print(line, file=sys.stderr)
 
 
@@ -153,7 +153,8 @@ def describe(answer: Answer) -> str:
     for span in answer.alternatives:
         lines.append(f"  {span.score:.2f}  {span.answer or 'Unknown'}")
         lines += [f"        {line}" for line in describe_source(span)]
-    lines += [f"        {line}" for line in describe_passages(answer)]
+    more = [*describe_unsure(answer), *describe_passages(answer)]
+    lines += [f"        {line}" for line in more]
     return "\n".join(lines)
 
 
@@ -174,8 +175,9 @@ def describe_source(span: Span) -> list[str]:
     """Of a collection, the sentence with the answer marked and its source; then other places."""
     if span.start is None or span.end is None:
         return []
-    own = (span.start, span.passage.document if span.passage else "")
-    others = [place for place in span.places if (place.start, place.document) != own]
+    passage = span.passage
+    own = (span.start, passage.document if passage else "", passage.collection if passage else "")
+    others = [its for its in span.places if (its.start, its.document, its.collection) != own]
     lines = [f"also at {', '.join(map(_place, others))}"] if others else []
     if span.passage is None:
         return lines
@@ -185,7 +187,8 @@ def describe_source(span: Span) -> list[str]:
 
 def _place(place: Place) -> str:
     words = f"character {place.start}"
-    return f"{place.document}, {words}" if place.document else words
+    its = f"{place.collection}: {place.document}".removeprefix(": ")
+    return f"{its}, {words}" if its else words
 
 
 def _sentence(passage: Passage, start: int, end: int) -> str:
@@ -202,8 +205,21 @@ def _sentence(passage: Passage, start: int, end: int) -> str:
 
 
 def _source(passage: Passage, start: int) -> str:
-    document = f"{passage.document}:{passage.line}" if passage.line else passage.document
+    document = f"{passage.collection}: {passage.document}".removeprefix(": ")
+    if passage.place:
+        document += f", {passage.place}"
+    elif passage.line:
+        document += f":{passage.line}"
     return f"{document}, character {start}: {headings_over(passage.title, passage.heading)}"
+
+
+def describe_unsure(answer: Answer) -> list[str]:
+    """The answers that are not sure enough, with their places; lines for people."""
+    lines = ["not sure enough:"] if answer.unsure else []
+    for span in answer.unsure:
+        lines.append(f"{span.score:.2f}  {span.answer}")
+        lines += [f"   {line}" for line in describe_source(span)]
+    return lines
 
 
 def describe_passages(answer: Answer) -> list[str]:

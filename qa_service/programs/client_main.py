@@ -22,7 +22,9 @@ from __future__ import annotations
 import argparse
 import functools
 import io
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -66,15 +68,30 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     return parsed
 
 
-def ask_options() -> dict[str, tuple[type, str]]:
+def ask_options() -> dict[str, tuple[Callable[[str], object], str]]:
     """The type and the help of each of `AskOptions`."""
     hints = get_type_hints(AskOptions, include_extras=True)
-    found: dict[str, tuple[type, str]] = {}
+    found: dict[str, tuple[Callable[[str], object], str]] = {}
     for name, hint in hints.items():
         bare, text = get_args(hint)
         kinds = set(get_args(bare) or [bare])
-        found[name] = next(kind for kind in (str, float, int) if kind in kinds), text
+        kind = next((kind for kind in (str, float, int) if kind in kinds), filter_of)
+        found[name] = kind, text
     return found
+
+
+def filter_of(words: str) -> dict[str, object]:
+    """The filter that a flag's words are: JSON, or a field's name and its value."""
+    name, sign, value = words.partition("=")
+    if sign and not words.lstrip().startswith("{"):
+        return {name: value}
+    try:
+        parsed = json.loads(words)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"neither NAME=VALUE nor JSON: {error}") from None
+    if not isinstance(parsed, dict):
+        raise argparse.ArgumentTypeError("neither NAME=VALUE nor an object of JSON")
+    return parsed
 
 
 def option_flag(name: str) -> str:

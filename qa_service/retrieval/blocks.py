@@ -10,7 +10,6 @@ from typing import NamedTuple
 MAX_DEPTH = 8
 """Lists nested deeper are written as if they were so deep."""
 
-_HEADING_CHARS = 200
 _INVISIBLE = re.compile("[\0\u00ad\u200b-\u200d\u2060\ufeff\ufffe\uffff]")
 _SPACES = re.compile(r"[^\S\n]+")
 _LINE_ENDS = re.compile(r" ?\n\s*")
@@ -35,7 +34,8 @@ class Block(NamedTuple):
         level: Of a heading, 1 for the highest; of others, how many lists are around it.
         mark: What stands before an item's text: "-", "1." or nothing.
         is_first: Whether a list or a table begins with it.
-        page: That it begins on, from 1; 0 if the format has no pages.
+        page: That it begins on, or its slide, from 1; 0 if the format has neither.
+        part: What a person calls that, or the sheet that it is in: "page 3", "sheet Prices".
     """
 
     kind: Kind
@@ -45,6 +45,7 @@ class Block(NamedTuple):
     mark: str = ""
     is_first: bool = False
     page: int = 0
+    part: str = ""
 
 
 def without_invisible(text: str) -> str:
@@ -62,10 +63,13 @@ class BlockList:
 
     Attributes:
         blocks: What was added.
+        page: That of the blocks that are added from now on.
+        part: Likewise.
     """
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
+        self.page, self.part = 0, ""
         self._lists = 0
         self._begins_list = False
         self._marks: list[str | None] = []
@@ -111,7 +115,7 @@ class BlockList:
         """Adds a heading."""
         words = folded(without_invisible(text)).replace("\n", " ")
         if words:
-            self.blocks.append(Block(Kind.HEADING, words, line, level))
+            self._add(Block(Kind.HEADING, words, line, level))
 
     def paragraph(self, text: str, line: int = 0) -> None:
         """Adds a paragraph; the first one in an item is the item."""
@@ -122,17 +126,17 @@ class BlockList:
         mark = self._taken_mark()
         level = min(self._lists, MAX_DEPTH)
         if mark is None:
-            self.blocks.append(Block(Kind.PARAGRAPH, words, line, level))
+            self._add(Block(Kind.PARAGRAPH, words, line, level))
         else:
             is_first, self._begins_list = self._begins_list, False
-            self.blocks.append(Block(Kind.ITEM, words, line, level, mark, is_first))
+            self._add(Block(Kind.ITEM, words, line, level, mark, is_first))
 
     def code(self, text: str, line: int = 0) -> None:
         """Adds lines that stay as they are."""
         kept = without_invisible(text).strip("\n").rstrip()
         if kept.strip():
             self._taken_mark()
-            self.blocks.append(Block(Kind.CODE, kept, line, min(self._lists, MAX_DEPTH)))
+            self._add(Block(Kind.CODE, kept, line, min(self._lists, MAX_DEPTH)))
 
     def table(
         self,
@@ -150,12 +154,15 @@ class BlockList:
         names = [_cell(name).rstrip(":") for name in head]
         level = min(self._lists, MAX_DEPTH)
         if rows and (words := _cell(caption)):
-            self.blocks.append(Block(Kind.CAPTION, words, caption_line or rows[0][0], level))
+            self._add(Block(Kind.CAPTION, words, caption_line or rows[0][0], level))
         is_first = True
         for line, cells in rows:
             if words := row_text(names, [_cell(cell) for cell in cells]):
-                self.blocks.append(Block(Kind.ROW, words, line, level, is_first=is_first))
+                self._add(Block(Kind.ROW, words, line, level, is_first=is_first))
                 is_first = False
+
+    def _add(self, block: Block) -> None:
+        self.blocks.append(block._replace(page=self.page, part=self.part))
 
     def _taken_mark(self) -> str | None:
         if not self._marks or self._marks[-1] is None:

@@ -18,6 +18,7 @@ from qa_service.retrieval.encoder_folder import encoder_folder
 from qa_service.retrieval.extractor import Extractor
 from qa_service.retrieval.files import Found, SourceFile, find_files, format_of
 from qa_service.retrieval.manifest import (
+    FIELDS,
     MANIFEST_FILE,
     FileEntry,
     IndexSettings,
@@ -243,6 +244,7 @@ def _settings(args: IndexArgs, base: Manifest | None, encoder: Encoder | None) -
         or (base.settings.passage_tokens if base else PASSAGE_TOKENS),
         tantivy=load_tantivy().__version__,
         encoder=encoder.manifest.identity if encoder else "",
+        fields=FIELDS,
     )
 
 

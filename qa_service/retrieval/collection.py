@@ -2,33 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qa_service.errors import DamagedError, SetupError
+import msgspec
+import numpy as np
+
+from qa_service.errors import DamagedError, InvalidRequestError, SetupError
 from qa_service.files import Stamp, stamp_of
 from qa_service.locked_folder import LockedFolder
+from qa_service.retrieval.documents import Mark
 from qa_service.retrieval.embeddings import Embeddings
 from qa_service.retrieval.encoder import Encoder, SharedEncoder
+from qa_service.retrieval.filters import FACTS, wanted_terms
 from qa_service.retrieval.manifest import MANIFEST_FILE, ManifestHead, load_head
-from qa_service.retrieval.merging import Hit, MergedSearch
-from qa_service.retrieval.retriever import FoundPassage
+from qa_service.retrieval.merging import Hit, MergedSearch, Part
+from qa_service.retrieval.retriever import FoundPassage, WordCounts
 from qa_service.retrieval.tantivy_index import (
+    MARKS,
     STORED_NUMBERS,
     STORED_WORDS,
     any_word_of,
     index_files,
+    load_tantivy,
     make_analyzer,
     open_index,
+    question_words,
+    rarity,
     words_to_find,
 )
-from qa_service.wire.messages import Passage
+from qa_service.wire.messages import Filter, Passage
 
 if TYPE_CHECKING:
     import tantivy
 
+_decode_filter = msgspec.json.Decoder(Filter).decode
+_WeightOf = Callable[[str], float] | None
+KEPT_PARTS = 32
+"""Parts of an index that are remembered, by the filters that were asked for last."""
+_decode_marks = msgspec.msgpack.Decoder(tuple[Mark, ...]).decode
 _OPEN_ATTEMPTS = 5
 """Each fails only if a run has replaced the index between the reads of its name and its files."""
 
@@ -73,13 +88,31 @@ class Collection:
         """None: what is in an index is a passage."""
         return 0
 
-    def search(self, question: str, max_passages: int) -> list[FoundPassage]:
+    def search(
+        self,
+        question: str,
+        max_passages: int,
+        wanted: Filter | None = None,
+        counts: WordCounts | None = None,
+    ) -> list[FoundPassage]:
         """The passages that match a question best, the best first.
 
         A passage matches by any word of the question, and by its embedding if it has one. Stop
         words count only if no other word does.
+
+        Args:
+            wanted: The documents that they may be of; None for all.
+            counts: Those of all collections that are searched for this question; None for this
+                one alone.
+
+        Raises:
+            InvalidRequestError: No document has a field of the filter.
         """
-        return self._opened.search(question, max_passages)
+        return self._opened.search(question, max_passages, wanted, counts)
+
+    def count_words(self, question: str) -> WordCounts:
+        """How many passages there are, and have each of the question's words."""
+        return self._opened.count_words(question)
 
     def refresh(self) -> bool:
         """Opens the newest index, with the newest encoder; returns whether either is another.
@@ -118,6 +151,7 @@ class _OpenIndex:
         self._analyzers = (make_analyzer(language, drops_stop_words=True), make_analyzer(language))
         self.encoder = self._find_encoder(shared, former) if head.settings.encoder else None
         self._merged = self._open_merged(folder, self.encoder) if self.encoder else None
+        self._part = lru_cache(KEPT_PARTS)(self._find_part)
 
     def _find_encoder(self, shared: SharedEncoder, former: Encoder | None) -> Encoder | None:
         """What embeds questions: the encoder in its folder, else the one that did before."""
@@ -135,31 +169,84 @@ class _OpenIndex:
         embeddings = Embeddings(folder / self.head.index, encoder.manifest.dimensions)
         return MergedSearch(self._searcher, self._schema, embeddings, encoder)
 
-    def search(self, question: str, max_passages: int) -> list[FoundPassage]:
+    def search(
+        self,
+        question: str,
+        max_passages: int,
+        wanted: Filter | None,
+        counts: WordCounts | None,
+    ) -> list[FoundPassage]:
+        weight_of = partial(self._weight_of, counts) if counts else None
+        part = self._part(msgspec.json.encode(wanted, order="sorted")) if wanted else None
         if self._merged:
-            return self._search_both(self._merged, question, max_passages)
+            return self._search_both(self._merged, question, max_passages, part, weight_of)
         return [
-            FoundPassage(score, _passage(self._searcher.doc(at)))
-            for score, at in self._search_words(question, max_passages)
+            self._found(score, at)
+            for score, at in self._search_words(question, max_passages, part, weight_of)
         ]
+
+    def count_words(self, question: str) -> WordCounts:
+        words = {
+            word for analyzer in self._analyzers for word in question_words(question, analyzer)
+        }
+        by_word = {word: self._searcher.doc_freq("words", word) for word in words}
+        return WordCounts(self._searcher.num_docs, by_word)
+
+    def _weight_of(self, counts: WordCounts, word: str) -> float:
+        """By how much a word is rarer in all collections together than it is here."""
+        here = rarity(self._searcher.num_docs, self._searcher.doc_freq("words", word))
+        return rarity(counts.passages, counts.by_word.get(word, 0)) / here
+
+    def _find_part(self, filter_json: bytes) -> Part:
+        """The passages that a filter is for."""
+        if not self.head.settings.fields:
+            raise InvalidRequestError(
+                "the collection was made by a version without filters: make it again with qa-index"
+            )
+        package = load_tantivy()
+        wanted = wanted_terms(_decode_filter(filter_json), self._searcher)
+        queries = [package.Query.term_set_query(self._schema, FACTS, terms) for terms in wanted]
+        clauses = [
+            (package.Occur.Must, package.Query.const_score_query(query, 0.0)) for query in queries
+        ]
+        rows = np.empty(0, np.int64)
+        if self._merged:
+            rows = self._merged.rows(package.Query.boolean_query(clauses))
+        return Part(clauses, rows)
 
     def _search_both(
-        self, merged: MergedSearch, question: str, max_passages: int
+        self,
+        merged: MergedSearch,
+        question: str,
+        max_passages: int,
+        part: Part | None,
+        weight_of: _WeightOf,
     ) -> list[FoundPassage]:
-        words = words_to_find(question, self._analyzers[0], self._schema)
-        words = words or words_to_find(question, self._analyzers[1], self._schema)
+        words = words_to_find(question, self._analyzers[0], self._schema, weight_of)
+        words = words or words_to_find(question, self._analyzers[1], self._schema, weight_of)
         return [
-            FoundPassage(
-                hit.score,
-                _passage(self._searcher.doc(hit.at)),
-                hit.cosine if merged.is_calibrated else None,
-            )
-            for hit in merged.search(question, words, max_passages)
+            self._found(hit.score, hit.at, hit.cosine if merged.is_calibrated else None)
+            for hit in merged.search(question, words, max_passages, part)
         ]
 
-    def _search_words(self, question: str, max_passages: int) -> list[Hit]:
+    def _found(
+        self, score: float, at: tantivy.DocAddress, cosine: float | None = None
+    ) -> FoundPassage:
+        """What stands at an address, with the place of its start."""
+        values = {name: its[0] for name, its in self._searcher.doc(at).to_dict().items()}
+        words = {name: values[name].decode() for name in STORED_WORDS}
+        numbers = {name: values[name] for name in STORED_NUMBERS}
+        marks = _decode_marks(values[MARKS]) if MARKS in values else ()
+        found = FoundPassage(score, Passage(**numbers, **words), cosine, marks)
+        return msgspec.structs.replace(found, passage=found.passage_at(found.passage.start))
+
+    def _search_words(
+        self, question: str, max_passages: int, part: Part | None, weight_of: _WeightOf
+    ) -> list[Hit]:
         for analyzer in self._analyzers:
-            query = any_word_of(question, analyzer, self._schema)
+            query = any_word_of(question, analyzer, self._schema, weight_of)
+            if part:
+                query = part.within(query)
             hits: list[Hit] = self._searcher.search(query, max_passages, count=False).hits
             if hits:
                 return hits
@@ -194,10 +281,3 @@ def _linked(path: Path) -> Iterator[Path]:
             links.rename(folder.path / "opened")
     except OSError as error:
         raise DamagedError(f"{path} cannot be opened: {error.strerror}") from None
-
-
-def _passage(stored: tantivy.Document) -> Passage:
-    values = {name: found[0] for name, found in stored.to_dict().items()}
-    words = {name: values[name].decode() for name in STORED_WORDS}
-    numbers = {name: values[name] for name in STORED_NUMBERS}
-    return Passage(**numbers, **words)

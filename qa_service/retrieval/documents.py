@@ -36,7 +36,8 @@ class Place(NamedTuple):
         level: Of a heading, 1 for the highest; of others, how many lists are around it.
         line: Its first line in the file, from 1; 0 if the format has no lines.
         is_first: Whether a list or a table begins with it.
-        page: That it begins on, from 1; 0 if the format has no pages.
+        page: That it begins on, or its slide, from 1; 0 if the format has neither.
+        part: What a person calls that, or the sheet that it is in: "page 3", "sheet Prices".
     """
 
     start: int
@@ -46,6 +47,21 @@ class Place(NamedTuple):
     line: int = 0
     is_first: bool = False
     page: int = 0
+    part: str = ""
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """Where a person finds what stands from `start` on, until the next mark.
+
+    Attributes:
+        start: In code points of the document.
+        page: The page or slide, from 1; 0 if the format has neither.
+        place: That, or the sheet and its row, in words: "page 3", "sheet Prices, row 12".
+    """
+
+    start: int
+    page: int
+    place: str
 
 
 class Passage(msgspec.Struct, frozen=True):
@@ -55,12 +71,19 @@ class Passage(msgspec.Struct, frozen=True):
         heading: The headings above its start, the highest first, joined by " > "; then the sentence
             that introduces it, if it begins within a list.
         line: The line of the file that it begins in, from 1; 0 if that is not known.
+        marks: The first for its start; none if the format has no pages, slides or sheets.
     """
 
     start: int
     end: int
     heading: str = ""
     line: int = 0
+    marks: tuple[Mark, ...] = ()
+
+
+MAX_FIELDS = 64
+"""Of a document, and of the values of one of them."""
+FieldValues = tuple[str, ...]
 
 
 class Document(msgspec.Struct, frozen=True, tag=True):
@@ -71,6 +94,7 @@ class Document(msgspec.Struct, frozen=True, tag=True):
         headings: In the text's order.
         blocks: In the text's order; none of a text that is as it was given.
         passages: What it is cut into; none before it is.
+        fields: What else it says of itself, by name, for filters.
     """
 
     name: str
@@ -79,6 +103,7 @@ class Document(msgspec.Struct, frozen=True, tag=True):
     headings: tuple[Heading, ...] = ()
     blocks: tuple[Place, ...] = ()
     passages: tuple[Passage, ...] = ()
+    fields: dict[str, FieldValues] = {}
 
 
 class Fault(msgspec.Struct, frozen=True, tag=True):

@@ -65,8 +65,14 @@ class Embeddings:
         return products
 
 
-def best_rows(cosines: FloatArray, count: int) -> IntArray:
-    """The numbers of the rows with the largest cosines, in no order."""
+def best_rows(cosines: FloatArray, count: int, among: IntArray | None = None) -> IntArray:
+    """The numbers of the rows with the largest cosines, in no order.
+
+    Args:
+        among: The rows that may be found; None for all.
+    """
+    if among is not None:
+        return among[best_rows(cosines[among], count)]
     if count >= len(cosines):
         return np.arange(len(cosines))
     found: IntArray = np.argpartition(cosines, -count)[-count:]

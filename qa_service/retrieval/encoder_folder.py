@@ -17,10 +17,10 @@ from pathlib import Path
 import msgspec
 
 from qa_service.errors import SetupError
-from qa_service.files import read_file
+from qa_service.files import SAVED_MODELS, read_file, user_models
 from qa_service.installation import preparing_program
 
-DEFAULT_ENCODER = Path("saved_models/encoder")
+DEFAULT_ENCODER = SAVED_MODELS / "encoder"
 ENCODER_FILE = "encoder.int8.onnx"
 TOKENIZER_FILE = "tokenizer.json"
 KNOWN_FILE = "known_embeddings.json"
@@ -65,7 +65,8 @@ def encoder_folder(given: Path | None, models: Iterable[Path] = ()) -> Path:
     if given is not None:
         return given.absolute()
     beside = (model.absolute().parent / DEFAULT_ENCODER.name for model in models)
-    places = [*beside, DEFAULT_ENCODER.absolute()]
+    usual = (DEFAULT_ENCODER.absolute(), user_models() / DEFAULT_ENCODER.name)
+    places = [*beside, *(usual if SAVED_MODELS.is_dir() else usual[::-1])]
     return next((place for place in places if (place / MANIFEST_FILE).exists()), places[0])
 
 

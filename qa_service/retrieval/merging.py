@@ -16,15 +16,15 @@ import heapq
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from qa_service.retrieval.embeddings import Embeddings, best_rows
+import numpy as np
+
+from qa_service.retrieval.embeddings import Embeddings, IntArray, best_rows
 from qa_service.retrieval.encoder import Encoder
+from qa_service.retrieval.retriever import BM25_WEIGHT, COSINE_WEIGHT
 from qa_service.retrieval.tantivy_index import load_tantivy
 
 if TYPE_CHECKING:
     import tantivy
-
-BM25_WEIGHT = 0.71
-COSINE_WEIGHT = 21.5
 
 CALIBRATED_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 """The one whose cosines models know (`FoundPassage.cosine`): another's are on another scale."""
@@ -42,6 +42,26 @@ class MergedHit(NamedTuple):
     score: float
     at: tantivy.DocAddress
     cosine: float
+
+
+class Part(NamedTuple):
+    """The passages that a filter is for.
+
+    Attributes:
+        clauses: Of a query, each of which they match; they score nothing.
+        rows: Of their embeddings.
+    """
+
+    clauses: Sequence[tuple[tantivy.Occur, tantivy.Query]]
+    rows: IntArray
+
+    def within(self, query: tantivy.Query) -> tantivy.Query:
+        """What a query finds of them."""
+        package = load_tantivy()
+        both: tantivy.Query = package.Query.boolean_query(
+            [(package.Occur.Must, query), *self.clauses]
+        )
+        return both
 
 
 Words = Sequence[tuple["tantivy.Occur", "tantivy.Query"]]
@@ -68,13 +88,23 @@ class MergedSearch:
         """Whether its cosines mean to a model what they were in its calibration."""
         return self._encoder.manifest.name == CALIBRATED_ENCODER
 
-    def search(self, question: str, words: Words, count: int) -> list[MergedHit]:
-        """The passages with the best merged scores, the best first."""
+    def rows(self, query: tantivy.Query) -> IntArray:
+        """The rows of the passages that a query finds."""
+        hits = self._searcher.search(query, max(1, self._searcher.num_docs), count=False).hits
+        return np.array(sorted(self._by_row(hits)), np.int64)
+
+    def search(
+        self, question: str, words: Words, count: int, part: Part | None = None
+    ) -> list[MergedHit]:
+        """The passages with the best merged scores, the best first; of a part of all if given."""
         number = max(CANDIDATES, count)
         query = load_tantivy().Query.boolean_query(words)
+        if part:
+            query = part.within(query)
         found = self._by_row(self._searcher.search(query, number, count=False).hits)
         cosines = self._embeddings.cosines(self._encoder.embed([question])[0])
-        nearest = {int(row) for row in best_rows(cosines, number)} - found.keys()
+        rows = part.rows if part else None
+        nearest = {int(row) for row in best_rows(cosines, number, rows)} - found.keys()
         found |= self._by_row(self._search_among(nearest, words))
         merged = (
             MergedHit(BM25_WEIGHT * score + COSINE_WEIGHT * cosine, at, cosine)

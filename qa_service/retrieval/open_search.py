@@ -10,6 +10,7 @@ import importlib
 import logging
 import math
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,8 +21,9 @@ import msgspec
 from qa_service.errors import SetupError, UnavailableError, hide_password
 from qa_service.installation import install_hint
 from qa_service.logs import printable
-from qa_service.retrieval.retriever import FoundPassage
-from qa_service.wire.messages import Passage
+from qa_service.retrieval.filters import PATH
+from qa_service.retrieval.retriever import FoundPassage, WordCounts
+from qa_service.wire.messages import Bounds, Condition, Filter, Passage
 
 if TYPE_CHECKING:
     import opensearchpy
@@ -55,6 +57,9 @@ class _Source(msgspec.Struct, frozen=True):
     title: str = ""
     heading: str = ""
     start: Annotated[int, msgspec.Meta(ge=0, le=MAX_START)] = 0
+    line: Annotated[int, msgspec.Meta(ge=0, le=MAX_START)] = 0
+    page: Annotated[int, msgspec.Meta(ge=0, le=MAX_START)] = 0
+    place: str = ""
 
 
 class _Hit(msgspec.Struct, frozen=True, rename=lambda name: f"_{name}"):
@@ -101,7 +106,7 @@ class _Reply(msgspec.Struct, frozen=True, rename={"shards": "_shards", "clusters
 
 
 class OpenSearchIndex:
-    """A `Retriever` over `http://host:9200/index`, which may hold a user and a password.
+    """A `OpenIndex` over `http://host:9200/index`, which may hold a user and a password.
 
     `search` may be called by any number of threads at once.
 
@@ -141,7 +146,13 @@ class OpenSearchIndex:
         self._left_out = 0
         self._names_left_out = True
 
-    def search(self, question: str, max_passages: int) -> list[FoundPassage]:
+    def search(
+        self,
+        question: str,
+        max_passages: int,
+        wanted: Filter | None = None,
+        counts: WordCounts | None = None,
+    ) -> list[FoundPassage]:
         """The passages that match a question best, the best first.
 
         A document that is no passage is left out: see `take_left_out`.
@@ -152,12 +163,19 @@ class OpenSearchIndex:
         """
         fields = [*_Source.__struct_fields__]
         match = {"query": question[:MAX_QUESTION_CHARS], "fields": FIELDS, "type": "most_fields"}
-        body = {"size": max_passages, "_source": fields, "query": {"multi_match": match}}
+        query: dict[str, Any] = {"multi_match": match}
+        if wanted:
+            query = {"bool": {"must": query, "filter": _clauses(wanted)}}
+        body = {"size": max_passages, "_source": fields, "query": query}
         hits = self._ask(body, SEARCH_TIMEOUT_S)
         found = [passage for hit in hits if (passage := self._passage(hit))]
         if hits and not found:
             raise self._failed("none of the documents found is a passage")
         return found
+
+    def count_words(self, question: str) -> WordCounts:
+        """Nothing: a cluster weighs words by its own counts."""
+        return WordCounts(0, {})
 
     def refresh(self) -> bool:
         """Asks the cluster whether it answers, unless its last reply was well; it has no news.
@@ -214,6 +232,34 @@ class OpenSearchIndex:
                            self._shown, name, error)  # fmt: skip
 
 
+def _clauses(wanted: Filter) -> list[dict[str, Any]]:
+    """A filter as the cluster has it: strings are matched whole, as by a `keyword`."""
+    return [
+        clause
+        for name, condition in wanted.items()
+        for clause in _clauses_of("document" if name == PATH else name, condition)
+    ]
+
+
+def _clauses_of(name: str, condition: Condition) -> Iterator[dict[str, Any]]:
+    keyword = f"{name}.keyword"
+    if isinstance(condition, Bounds):
+        if condition.prefix is not None:
+            yield {"prefix": {keyword: condition.prefix}}
+        days = {"gte": condition.after and f"{condition.after}||+1d", "lt": condition.before}
+        if any(days.values()):
+            yield {"range": {name: {sign: day for sign, day in days.items() if day}}}
+        return
+    values = condition if isinstance(condition, list) else [condition]
+    if name == "document" and (folders := [v for v in values if str(v).endswith("/")]):
+        files = {"terms": {keyword: [value for value in values if value not in folders]}}
+        parts = [files, *({"prefix": {keyword: folder}} for folder in folders)]
+        yield {"bool": {"should": parts, "minimum_should_match": 1}}
+        return
+    is_text = any(isinstance(value, str) for value in values)
+    yield {"terms": {keyword if is_text else name: values}}
+
+
 def _load() -> ModuleType:
     try:
         return importlib.import_module("opensearchpy")
@@ -234,9 +280,9 @@ def _passage(hit: object) -> FoundPassage:
         raise ValueError(f"its score is {its.score}")
     source = its.source
     name, end = source.document or str(its.id), source.start + len(source.text)
-    "".join((name, source.title, source.heading, source.text)).encode()
-    passage = Passage(name, source.title, source.heading, source.start, end, source.text)
-    return FoundPassage(its.score, passage)
+    "".join((name, source.title, source.heading, source.text, source.place)).encode()
+    fields = msgspec.structs.asdict(source) | {"document": name, "end": end}
+    return FoundPassage(its.score, Passage(**fields))
 
 
 def _reason(error: Any) -> str:  # noqa: ANN401 - opensearch-py has no types

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from qa_service.retrieval.blocks import Kind
-from qa_service.retrieval.documents import Document, Passage, Place, shortened
+from qa_service.retrieval.documents import Document, Mark, Passage, Place, shortened
 from qa_service.retrieval.sentences import MAX_CHARS_PER_TOKEN, lines, parts, sentences
 
 PASSAGE_TOKENS = 150  # about a paragraph of SQuAD, on which readers are trained
@@ -46,6 +46,8 @@ class _Piece(NamedTuple):
     Attributes:
         lead: The sentence that introduces the list that this is in, or its table's caption.
         begins: How many tokens the paragraph, list, table or code has that begins with it; or 0.
+        page: As of `Place`.
+        part: Likewise.
     """
 
     start: int
@@ -56,6 +58,8 @@ class _Piece(NamedTuple):
     is_prose: bool
     lead: str
     begins: int
+    page: int
+    part: str
 
 
 def cut(document: Document, passage_tokens: int = PASSAGE_TOKENS) -> Iterator[Passage]:
@@ -147,7 +151,9 @@ def _pieces_of(
         if block.line:
             line += text.count("\n", place, start)
         place = start
-        yield _Piece(start, end, tokens, line, block.kind, is_prose, lead, 0)
+        yield _Piece(
+            start, end, tokens, line, block.kind, is_prose, lead, 0, block.page, block.part
+        )
 
 
 def _spans(text: str, block: Place, max_tokens: int) -> Iterable[tuple[int, int, int]]:
@@ -188,7 +194,8 @@ class _Cutter:
         if self._before and new and new[0].kind not in _TABLE:
             end, tokens = new[-1].end, sum(piece.tokens for piece in new)
             if 3 * tokens < self._limit and 3 * (end - self._before.end) < self._max_chars:
-                self._before = msgspec.structs.replace(self._before, end=end)
+                marks = (*self._before.marks, *_marks(new))
+                self._before = msgspec.structs.replace(self._before, end=end, marks=marks)
                 new = []
         if self._before:
             yield self._before
@@ -230,4 +237,14 @@ class _Cutter:
     def _passage(self) -> Passage:
         first, last = self._held[0], self._held[-1]
         heading = _joined(filter(None, (self._heading, first.lead)))
-        return Passage(first.start, last.end, heading, first.line)
+        marks = tuple(_marks(self._held))
+        return Passage(first.start, last.end, heading, first.line, marks)
+
+
+def _marks(pieces: Iterable[_Piece]) -> Iterator[Mark]:
+    before = ""
+    for piece in pieces:
+        place = f"{piece.part}, row {piece.line}" if piece.part and piece.line else piece.part
+        if place != before:
+            yield Mark(piece.start, piece.page, place)
+        before = place

@@ -22,15 +22,19 @@ from pathlib import Path
 from typing import Any
 
 from qa_service.child_program import end_with_parent
-from qa_service.errors import DamagedError, QaError, SetupError
+from qa_service.errors import DamagedError, InvalidRequestError, QaError, SetupError
 from qa_service.logs import configure_logging, printable
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.encoder import SharedEncoder
 from qa_service.retrieval.manifest import MANIFEST_FILE
-from qa_service.retrieval.messages import (
+from qa_service.retrieval.open_search import OpenSearchIndex
+from qa_service.retrieval.retriever import OpenIndex
+from qa_service.retrieval.search_messages import (
     MAX_MESSAGE_BYTES,
     Close,
     Closed,
+    Count,
+    Counted,
     Found,
     Kind,
     List,
@@ -45,8 +49,6 @@ from qa_service.retrieval.messages import (
     ask_decoder,
     encode,
 )
-from qa_service.retrieval.open_search import OpenSearchIndex
-from qa_service.retrieval.retriever import Retriever
 from qa_service.wire.frames import FrameReader, receive_frame
 
 MAX_DATA_BYTES = 4 << 30
@@ -62,12 +64,13 @@ class Searcher:
 
     def __init__(self, encoder: SharedEncoder) -> None:
         self._encoder = encoder
-        self._open: dict[str, tuple[Open, Retriever]] = {}
+        self._open: dict[str, tuple[Open, OpenIndex]] = {}
         self._doers: dict[type[Work], Callable[[Any], Result]] = {
             Open: self._open_one,
             Close: self._close,
             List: _list,
             Search: self._search,
+            Count: self._count,
         }
 
     def do(self, work: Work) -> Result:
@@ -82,6 +85,8 @@ class Searcher:
             return self._refused(work, str(error), "damaged")
         except SetupError as error:
             return self._refused(work, str(error), "setup")
+        except InvalidRequestError as error:
+            return self._refused(work, error.message, "request")
         except QaError as error:
             return self._refused(work, error.message, "unavailable")
         except BaseException as error:
@@ -106,7 +111,7 @@ class Searcher:
         retriever.refresh()
         return Opened(printable(retriever.identity), printable(retriever.fault))
 
-    def _opened(self, work: Open) -> Retriever:
+    def _opened(self, work: Open) -> OpenIndex:
         if work.path:
             return Collection(Path(work.path), self._encoder)
         return OpenSearchIndex(work.url)
@@ -116,13 +121,19 @@ class Searcher:
         return Closed()
 
     def _search(self, work: Search) -> Result:
-        if work.collection not in self._open:
-            raise DamagedError("it is not open")
-        retriever = self._open[work.collection][1]
+        retriever = self._retriever(work.collection)
         started_s = time.monotonic()
-        found = retriever.search(work.question, work.max_passages)
+        found = retriever.search(work.question, work.max_passages, work.wanted, work.counts)
         left_out = retriever.take_left_out()
         return Found(found, (time.monotonic() - started_s) * 1e3, left_out)
+
+    def _count(self, work: Count) -> Result:
+        return Counted(self._retriever(work.collection).count_words(work.question))
+
+    def _retriever(self, collection: str) -> OpenIndex:
+        if collection not in self._open:
+            raise DamagedError("it is not open")
+        return self._open[collection][1]
 
 
 def _list(work: List) -> Result:

@@ -1,7 +1,8 @@
 """The index on disk: tantivy's, with one searched field, `words`.
 
 The words are those of the title, the file's name, the headings and the passage.
-`file` finds the passages of a file, and `row` that of an embedding; the others are only stored.
+`file` finds the passages of a file, `row` that of an embedding, and `facts` those that a filter is
+for; the others are only stored.
 What a word is, `analysis` says; all are indexed, and a question's stop words are left out when it
 is asked.
 """
@@ -9,17 +10,21 @@ is asked.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from qa_service.errors import DamagedError, SetupError
 from qa_service.installation import install_hint
 from qa_service.retrieval.analysis import words_of
 from qa_service.retrieval.documents import Document, Passage
+from qa_service.retrieval.filters import FACTS
 from qa_service.retrieval.index_checksums import META_FILE, check_files
 from qa_service.retrieval.layout import title_of
 
@@ -42,6 +47,8 @@ _WITHOUT_STOP_WORDS = ("arabic", "greek", "none", "romanian", "tamil", "turkish"
 STORED_WORDS = ("document", "title", "heading", "text")
 """Stored fields, as UTF-8."""
 STORED_NUMBERS = ("start", "end", "line")
+MARKS = "marks"
+"""The field with a passage's marks, in MessagePack; indexes that were made before have none."""
 
 _ANALYZER = "words"
 _MAX_WORD_BYTES = 64  # longer ones are codes, which nobody asks for
@@ -81,8 +88,9 @@ def make_schema() -> tantivy.Schema:
     """Makes the schema of a collection's index."""
     builder = load_tantivy().SchemaBuilder()
     builder.add_text_field("words", tokenizer_name=_ANALYZER, index_option="freq")
-    builder.add_text_field("file", tokenizer_name="raw", index_option="basic")
-    for name in STORED_WORDS:
+    for name in ("file", FACTS):
+        builder.add_text_field(name, tokenizer_name="raw", index_option="basic")
+    for name in (*STORED_WORDS, MARKS):
         builder.add_bytes_field(name, stored=True)
     for name in STORED_NUMBERS:
         builder.add_unsigned_field(name, stored=True)
@@ -106,24 +114,46 @@ def open_index(path: Path, language: str) -> tantivy.Index:
     return index
 
 
-def words_to_find(
-    question: str, analyzer: tantivy.TextAnalyzer, schema: tantivy.Schema
-) -> list[tuple[tantivy.Occur, tantivy.Query]]:
-    """The clauses of a query for texts with any word of a question."""
-    package = load_tantivy()
+def question_words(question: str, analyzer: tantivy.TextAnalyzer) -> list[str]:
+    """The different words of a question, as they are indexed."""
     asked = words_of(question[:MAX_QUESTION_CHARS], is_question=True)
-    words = dict.fromkeys(analyzer.analyze(asked))
-    return [
-        (package.Occur.Should, package.Query.term_query(schema, "words", word))
-        for word in islice(words, MAX_QUESTION_WORDS)
-    ]
+    return [*islice(dict.fromkeys(analyzer.analyze(asked)), MAX_QUESTION_WORDS)]
+
+
+def words_to_find(
+    question: str,
+    analyzer: tantivy.TextAnalyzer,
+    schema: tantivy.Schema,
+    weight_of: Callable[[str], float] | None = None,
+) -> list[tuple[tantivy.Occur, tantivy.Query]]:
+    """The clauses of a query for texts with any word of a question.
+
+    Args:
+        weight_of: By what a word's score is multiplied.
+    """
+    package = load_tantivy()
+    clauses = []
+    for word in question_words(question, analyzer):
+        query = package.Query.term_query(schema, "words", word)
+        if weight_of:
+            query = package.Query.boost_query(query, weight_of(word))
+        clauses.append((package.Occur.Should, query))
+    return clauses
+
+
+def rarity(passages: int, with_word: int) -> float:
+    """How much a word counts that so many of an index's passages have: the `idf` of BM25."""
+    return math.log(1 + (passages - with_word + 0.5) / (with_word + 0.5))
 
 
 def any_word_of(
-    question: str, analyzer: tantivy.TextAnalyzer, schema: tantivy.Schema
+    question: str,
+    analyzer: tantivy.TextAnalyzer,
+    schema: tantivy.Schema,
+    weight_of: Callable[[str], float] | None = None,
 ) -> tantivy.Query:
-    """Asks for texts with any word of a question."""
-    words = words_to_find(question, analyzer, schema)
+    """Asks for texts with any word of a question; see `words_to_find`."""
+    words = words_to_find(question, analyzer, schema, weight_of)
     query: tantivy.Query = load_tantivy().Query.boolean_query(words)
     return query
 
@@ -160,15 +190,30 @@ class IndexWriter:
             self._index = open_index(path, language)
             self._writer = self._index.writer(_WRITER_HEAP_BYTES, num_threads=1)
 
-    def add(self, file: str, document: Document, passage: Passage, row: int | None) -> None:
-        """Adds a passage of a document of a file, whose embedding is in a row, or nowhere."""
+    def add(
+        self,
+        file: str,
+        document: Document,
+        passage: Passage,
+        row: int | None,
+        facts: Sequence[str] = (),
+    ) -> None:
+        """Adds a passage of a document of a file, whose embedding is in a row, or nowhere.
+
+        Args:
+            facts: The terms by which filters find it.
+        """
         text = document.text[passage.start : passage.end]
         entry = load_tantivy().Document()
         entry.add_text("words", words_of("\n".join([*_names(document), passage.heading, text])))
         entry.add_text("file", file)
+        for fact in facts:
+            entry.add_text(FACTS, fact)
         stored = (document.name, document.title, passage.heading, text)
         for name, value in zip(STORED_WORDS, stored, strict=True):
             entry.add_bytes(name, value.encode())
+        if passage.marks:
+            entry.add_bytes(MARKS, msgspec.msgpack.encode(passage.marks))
         for name in STORED_NUMBERS:
             entry.add_unsigned(name, getattr(passage, name))
         if row is not None:

@@ -17,6 +17,7 @@ from qa_service.errors import DamagedError, SetupError
 from qa_service.retrieval.documents import Document, Passage
 from qa_service.retrieval.embeddings import EMBEDDINGS_FILE, EmbeddingWriter
 from qa_service.retrieval.encoder import Encoder
+from qa_service.retrieval.filters import facts_of
 from qa_service.retrieval.manifest import (
     INDEX,
     LOCK_FILE,
@@ -28,7 +29,7 @@ from qa_service.retrieval.manifest import (
     save_manifest,
     served_indexes,
 )
-from qa_service.retrieval.progress import Progress
+from qa_service.retrieval.resume import Progress
 from qa_service.retrieval.retriever import read_text
 from qa_service.retrieval.tantivy_index import IndexWriter, index_files
 
@@ -113,9 +114,10 @@ class NextIndex:
 
     def add(self, name: str, document: Document) -> int:
         """Adds a document of a file; returns the number of its passages."""
+        facts = facts_of(name, document)
         for passage in document.passages:
             writer = self._opened()  # and with it the embeddings
-            writer.add(name, document, passage, self._row_of(document, passage))
+            writer.add(name, document, passage, self._row_of(document, passage), facts)
         self._uncommitted += len(document.passages)
         return len(document.passages)
 

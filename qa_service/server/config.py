@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from msgspec import NODEFAULT, Meta, Struct, structs
 
@@ -22,9 +22,9 @@ from qa_service.command_line import Parser
 from qa_service.errors import SetupError, hide_password
 from qa_service.files import Stamp, read_text, stamp_of
 from qa_service.installation import ROOT
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.logs import LogOptions
-from qa_service.net.options import ListenOptions, TlsOptions
+from qa_service.net.listen_options import ListenOptions, TlsOptions
 from qa_service.options import (
     Option,
     OptionalMs,
@@ -36,19 +36,20 @@ from qa_service.options import (
     to_toml,
     with_values,
 )
-from qa_service.server.front.options import AuthOptions, ConnectionOptions, HttpOptions
-from qa_service.server.models.options import ModelOptions, RepositoryOptions
-from qa_service.server.scheduling.options import QueueOptions
-from qa_service.server.services.options import (
+from qa_service.server.front.connection_options import AuthOptions, ConnectionOptions, HttpOptions
+from qa_service.server.models.model_options import ModelOptions, RepositoryOptions
+from qa_service.server.scheduling.queue_options import QueueOptions
+from qa_service.server.services.service_options import (
     CacheOptions,
     CollectionOptions,
     RouteOptions,
     SearchOptions,
 )
-from qa_service.server.telemetry.options import HealthOptions, TraceOptions
+from qa_service.server.telemetry.trace_options import TraceOptions
 from qa_service.sidecars.gateway_messages import GatewaySettings
 from qa_service.wire.messages import RequestLimits
 
+Action = Literal["serve", "demo", "check", "print_engines"]
 OTHER_DESCRIPTORS = 128
 """What a server has open that is no connection: its log, libraries, channels to instances."""
 
@@ -70,25 +71,6 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
             "requests"
         ),
     ] = 30_000
-    print_engines: Annotated[
-        bool,
-        Meta(
-            description="measure every engine that auto may take, without a time limit; print the "
-            "table, and exit"
-        ),
-    ] = False
-    check: Annotated[
-        bool,
-        Meta(
-            description="check all that a start needs (configuration, machine, GPUs, models with "
-            "their known answers on every engine, collections, ports, certificates, tokens), print "
-            "the findings, and exit: 0, 1 with warnings, 2 if the server would not start"
-        ),
-    ] = False
-    json: Annotated[bool, Meta(description="with --check, print JSON")] = False
-    print_cost_table: Annotated[
-        bool, Meta(description="print the cost table when the server is ready")
-    ] = False
 
 
 class ServerConfig(Struct, frozen=True, kw_only=True):
@@ -105,7 +87,6 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     repository: RepositoryOptions = RepositoryOptions()
     search: SearchOptions = SearchOptions()
     instances: InstanceOptions = InstanceOptions()
-    health: HealthOptions = HealthOptions()
     logs: LogOptions = LogOptions()
     traces: TraceOptions = TraceOptions()
     server: ServerOptions = ServerOptions()
@@ -135,10 +116,15 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ConfigSource:
-    """Where a configuration comes from, so that it can be read again: a file, and given flags."""
+    """Where a configuration comes from, so that it can be read again: a file, and given flags.
+
+    Attributes:
+        action: What to do with it.
+    """
 
     file: Path | None = None
     given: Mapping[str, object] = field(default_factory=dict)
+    action: Action = "serve"
 
     def read(self) -> ServerConfig:
         """Reads the configuration as it is now; the flags win over the file.
@@ -166,8 +152,8 @@ def find_config(arguments: Sequence[str] | None = None) -> ConfigSource:
             `--print_config`.
     """
     given = vars(_make_parser().parse_args(arguments))
-    file, is_printed = given.pop("config"), given.pop("print_config")
-    source = ConfigSource(file, given)
+    file, is_printed, action = (given.pop(name) for name in ("config", "print_config", "action"))
+    source = ConfigSource(file, given, action)
     if is_printed:
         print(to_toml(_without_passwords(source.read())), end="")
         raise SystemExit(0)
@@ -240,6 +226,32 @@ def _make_parser() -> argparse.ArgumentParser:
         "--print_config",
         action="store_true",
         help="print the options that are in force as TOML, for --config, and exit",
+    )
+    parser.add_argument(
+        "--check",
+        dest="action",
+        action="store_const",
+        const="check",
+        default="serve",
+        help="check all that a start needs (configuration, machine, GPUs, models with their known "
+        "answers on every engine, collections, ports, certificates, tokens), print the findings, "
+        "with --log_format json as JSON, and exit: 0, 1 with warnings, 2 if the server would not "
+        "start",
+    )
+    parser.add_argument(
+        "--print_engines",
+        dest="action",
+        action="store_const",
+        const="print_engines",
+        help="measure every engine that auto may take, without a time limit; print the table, and "
+        "exit",
+    )
+    parser.add_argument(
+        "--demo",
+        dest="action",
+        action="store_const",
+        const="demo",
+        help="also serve the collection handbook, three documents to ask at once",
     )
     groups = {
         name: parser.add_argument_group(name, section.__doc__)

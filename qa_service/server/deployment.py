@@ -2,7 +2,7 @@
 
 file, flags, folders ──read──▶ a plan ──apply──▶ models and routes
 ├─a fault─▶ said where; nothing changes
-└─an unmeasured engine─▶ measured in a separate process, then applied
+└─an unmeasured engine─▶ measured in a separate process, then applied (`EngineChoices`)
 
 While the server serves, a thread reads, since a mount may hang. A look that hangs is waited for,
 but a SIGHUP begins another. A poll reads a file that has been still since the poll before: an
@@ -14,15 +14,15 @@ At the start, what `--model` names may have to be prepared first, by a child (`P
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from qa_service.errors import SetupError, error_context
 from qa_service.files import Stamp, stamp_of
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import load_manifest
-from qa_service.instance.options import InstanceOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.readings import HANGS_AFTER_S, MAX_READINGS, Readings
 from qa_service.server.config import ConfigSource, ServerConfig, changed_options
@@ -31,9 +31,9 @@ from qa_service.server.models.engine_choices import EngineChoices
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.plan import ModelPlan, Plan, make_plan, plan_only_model
 from qa_service.server.models.preparing import Preparing, served_folder, source_to_prepare
-from qa_service.server.services.options import check_name
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.router import Router
+from qa_service.server.services.service_options import CollectionOptions, check_name
 
 logger = logging.getLogger(__name__)
 
@@ -52,10 +52,22 @@ class _Look:
     credentials: Sequence[Stamp]
 
 
+def collections_of(config: ServerConfig) -> Mapping[str, CollectionOptions]:
+    """The collections that are named.
+
+    Raises:
+        SetupError: One is for some tokens, and no client has any.
+    """
+    for name, options in config.collections.items():
+        if options.tokens is not None and config.auth.auth_token_file is None:
+            raise SetupError(f"[collections.{name}] tokens: needs --auth_token_file")
+    return config.collections
+
+
 def encoder_of(config: ServerConfig) -> Path:
     """The folder of the encoder that embeds questions to collections."""
     models = [model.path for model in config.models.values()]
-    return config.search.encoder_folder(models or [served_folder(config.repository.model)])
+    return config.search.encoder_folder(models or [served_folder(config.repository)])
 
 
 class Deployment:
@@ -115,14 +127,12 @@ class Deployment:
             SetupError: The configuration cannot be served.
         """
         its = self._config.repository
-        if self._config.models or not (
-            source := source_to_prepare(its.model, may_prepare=its.prepare)
-        ):
+        if self._config.models or not (source := source_to_prepare(its)):
             self._begin()
             return
         name = its.model.name  # until its manifest says it
         self._catalog.apply(Plan({name: ModelPlan(name)}, {}))
-        self._preparing = Preparing(self._loop, source, self._on_prepared)
+        self._preparing = Preparing(self._loop, source, its.models_dir, self._on_prepared)
 
     def _on_prepared(self, failure: str) -> None:
         self._preparing = None
@@ -155,16 +165,22 @@ class Deployment:
 
         Measures what is left when nothing is being loaded.
         """
+        if not self._is_serving:
+            for spec in (spec for its in self._catalog.by_name.values() for spec in its.failures):
+                self._engines.reject(
+                    spec.found.path, spec.found.fingerprint, spec.asked or spec.instances
+                )
         plan = self._catalog.plan.with_engines(self._choose)
         if plan != self._catalog.plan:
             self._apply(plan)
         self._router.use(self._catalog.routes)
         if not self._catalog.is_loading:
-            self._engines.measure_next()
+            self._engines.measure_next(is_serving=self._is_serving)
 
     def end_start(self) -> None:
-        """From now on nothing is measured."""
+        """From now on the likeliest engines are measured, and those of no new version."""
         self._is_serving = True
+        self._loop.mark()
 
     def reload(self) -> None:
         """Reads the configuration again and applies what has changed.
@@ -229,7 +245,7 @@ class Deployment:
         self.fault = fault
 
     def _use_collections(self, config: ServerConfig) -> None:
-        self._retrieval.use(config.collections, config.repository.collections_dir)
+        self._retrieval.use(collections_of(config), config.repository.collections_dir)
 
     def _apply(self, plan: Plan) -> None:
         self._catalog.apply(plan)
@@ -248,7 +264,7 @@ class Deployment:
         """The plan where the one model is given by flags."""
         if config.routes:
             raise SetupError(f"{self._source.file}: [routes] needs [models.NAME]")
-        folder = served_folder(config.repository.model)
+        folder = served_folder(config.repository)
         self._only_name = self._only_name or load_manifest(folder).name
         name, instances = self._only_name, config.instances
         return plan_only_model(folder, instances, self._choose, generation, name)

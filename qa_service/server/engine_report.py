@@ -10,9 +10,9 @@ from qa_service.autotune.engine_table import Measurement
 from qa_service.autotune.engine_trial import try_engines
 from qa_service.errors import SetupError
 from qa_service.instance.devices import first_device
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.costs_dir import keep
 from qa_service.instance.model_folder.manifest import load_manifest
-from qa_service.instance.options import InstanceOptions
 from qa_service.server.config import ServerConfig
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.plan import VersionSpec, make_plan, plan_only_model
@@ -38,7 +38,7 @@ def versions_of(config: ServerConfig) -> dict[str, VersionSpec]:
     if not config.models:
         if config.routes:
             raise SetupError("[routes] needs [models.NAME]")
-        plan = plan_only_model(served_folder(config.repository.model), config.instances, _as_it_is)
+        plan = plan_only_model(served_folder(config.repository), config.instances, _as_it_is)
         (model,) = plan.models.values()
         return dict(zip(plan.models, model.versions.values(), strict=True))
     plan = make_plan(config.models, config.routes, _as_it_is)

@@ -26,7 +26,6 @@ from qa_service.errors import (
     ShuttingDownError,
     UnavailableError,
 )
-from qa_service.instance.batch_cost import CostTable
 from qa_service.instance.devices import CPU
 from qa_service.net.addresses import is_loopback
 from qa_service.net.event_loop import EventLoop
@@ -44,15 +43,16 @@ from qa_service.server.front.transport import Transport
 from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.engine_choices import EngineChoices
 from qa_service.server.queries import Queries
+from qa_service.server.services.access import Access
 from qa_service.server.services.cache_store import CacheStore
 from qa_service.server.services.chain import Services
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.router import Router
+from qa_service.server.services.searches import search_program
 from qa_service.server.services.service import Gate
 from qa_service.server.services.tracing import Tracing
 from qa_service.server.sidecars.gateway import GrpcProcess
 from qa_service.server.sidecars.gpu_meter import GpuMeter
-from qa_service.server.sidecars.search_process import SearchProcess
 from qa_service.server.status import Status
 from qa_service.server.telemetry.metrics import Metrics
 from qa_service.server.telemetry.services import ServiceCounts
@@ -96,7 +96,7 @@ class QaServer:
         self._on_listening = on_listening
         self._on_ready = on_ready
         self._loop = EventLoop()
-        self._transport = Transport(self._loop, config.tls, config.auth.auth_timeout_s)
+        self._transport = Transport(self._loop, config.tls, config.connections.handshake_timeout_s)
         self._authenticator = Authenticator(config.auth)
         self._listeners = Listeners(self._loop, config.listen, self._on_client, self._on_local)
         self._gateway = GrpcProcess(self._loop, config.gateway_flags(self._listeners.unix_path))
@@ -110,8 +110,9 @@ class QaServer:
         services = self._make_services()
         self.catalog = self._make_catalog(services)
         router = Router(self.catalog, services.route)
-        self._gate = Gate(router)
-        self.engines = EngineChoices(self._loop, config.logs, self._loop.mark)
+        self._gate = Gate(Access(router, self._retrieval.collections))
+        has_room = not config.repository.max_memory_bytes
+        self.engines = EngineChoices(self._loop, config.logs, self._loop.mark, has_room=has_room)
         self._deployment = Deployment(
             config, source or ConfigSource(), self._loop, self.catalog,
             router=router, engines=self.engines, retrieval=self._retrieval,
@@ -133,10 +134,8 @@ class QaServer:
         self._failure: SetupError | None = None
 
     def _make_retrieval(self) -> Retrieval:
-        search, encoder = self.config.search, encoder_of(self.config)
-        make_process = partial(SearchProcess, self._loop, self.config.logs, encoder)
-        max_queue_size = self.config.queue.max_queue_size
-        return Retrieval(self._loop, make_process, self._counts, search, max_queue_size)
+        launch = partial(search_program, self.config.logs, encoder_of(self.config))
+        return Retrieval(self._loop, launch, self._counts, self.config.queue.max_queue_size)
 
     def _make_services(self) -> Services:
         return Services(
@@ -170,7 +169,6 @@ class QaServer:
             gpus=lambda: self._gpu_meter.readings,
             loop_times=lambda: self._loop.times,
             reload_fault=lambda: self._deployment.fault or self._credentials.fault,
-            ready_timeout_ms=self.config.health.ready_timeout_ms,
             max_queue_delay_us=self.config.queue.max_queue_delay_us,
         )
 
@@ -183,13 +181,6 @@ class QaServer:
     def devices(self) -> list[str]:
         """Where the instances run, version by version in the order of their numbers."""
         return [device for version in self.catalog.ready for device in version.pool.devices]
-
-    @property
-    def cost_tables(self) -> set[CostTable]:
-        """What its instances have measured, each table once."""
-        pools = (version.pool for version in self.catalog.ready)
-        tables = (worker.rule.costs for pool in pools for worker in pool.workers)
-        return {table for table in tables if table}
 
     def run(self) -> None:
         """Serves until SIGTERM or SIGINT; returns when all is answered and ended.
@@ -218,10 +209,10 @@ class QaServer:
             self.engines.close()
             self.catalog.close()
             self.catalog.kill()
-            self._gateway.program.kill()
+            self._gateway.child.kill()
             self._retrieval.kill()
             self._listeners.close()
-            self._gpu_meter.close()
+            self._gpu_meter.child.close()
             self._tracing.kill()
             self._loop.close()
         if self._failure:
@@ -255,7 +246,7 @@ class QaServer:
 
     def _refuse_new_work(self) -> None:
         self._gate.close()
-        self._gateway.program.close()
+        self._gateway.child.close()
 
     def reload(self) -> None:
         """Reloads; old versions serve until replacements are ready."""
@@ -372,7 +363,7 @@ class QaServer:
     def _end_gently(self) -> None:
         self._phase = _Phase.STOPPING
         self._listeners.close()
-        self._gateway.program.close()
+        self._gateway.child.close()
         self._retrieval.kill()
         self.catalog.close()
         for connection in self._connections:
@@ -384,7 +375,7 @@ class QaServer:
     def _finish(self) -> None:
         """Waits for the last bytes to be read and the workers to end, but not for long."""
         now_s = self._loop.now_s()
-        parts = (self.catalog, self._tracing, self._gateway.program, self._retrieval)
+        parts = (self.catalog, self._tracing, self._gateway.child, self._retrieval)
         ended = [part.reap() for part in parts]
         has_ended = all(ended) and not self._connections
         if has_ended or now_s >= self._exit_deadline_s:

@@ -18,6 +18,7 @@ from qa_service.logs import as_log_line, complain, configure_logging, plural
 from qa_service.server.check.steps import require
 from qa_service.server.check.whole import check
 from qa_service.server.config import ConfigSource, ServerConfig, find_config
+from qa_service.server.demo import with_demo
 from qa_service.server.engine_report import measured_engines
 from qa_service.server.life_cycle import QaServer
 from qa_service.server.models.preparing import prepare_first
@@ -37,15 +38,17 @@ def main() -> int:
         configure_logging(flags.log_level, flags.log_format)
         config = source.read()
         configure_logging(config.logs.log_level, config.logs.log_format)
-        if config.server.check:
+        if source.action == "check":
             return check(config)
-        if config.server.print_engines:
+        if source.action == "print_engines":
             if not config.models:
-                its = config.repository
-                prepare_first(its.model, may_prepare=its.prepare)
+                prepare_first(config.repository)
             for text in measured_engines(config):
                 _say(config, text)
             return 0
+        if source.action == "demo":
+            source = with_demo(source)
+            config = source.read()
         require(config)
         relay_standard_streams()
         QaServer(config, _say_listening, _say_ready, source).run()
@@ -76,8 +79,6 @@ def _say_listening(server: QaServer) -> None:
 
 def _say_ready(server: QaServer) -> None:
     config = server.config
-    if config.server.print_cost_table:
-        _say(config, *server.cost_tables)
     ready = [version.spec.instances for version in server.catalog.ready]
     if shortage := find_cpu_shortage(ready):
         logger.warning("%s: %s", *shortage)
@@ -88,11 +89,11 @@ def _what_serves(server: QaServer) -> Iterator[str]:
     """The engine and instances of each ready version."""
     ready = list(server.catalog.ready)
     for one in ready:
-        instances, table = one.spec.instances, server.engines.tables.get(one.spec.found.path)
-        reason = f" ({table.reason})" if table else ""
+        instances, reason = one.spec.instances, server.engines.reason(one.spec.found.path)
         version = f" version {one.spec.number}" if len(ready) > 1 else ""
         yield (
-            f"{instances.inference_engine_type} engine in {instances.precision}{reason}, "
+            f"{instances.inference_engine_type} engine in {instances.precision}"
+            f"{f' ({reason})' if reason else ''}, "
             f"{plural(instances.num_instances, 'instance')} on {describe(one.pool.devices)}, "
             f"model {one.spec.model}{version}"
         )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from qa_service.errors import DeviceError
 from qa_service.instance.devices import CPU, devices_of
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.logs import plural
 from qa_service.machine import allow_descriptors, num_cpus
 from qa_service.server.config import OTHER_DESCRIPTORS, ServerConfig

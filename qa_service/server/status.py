@@ -13,9 +13,15 @@ from qa_service.server.models.plan import VersionSpec
 from qa_service.server.models.version import Version, VersionState
 from qa_service.server.services.cache_store import CacheStore
 from qa_service.server.services.collection_set import CollectionSet
-from qa_service.server.services.options import RouteOptions
+from qa_service.server.services.service_options import RouteOptions
 from qa_service.server.telemetry.exposition import families, model_statistics, time_families
-from qa_service.server.telemetry.health import SERVING, STARTING, Health, why_not_ready
+from qa_service.server.telemetry.health import (
+    SERVING,
+    STARTING,
+    Health,
+    busy_since_s,
+    why_not_ready,
+)
 from qa_service.server.telemetry.metrics import Metrics
 from qa_service.server.telemetry.process import process_families
 from qa_service.server.telemetry.services import ServiceCounts
@@ -25,7 +31,7 @@ from qa_service.wire.http.prometheus import write_text
 
 
 class Status:
-    """Reports on the server's parts; an instance busy for `ready_timeout_ms` is not answering."""
+    """Reports on the server's parts; an instance busy for `READY_TIMEOUT_S` is not answering."""
 
     def __init__(
         self,
@@ -39,7 +45,6 @@ class Status:
         gpus: Callable[[], Sequence[GpuReading]],
         loop_times: Callable[[], Mapping[str, float]],
         reload_fault: Callable[[], str],
-        ready_timeout_ms: int,
         max_queue_delay_us: int,
     ) -> None:
         self._clock = clock
@@ -51,7 +56,6 @@ class Status:
         self._gpus = gpus
         self._loop_times = loop_times
         self._reload_fault = reload_fault
-        self._ready_timeout_ms = ready_timeout_ms
         self._max_queue_delay_us = max_queue_delay_us
         self._started_s = clock.now_s()
 
@@ -59,7 +63,7 @@ class Status:
         """The server's health in a phase; it is ready if the default model should answer."""
         default = self._catalog.default
         its = default.versions_in(VersionState.READY) if default else []
-        reason = why_not_ready(phase, *self._instances(its), self._ready_timeout_ms)
+        reason = why_not_ready(phase, *self._instances(its))
         if reason and default and default.failures and not its:
             reason += "; " + next(iter(default.failures.values())).message
         alive, answering = self._instances(self._catalog.ready)
@@ -158,7 +162,7 @@ class Status:
         alive, answering = self._instances([version] if version and is_served else [])
         # What is loaded serves while another model is not yet.
         phase = SERVING if phase == STARTING else phase
-        reason = why_not_ready(phase, alive, answering, self._ready_timeout_ms)
+        reason = why_not_ready(phase, alive, answering)
         if not spec.is_loadable:
             reason = "its engines are being measured"
         return ModelReport(
@@ -192,7 +196,7 @@ class Status:
     def _instances(self, versions: Iterable[Version]) -> tuple[int, int]:
         """How many instances are alive, and how many of them are answering."""
         pools = [version.pool for version in versions]
-        since_s = self._clock.now_s() - self._ready_timeout_ms / 1e3
+        since_s = busy_since_s(self._clock.now_s())
         return sum(pool.alive for pool in pools), sum(pool.answering(since_s) for pool in pools)
 
     def _wanted(self) -> int:

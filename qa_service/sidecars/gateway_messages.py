@@ -62,7 +62,6 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     max_in_flight_per_connection: Annotated[_Count, _SERVERS] = 64
     idle_timeout_ms: Annotated[OptionalMs, _SERVERS] = 600_000
     max_connection_age_s: Annotated[int, Meta(ge=0, le=MAX_COUNT), _SERVERS] = 0
-    grpc_http2_min_recv_ping_interval_without_data_ms: Annotated[OptionalMs, _SERVERS] = 300_000
     tls_cert: Annotated[Path | None, _SERVERS] = None
     tls_key: Annotated[Path | None, _SERVERS] = None
     tls_client_ca: Annotated[Path | None, _SERVERS] = None

@@ -25,6 +25,7 @@ class RequestRow(NamedTuple):
         tensor: Whether it is an input, BYTES, in the Open Inference Protocol, over HTTP or gRPC.
         parameter: The parameter's name there; empty for none.
         elsewhere: Where that protocol and TensorFlow Serving's have it if they have it otherwise.
+        is_json: Whether that is a string of JSON.
         is_column: Whether TensorFlow Serving's rows and columns have it.
         is_in_jobs: Whether a job may have it.
         is_option: Whether `AskOptions` has it, and so Python's clients and the terminal.
@@ -33,6 +34,7 @@ class RequestRow(NamedTuple):
     tensor: bool = False
     parameter: str = ""
     elsewhere: str = ""
+    is_json: bool = False
     is_column: bool = True
     is_in_jobs: bool = True
     is_option: bool = True
@@ -53,6 +55,7 @@ REQUEST = {
     "collection": RequestRow(tensor=True),
     "max_passages": RequestRow(parameter="max_passages"),
     "passages": RequestRow(parameter="passages"),
+    "filter": RequestRow(parameter="filter", is_json=True),
 }
 
 TENSORS = [name for name, row in REQUEST.items() if row.tensor]
@@ -121,9 +124,9 @@ def _offset(name: str) -> Callable[[Answer], int]:
     return read
 
 
-def _of_passage(name: str) -> Callable[[Answer], str]:
-    def read(answer: Answer) -> str:
-        return getattr(answer.passage, name) if answer.passage else ""
+def _of_passage(name: str, none: object = "") -> Callable[[Answer], object]:
+    def read(answer: Answer) -> object:
+        return getattr(answer.passage, name) if answer.passage else none
 
     return read
 
@@ -136,8 +139,11 @@ OUTPUTS = {
     "document": Output(str, _of_passage("document"), Shown.OF_COLLECTION),
     "title": Output(str, _of_passage("title"), Shown.OF_COLLECTION),
     "passage": Output(str, _of_passage("text"), Shown.OF_COLLECTION),
+    "page": Output(int, _of_passage("page", 0), Shown.IF_ANY),
+    "place": Output(str, _of_passage("place"), Shown.IF_ANY),
     "places": Output(Place, attrgetter("places"), Shown.IF_ANY),
     "passages": Output(Passage, attrgetter("passages"), Shown.IF_ANY, True),
+    "unsure": Output(Answer, attrgetter("unsure"), Shown.IF_ANY, True),
 }
 ALWAYS_SHOWN = [name for name, output in OUTPUTS.items() if output.shown is Shown.ALWAYS]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import date
 from operator import attrgetter
 from typing import Annotated, Any, TypeVar, cast
 
@@ -18,6 +19,7 @@ from qa_service.wire.frames import encode_frame
 from qa_service.wire.messages import (
     COMMANDS,
     FRAME_QUERY_TYPES,
+    MAX_COLLECTIONS,
     MAX_ID_BYTES,
     MAX_NAME_BYTES,
     MAX_QUESTION_CHARS,
@@ -27,6 +29,7 @@ from qa_service.wire.messages import (
     Answered,
     AnswerSource,
     Auth,
+    Bounds,
     Cancel,
     Query,
     QueryType,
@@ -196,8 +199,25 @@ def check_bounds(request: Request) -> None:
             raise InvalidRequestError("`max_passages` is for a `collection`")
         if request.passages is not None:
             raise InvalidRequestError("`passages` is for a `collection`")
+        if request.filter is not None:
+            raise InvalidRequestError("`filter` is for a `collection`")
+    elif len(request.collections) > MAX_COLLECTIONS:
+        raise InvalidRequestError(f"`collection` names more than {MAX_COLLECTIONS} collections")
     elif request.text:
         raise InvalidRequestError("`collection` takes the place of `text`: send one of them")
+    for name, condition in (request.filter or {}).items():
+        if isinstance(condition, Bounds):
+            _check_filter(name, condition)
+
+
+def _check_filter(name: str, bounds: Bounds) -> None:
+    if bounds == Bounds():
+        raise InvalidRequestError(f"`filter`: `{name}` needs `prefix`, `after` or `before`")
+    for day in filter(None, (bounds.after, bounds.before)):
+        try:
+            date.fromisoformat(day)
+        except ValueError:
+            raise InvalidRequestError(f"`filter`: `{name}`: there is no day {day}") from None
 
 
 def _is_blank(value: str) -> bool:

@@ -22,6 +22,8 @@ MAX_PRIORITY = 9
 """One digit; a request of the highest priority has ten shares of the machine."""
 MAX_PASSAGES = 100
 """The maximum of passages, or of windows of a text, that a request may have read: each is a run."""
+MAX_UNSURE = 5
+"""How many answers that are not sure enough a reply without an answer has."""
 MAX_NAME_CHARS = 64
 """The longest name of a model, of a route, of a collection and of a version's label."""
 MAX_QUESTION_CHARS = 2000
@@ -53,7 +55,44 @@ class Task(Question, frozen=True):
     core: tuple[int, int] | None = None
 
 
+MAX_FILTER_FIELDS = 16
+MAX_FILTER_VALUES = 100
+MAX_FILTER_CHARS = 256
+_FilterText = Annotated[str, Meta(max_length=MAX_FILTER_CHARS)]
+_FilterValue = _FilterText | int | float | bool
+_Day = Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}\Z")]
+
+
+class Bounds(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a document's field must be, if that is no value of it; one of them, or several.
+
+    Attributes:
+        prefix: With what it begins.
+        after: It is a date later than this day, as 2026-01-31.
+        before: It is an earlier date.
+    """
+
+    prefix: _FilterText | None = None
+    after: _Day | None = None
+    before: _Day | None = None
+
+
+Condition = (
+    _FilterValue | Annotated[list[_FilterValue], Meta(max_length=MAX_FILTER_VALUES)] | Bounds
+)
+"""A value, some values of which it has one, or bounds."""
+Filter = Annotated[
+    dict[Annotated[str, Meta(min_length=1, max_length=64)], Condition],
+    Meta(min_length=1, max_length=MAX_FILTER_FIELDS),
+]
+"""The conditions that all hold for a document, by the names of its fields."""
+
 _Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS)]
+MAX_COLLECTIONS = 16
+ALL_COLLECTIONS = "*"
+CollectionNames = Annotated[
+    str, Meta(min_length=1, max_length=MAX_COLLECTIONS * (MAX_NAME_CHARS + 1))
+]
 _Number = Annotated[int, Meta(ge=1, le=2**53)]
 _Passages = Annotated[int, Meta(ge=1, le=MAX_PASSAGES)]
 
@@ -96,7 +135,12 @@ class Request(Question, frozen=True, tag_field="type", tag="question", forbid_un
         str, Meta(description="the client's span (W3C Trace Context); a malformed one is ignored")
     ] = ""
     collection: Annotated[
-        _Name | None, Meta(description="the collection to ask, in place of a text")
+        CollectionNames | Annotated[list[_Name], Meta(min_length=1)] | None,
+        Meta(
+            title="string, list of strings or null",
+            description=f"the collection to ask, in place of a text; or up to {MAX_COLLECTIONS} "
+            f"in a list or with commas; `{ALL_COLLECTIONS}`: all that the client may ask",
+        ),
     ] = None
     max_passages: Annotated[
         _Passages | None,
@@ -109,11 +153,27 @@ class Request(Question, frozen=True, tag_field="type", tag="question", forbid_un
             "them if there is no answer, else none"
         ),
     ] = None
+    filter: Annotated[
+        Filter | None,
+        Meta(
+            description="of a collection: only documents whose fields are like this "
+            "([filters](PROTOCOL.md#filters)); null: all"
+        ),
+    ] = None
 
     @property
     def id_json(self) -> bytes:
         """The id's JSON."""
         return bytes(self.id)
+
+    @property
+    def collections(self) -> tuple[str, ...]:
+        """The names of the collections that are asked; none for a text."""
+        if self.collection is None:
+            return ()
+        its = self.collection
+        names = its.split(",") if isinstance(its, str) else its
+        return tuple(dict.fromkeys(name.strip() for name in names))
 
     def as_task(self, core: tuple[int, int] | None = None) -> Task:
         """The part that a worker needs."""
@@ -169,6 +229,17 @@ class Passage(msgspec.Struct, frozen=True):
         int,
         Meta(description="its first line in the file, from 1; 0 if the file has no lines"),
     ] = 0
+    page: Annotated[
+        int,
+        Meta(description="the answer's page or slide, else the first, from 1; 0 if it has none"),
+    ] = 0
+    place: Annotated[
+        str,
+        Meta(description='that in words: "page 3", "slide 4" or "sheet Prices, row 12"; else ""'),
+    ] = ""
+    collection: Annotated[
+        str, Meta(description='if several were asked: the collection that it is in; else ""')
+    ] = ""
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -177,6 +248,9 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     start: Annotated[int, Meta(description="its start in code points")]
     end: Annotated[int, Meta(description="its exclusive end")]
     document: Annotated[str, Meta(description="of a collection: the document")] = ""
+    collection: Annotated[
+        str, Meta(description="if several were asked: the collection of the document")
+    ] = ""
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -237,6 +311,14 @@ class AnswerSource(msgspec.Struct, frozen=True, omit_defaults=True):
             title="list of objects",
             description="of a collection, without an answer or with `passages`: the read "
             "passages, in the order of the search",
+        ),
+    ] = ()
+    unsure: Annotated[
+        tuple[Answer, ...],
+        Meta(
+            title="list of objects",
+            description=f"of a collection, without an answer: up to {MAX_UNSURE} answers that were "
+            "considered and are not sure enough, the best first",
         ),
     ] = ()
 

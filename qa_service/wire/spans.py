@@ -198,7 +198,12 @@ def _answer(equal: Sequence[_Found], score: float) -> Answer:
     """The answer that these are, at its best place, with all its places if there are several."""
     best = equal[0]
     places = [
-        Place(one.span.start, one.span.end, one.passage.document if one.passage else "")
+        Place(
+            one.span.start,
+            one.span.end,
+            one.passage.document if one.passage else "",
+            one.passage.collection if one.passage else "",
+        )
         for one in equal
     ]
     places = list(dict.fromkeys(places))  # a place may be in two passages

@@ -50,14 +50,14 @@ def start(builtin_model):
 @pytest.fixture(scope="module")
 def tls(start, certificates):
     """A server that speaks TLS and wants no token."""
-    flags = ("--auth_timeout_ms", str(LONG_MS), "--max_frame_bytes", str(1 << 20))
+    flags = ("--client_timeout_ms", str(3 * LONG_MS), "--max_frame_bytes", str(1 << 20))
     return start(*certificates.server_flags, *flags)
 
 
 @pytest.fixture(scope="module")
 def hasty_tls(start, certificates):
     """The same for clients that stall."""
-    return start(*certificates.server_flags, "--auth_timeout_ms", str(SHORT_MS))
+    return start(*certificates.server_flags, "--client_timeout_ms", str(3 * SHORT_MS))
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +69,13 @@ def mutual(start, certificates):
 @pytest.fixture(scope="module")
 def with_tokens(start, token_file):
     """A server that wants a token."""
-    return start("--auth_token_file", str(token_file), "--auth_timeout_ms", str(LONG_MS))
+    return start("--auth_token_file", str(token_file), "--client_timeout_ms", str(3 * LONG_MS))
 
 
 @pytest.fixture(scope="module")
 def hasty_with_tokens(start, token_file):
     """The same for clients that show none."""
-    return start("--auth_token_file", str(token_file), "--auth_timeout_ms", str(SHORT_MS))
+    return start("--auth_token_file", str(token_file), "--client_timeout_ms", str(3 * SHORT_MS))
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,6 @@ SMALL = {
     "max_frame_bytes": 1 << 16,
     "max_output_buffer_bytes": 1 << 18,
     "request_timeout_ms": 0,  # so that requests are refused by their number, not by their work
-    "max_queue_cost_ms": 0,
 }
 SMALL_FLAGS = [word for name, bound in SMALL.items() for word in (f"--{name}", str(bound))]
 

@@ -82,7 +82,7 @@ class TestDeath:
                 assert gateway.pid != first
             with triton.InferenceServerClient(gateway.address) as client:
                 assert is_answered(client)
-            gateway.server.wait_for_log("the gRPC gateway was killed by SIGKILL; it starts again")
+            gateway.server.wait_for_log("the gRPC gateway was killed by SIGKILL")
 
     def test_a_call_in_flight_of_a_killed_gateway_gets_unavailable(self, builtin_model):
         flags = (*INSTANT, "--max_batch_size", "1")
@@ -395,22 +395,18 @@ class TestPings:
 
     PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
     PING = bytes([0, 0, 8, 6, 0, 0, 0, 0, 0]) + b"01234567"
-    PONG = bytes([0, 0, 8, 6, 1, 0, 0, 0, 0]) + b"01234567"
     TOO_MANY = b"too_many_pings"
 
-    @pytest.mark.parametrize(("interval_ms", "is_closed"), [("0", False), ("300000", True)])
-    def test_pings_are_allowed_at_the_flags_interval(self, builtin_model, interval_ms, is_closed):
-        flag = "--grpc_http2_min_recv_ping_interval_without_data_ms"
+    def test_a_client_that_only_pings_is_disconnected(self, builtin_model):
         with (
-            running_gateway(builtin_model, *INSTANT, flag, interval_ms) as gateway,
+            running_gateway(builtin_model, *INSTANT) as gateway,
             socket.create_connection(("localhost", gateway.port), GIVE_UP_S) as sock,
         ):
             sock.sendall(self.PREFACE + self.PING * 20)
             received = b""
-            while received.count(self.PONG) < 20 and self.TOO_MANY not in received:
+            while self.TOO_MANY not in received:
                 received += (data := sock.recv(4096))
                 assert data
-            assert (self.TOO_MANY in received) == is_closed
 
 
 class TestTokens:

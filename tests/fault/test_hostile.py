@@ -19,7 +19,7 @@ from qa_service.wire.messages import RequestLimits
 
 SIZES = (1 << 14, 1 << 16, RequestLimits().max_frame_bytes)
 RESET = b"\1\0\0\0\0\0\0\0"
-TIMEOUTS = ("--frame_timeout_ms", "400", "--idle_timeout_ms", "1200")
+TIMEOUTS = ("--client_timeout_ms", "400", "--idle_timeout_ms", "1200")
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ class TestTimeouts:
             assert receive(sock) is None
 
     def test_a_client_that_never_reads_is_dropped(self, builtin_model):
-        flags = ("--client_stall_timeout_ms", "300", "--max_output_buffer_bytes", "10000")
+        flags = ("--client_timeout_ms", "300", "--max_output_buffer_bytes", "10000")
         with running_server(builtin_model, *INSTANT, *flags) as server, server.connect() as sock:
             sock.settimeout(GIVE_UP_S)
             with pytest.raises(ConnectionError):

@@ -17,8 +17,8 @@ from harness.server import running_server
 MAX_BODY_BYTES = 100_000
 BOUND = ("--max_frame_bytes", str(MAX_BODY_BYTES))
 STATUS_LINE = re.compile(rb"HTTP/1\.1 \d\d\d ")
-SHORT = (*BOUND, "--frame_timeout_ms", "400")
-HASTY = (*BOUND, "--frame_timeout_ms", "50", "--idle_timeout_ms", "3000")
+SHORT = (*BOUND, "--client_timeout_ms", "400")
+HASTY = (*BOUND, "--client_timeout_ms", "50", "--idle_timeout_ms", "3000")
 NUM_REQUESTS = 10_000
 
 

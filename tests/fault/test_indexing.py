@@ -30,7 +30,7 @@ KILLED = """
 import os, pathlib, signal, sys
 from qa_service.retrieval import writing
 from qa_service.retrieval.build import IndexArgs, Reporter, build
-from qa_service.retrieval.progress import Progress
+from qa_service.retrieval.resume import Progress
 from qa_service.retrieval.tantivy_index import IndexWriter
 
 writing.COMMIT_PASSAGES = 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
 from harness.ray_cluster import RayCluster, wait_for_alive
 
+SOON_IDLE = {"qa_service.server.instances.ray_pool:IDLE_TIMEOUT_S": 1.0}
 WAITING_S, MAX_CLIENTS = 15.0, 500
 """How long one instance needs for what waits, at the pace of the first questions, and how many
 clients wait at most: two instances that need a second each are not enough, and a machine that has
@@ -49,9 +51,9 @@ def start(cluster):
     """Starts servers that use the cluster."""
     started = []
 
-    def make(model: Path, *flags: str) -> RunningServer:
+    def make(model: Path, *flags: str, **more: Any) -> RunningServer:
         always = (*FIXED_ENGINE, "--ray_address", cluster.address)
-        started.append(RunningServer(model, *flags, *always))
+        started.append(RunningServer(model, *flags, *always, **more))
         return started[-1]
 
     yield make
@@ -87,9 +89,9 @@ def test_a_model_that_cannot_be_sent_is_reported_in_one_line(builtin_model):
 def test_ray_instances_grow_with_queued_work_and_shrink_when_idle(builtin_model, cluster, start):
     if not cluster.nodes:
         cluster.nodes.append(cluster.add_node())
-    one = ("--num_inference_sessions=0", "--ray_instances=1:3", "--ray_idle_timeout_ms=1000")
+    one = ("--num_inference_sessions=0", "--ray_instances=1:3", "--request_timeout_ms=0")
     # What waits fifteen seconds by plan waits longer while nodes start on the same cores.
-    server = start(builtin_model, *one, "--request_timeout_ms=0")
+    server = start(builtin_model, *one, constants=SOON_IDLE)
     began_s = time.monotonic()
     quiet = QuietAnswers(server.port)
     question_s = (time.monotonic() - began_s) / len(quiet.questions)

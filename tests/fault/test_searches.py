@@ -7,7 +7,9 @@ import random
 import shutil
 import signal
 import socket
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -19,7 +21,7 @@ from harness.server import INSTANT, RunningServer
 from qa_service.retrieval.manifest import MANIFEST_FILE
 
 SEARCH = b"search_main"
-HASTY = ("--search_timeout_ms", "2000")
+HASTY = {"qa_service.server.services.collection_set:SEARCH_TIMEOUT_S": 2.0}
 OF_A_TEXT = {"question": "Who built the mill?", "text": "The mill stood by the river."}
 ASKED = {"question": "Who wrote the first compiler?", "collection": "good"}
 FIRST_WORD = "Grace"
@@ -41,9 +43,16 @@ def folder(tmp_path) -> Path:
 class Serving:
     """A server of a folder of collections."""
 
-    def __init__(self, model: Path, folder: Path, *flags: str) -> None:
+    def __init__(
+        self,
+        model: Path,
+        folder: Path,
+        *flags: str,
+        constants: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         self.folder = folder
-        self.server = RunningServer(model, *INSTANT, "--collections_dir", str(folder), *flags)
+        flags = (*INSTANT, "--collections_dir", str(folder), *flags)
+        self.server = RunningServer(model, *flags, constants=constants)
 
     def __enter__(self) -> Serving:
         return self
@@ -102,8 +111,7 @@ def damage_and_ask(model: Path, pristine: Path, folder: Path, places: int, seed:
     for name in names[: places // 2]:
         damage(folder / name, draw, (".store", ".idx", ".pos", ".term", ".fieldnorm"))
     num_failed = 0
-    flags = (*HASTY, "--max_search_processes", "8")
-    with Serving(model, folder, *flags) as serving:
+    with Serving(model, folder, constants=HASTY) as serving:
         for name in names:
             if name in names[places // 2 :]:
                 assert "answer" in serving.ask(name, question(draw))
@@ -231,7 +239,10 @@ def test_a_search_whose_process_is_killed_is_made_again(builtin_model, folder):
 
 
 def test_a_search_process_that_hangs_keeps_deadlines_and_is_replaced(builtin_model, folder):
-    with Serving(builtin_model, folder, *HASTY) as serving, serving.server.connect() as sock:
+    with (
+        Serving(builtin_model, folder, constants=HASTY) as serving,
+        serving.server.connect() as sock,
+    ):
         pids = serving.pids()
         with held_still(pids):
             sock.sendall(frame({"id": "first", **ASKED, "timeout_ms": 100}))
@@ -245,7 +256,7 @@ def test_a_search_process_that_hangs_keeps_deadlines_and_is_replaced(builtin_mod
 
 
 def test_a_search_that_hangs_fails_with_a_retryable_error(builtin_model, folder):
-    with Serving(builtin_model, folder, *HASTY) as serving, held_still(serving.pids()):
+    with Serving(builtin_model, folder, constants=HASTY) as serving, held_still(serving.pids()):
         error = serving.server.ask(**ASKED)["error"]
         assert (error["code"], error["retryable"]) == ("unavailable", True)
         assert serving.server.ask(**ASKED)["answer"] == FIRST_WORD
@@ -253,7 +264,7 @@ def test_a_search_that_hangs_fails_with_a_retryable_error(builtin_model, folder)
 
 def test_a_server_stops_while_search_processes_hang(builtin_model, folder):
     with (
-        Serving(builtin_model, folder, *HASTY) as serving,
+        Serving(builtin_model, folder, constants=HASTY) as serving,
         serving.server.connect() as sock,
         held_still(serving.pids()),
     ):
@@ -292,9 +303,8 @@ def test_a_silent_cluster_does_not_block_other_requests(builtin_model, folder, s
     pytest.importorskip("opensearchpy")
     file = tmp_path / "server.toml"
     file.write_text(f'[collections.silent]\nurl = "http://127.0.0.1:{silent}/index"\n')
-    flags = ("--config", str(file), *HASTY)
     with (
-        Serving(builtin_model, folder, *flags) as serving,
+        Serving(builtin_model, folder, "--config", str(file), constants=HASTY) as serving,
         serving.server.connect() as sock,
     ):
         for number in range(50):

@@ -20,13 +20,13 @@ from qa_service.autotune.engine_race import Record
 from qa_service.autotune.engine_table import EngineTable, Finding
 from qa_service.autotune.engine_trial import Instance
 from qa_service.engine_catalogue import ONNX_FILE
-from qa_service.instance.messages import Setup
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import (
     KNOWN_ANSWERS_FILE,
     load_manifest,
     save_manifest,
 )
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.worker_messages import Setup
 from qa_service.logs import LogOptions
 from qa_service.preparation.encoders import sha256_of
 from qa_service.wire.messages import Task

@@ -19,11 +19,11 @@ from transformers import AutoTokenizer
 from qa_service.errors import SetupError
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.engines import EngineConfig, make_engine
-from qa_service.instance.messages import Setup
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import load_manifest
-from qa_service.instance.options import InstanceOptions
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.worker_main import load_reader
+from qa_service.instance.worker_messages import Setup
 from qa_service.preparation.prepare import PrepareArgs, prepare
 from qa_service.preparation.source_model import quiet_libraries
 from qa_service.wire.messages import Question

@@ -74,7 +74,7 @@ def test_a_gpu_that_is_not_there_is_explained_step_by_step(folder):
 
 
 def test_check_json_has_the_verdict_parts_and_remedies(folder):
-    report = json.loads(check(folder, *ONLY_INSTANT, "--json", code=1))
+    report = json.loads(check(folder, *ONLY_INSTANT, "--log_format", "json", code=1))
     assert (report["exit_code"], report["verdict"]) == (1, "the server would start: 1 warning")
     assert list(report["parts"]) == [
         "program", "configuration", "machine", "GPUs", "models", "collections", "clients",

@@ -17,7 +17,7 @@ from harness.server import EXACT_ENGINE, INSTANT, running_server
 from qa_service.aio.client import AsyncQaClient
 from qa_service.client import Answer, QaClient
 from tests.http_calls import get, post
-from tests.programs import run_python
+from tests.programs import fail_to_start, run_python
 from tests.support import all_of, present
 from tests.unit.retrieval.test_open_search import HITS, WHOLE, Cluster
 
@@ -411,3 +411,14 @@ def test_a_shuffled_vocabulary_is_in_health(builtin_model, staff, encoder, tmp_p
     flags = ("--collections_dir", str(staff), "--encoder", str(folder), *INSTANT)
     with running_server(builtin_model, *flags) as server:
         assert "is not what its manifest says" in server.health()["collection_faults"]["staff"]
+
+
+def test_a_demo_has_a_collection_to_ask(builtin_model, encoder, tmp_path):
+    (tmp_path / encoder.name).symlink_to(encoder)
+    flags = ("--demo", "--saved_models", str(tmp_path), *EXACT_ENGINE)
+    for _ in range(2):  # the second start finds it made
+        with running_server(builtin_model, *flags) as server:
+            asked = {"question": "How much may a hotel cost?", "collection": "handbook"}
+            assert server.ask(**asked)["answer"] == "140 euros"
+    ended = fail_to_start(*flags, "--collections_dir", str(tmp_path), "--model", builtin_model)
+    assert "--demo serves its own collection" in ended.stderr

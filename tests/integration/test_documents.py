@@ -27,6 +27,7 @@ from harness.documents import (
 from harness.frames import frame, receive
 from harness.questions import ANSWER, ASK, TEXT
 from harness.server import ROOT, running_server
+from qa_service.data import HANDBOOK_DIR
 from qa_service.data.squad import read_squad
 from qa_service.engine_catalogue import ENGINES, is_installed
 from tests import programs
@@ -85,7 +86,7 @@ def test_get_paths_are_found_in_the_pages():
 def running(builtin_model, tmp_path_factory):
     """As a user starts it, with the collection that the documents ask."""
     folder = tmp_path_factory.mktemp("handbook")
-    collection = index(ROOT / "examples" / "handbook", folder / "handbook")
+    collection = index(HANDBOOK_DIR, folder / "handbook")
     config = folder / "server.toml"
     config.write_text(f'[collections.handbook]\npath = "{collection}"\n')
     with running_server(builtin_model, "--config", str(config)) as server:

@@ -3,14 +3,15 @@
 import os
 import signal
 
+import msgspec
 import pytest
 
 from qa_service.autotune.engine_race import Race, Record
-from qa_service.autotune.engine_table import Finding
-from qa_service.autotune.engine_trial import Instance, bundled_rounds
+from qa_service.autotune.engine_table import Finding, Measurement
+from qa_service.autotune.engine_trial import Instance, bundled_rounds, try_engines
 from qa_service.errors import SetupError
-from qa_service.instance.messages import Setup
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
+from qa_service.instance.worker_messages import Setup
 from qa_service.logs import LogOptions
 from qa_service.wire.messages import Task
 from tests.support import present
@@ -58,3 +59,18 @@ def test_an_instance_that_dies_raises_an_error(builtin_model):
         os.kill(present(instance.process).pid, signal.SIGKILL)
         with pytest.raises(SetupError, match="its process ended"):
             instance.ask([TASK])
+
+
+def test_where_the_reference_cannot_run_another_in_float32_is_compared_with(builtin_model, caplog):
+    findings = (Finding("tensorrt", "fp32"), Finding("onnx", "fp32"), Finding("onnx", "int8"))
+    model = Setup(str(builtin_model), InstanceOptions(intra_op_num_threads=1))
+    measurement = Measurement(model, findings, "a processor", "unused")
+    table = try_engines(measurement, LOGS, measures_all=True)
+    reference, _, broken = table.findings
+    assert (reference.engine_type, reference.ratio) == ("onnx", 1.0)
+    assert (broken.engine_type, table.best and table.best.engine_type) == ("tensorrt", "onnx")
+    assert "needs a GPU" in broken.failure
+    assert "tensorrt fp32 cannot run" in caplog.text
+    only = msgspec.structs.replace(measurement, findings=findings[:1])
+    with pytest.raises(SetupError, match="needs a GPU"):
+        try_engines(only, LOGS)

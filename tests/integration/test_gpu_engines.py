@@ -26,9 +26,9 @@ from qa_service.instance.engines.buckets import Bucket, BucketGrid
 from qa_service.instance.engines.onnx import open_session
 from qa_service.instance.engines.outputs import EngineFaultError
 from qa_service.instance.engines.pytorch import TorchProgram, run_eagerly
-from qa_service.instance.messages import Setup
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import load_manifest
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.worker_messages import Setup
 from qa_service.preparation.prepare import PrepareArgs, prepare
 from tests.integration.engine_cache_user import take_turn
 from tests.integration.engine_comparison import (

@@ -303,7 +303,7 @@ class TestMessages:
         assert len(stub.ModelInfer(typed_request(FOUR)).outputs) == 4
 
     def test_both_packages_may_be_in_one_process(self):
-        ours = "import qa_service.sidecars.grpc_gateway.messages"
+        ours = "import qa_service.sidecars.grpc_gateway.grpc_messages"
         theirs = "import tritonclient.grpc"
         for code in (f"{ours}\n{theirs}", f"{theirs}\n{ours}"):
             ran = run_python("-c", code)
@@ -384,7 +384,7 @@ KSERVE_PYTHON = os.environ.get("KSERVE_PYTHON", "")
 ASK_BY_KSERVE = """
 import asyncio, json, sys
 import kserve
-import qa_service.sidecars.grpc_gateway.messages
+import qa_service.sidecars.grpc_gateway.grpc_messages
 
 async def ask(address, questions, text):
     client = kserve.InferenceGRPCClient(address, timeout=60)

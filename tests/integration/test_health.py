@@ -21,10 +21,11 @@ from tests.support import present
 pytestmark = pytest.mark.slow
 
 ONE, TWO = ("--num_inference_sessions", "1"), ("--num_inference_sessions", "2")
+BUSY_AT_ONCE = {"qa_service.server.telemetry.health:READY_TIMEOUT_S": 0.05}
 ENDLESS_COSTS = Path(__file__).with_name("endless_costs.json")
 NOTHING_AHEAD = (
     *ONE_BY_ONE,
-    *("--cost_table", str(ENDLESS_COSTS), "--max_queue_cost_ms", "0", "--request_timeout_ms", "0"),
+    *("--cost_table", str(ENDLESS_COSTS), "--request_timeout_ms", "0"),
 )
 """One instance that is given nothing in advance: its half-time is never thought to come."""
 OUTCOMES = {
@@ -129,8 +130,10 @@ class TestStats:
 
 class TestHealth:
     def test_an_idle_server_is_ready(self, builtin_model):
-        flags = ("--ready_timeout_ms", "1")
-        with running_server(builtin_model, *flags) as running, running.connect() as sock:
+        with (
+            running_server(builtin_model, constants=BUSY_AT_ONCE) as running,
+            running.connect() as sock,
+        ):
             health = query(sock, "health")
             assert health.pop("uptime_s") > 0
             assert re.fullmatch(r"\d+\.\d+\.\d+", health.pop("version"))
@@ -168,13 +171,15 @@ class TestHealth:
             assert running.health()["queue_length"] == 0
 
     def test_a_server_whose_instances_all_hang_is_not_ready(self, builtin_model):
-        flags = ("--ready_timeout_ms", "50", *NOTHING_AHEAD)
-        with running_server(builtin_model, *flags) as running, running.connect() as sock:
+        with (
+            running_server(builtin_model, *NOTHING_AHEAD, constants=BUSY_AT_ONCE) as running,
+            running.connect() as sock,
+        ):
             with stopped(running):
                 assert running.health()["ready"]
                 sock.sendall(frame(ASK))
                 hung = wait_until(running.health, lambda h: not h["ready"])
-                assert hung["reason"] == "no instance has answered for 50 ms"
+                assert hung["reason"] == "no instance has answered for 0.05 s"
                 assert (hung["sessions_alive"], hung["sessions_answering"]) == (1, 0)
                 # Nobody waits for the answer any more, but the instance still hangs.
                 sock.close()
@@ -183,8 +188,10 @@ class TestHealth:
             wait_until(running.health, lambda h: h["ready"])
 
     def test_a_server_with_one_answering_instance_is_ready(self, builtin_model):
-        flags = (*ONE_BY_ONE, *TWO, "--ready_timeout_ms", "50")
-        with running_server(builtin_model, *flags) as running, running.connect() as sock:
+        with (
+            running_server(builtin_model, *ONE_BY_ONE, *TWO, constants=BUSY_AT_ONCE) as running,
+            running.connect() as sock,
+        ):
             hung = running.worker_pids()[0]
             os.kill(hung, signal.SIGSTOP)
             sock.sendall(b"".join(requests(2, text=TEXT * 6)))
@@ -257,8 +264,7 @@ class TestFromOutside:
     """The client library and `client.py --health`, as a container's health check runs it."""
 
     def test_the_clients_exit_code_distinguishes_ready_from_not_ready(self, builtin_model):
-        flags = ("--ready_timeout_ms", "1", *NOTHING_AHEAD)
-        with running_server(builtin_model, *flags) as running:
+        with running_server(builtin_model, *NOTHING_AHEAD, constants=BUSY_AT_ONCE) as running:
             ready = cli(running, "--health")
             assert (ready.returncode, ready.stdout.splitlines()[0]) == (0, "ready")
             with stopped(running), running.connect() as sock:
@@ -266,7 +272,7 @@ class TestFromOutside:
                 running.wait_for_queue(sock)
                 hung = cli(running, "--health")
                 assert hung.returncode == 1
-                assert hung.stdout.startswith("not ready: no instance has answered for 1 ms\n")
+                assert hung.stdout.startswith("not ready: no instance has answered for 0.05 s\n")
                 assert not json.loads(cli(running, "--health", "--json").stdout)["ready"]
         unreachable = cli(running, "--health")
         assert (unreachable.returncode, unreachable.stdout) == (2, "")

@@ -15,14 +15,14 @@ from qa_service.autotune.engine_trial import bundled_rounds
 from qa_service.errors import DeviceError, SetupError
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.engines import EngineConfig, make_engine
-from qa_service.instance.messages import Answers, Setup
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.known_answers import row_lengths
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.model_folder.seen_lengths import SeenLengths
-from qa_service.instance.options import InstanceOptions
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.stages import Stopwatch
 from qa_service.instance.worker_main import load_reader
+from qa_service.instance.worker_messages import Answers, Setup
 from qa_service.preparation import openvino_int8
 from tests.programs import run_python
 from tests.support import all_of

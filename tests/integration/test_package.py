@@ -157,7 +157,7 @@ def oldest(wheel, tmp_path_factory) -> Path:
     extras = project["optional-dependencies"]
     lines = [line for name in OLDEST_EXTRAS for line in extras[name] if "qa-server" not in line]
     lines = [line.split(",")[0].replace(">=", "==") for line in [*project["dependencies"], *lines]]
-    tools = [line for line in extras["test"] if line.startswith(TEST_TOOLS)]
+    tools = [line for line in extras["test-tools"] if line.startswith(TEST_TOOLS)]
     python = folder / "bin" / "python"
     pip("--python", python, "install", *lines, *tools)
     pip("--python", python, "install", "--no-deps", "--no-index", wheel)

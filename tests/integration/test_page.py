@@ -155,8 +155,14 @@ def test_without_an_answer_the_passages_that_were_read_are_shown(page):
     assert page.evaluate("document.querySelector('#best').textContent") == (
         "Not found in the 2 passages read."
     )
-    rows = "[...document.querySelectorAll('#passages li')].map((row) => row.textContent)"
-    assert page.evaluate(rows) == ["A > Ba.mdOne."] * 2
+    rows = "[...document.querySelectorAll('#{} li')].map((row) => row.textContent)"
+    assert page.evaluate(rows.format("passages")) == ["A > Ba.mdOne."] * 2
+    assert page.evaluate("document.querySelector('#unsure').hidden")
+    its = {**passage, "start": 0, "end": 4, "place": "page 3"}
+    reply["unsure"] = [{"answer": "One", "score": 0.2, "start": 0, "end": 3, "passage": its}]
+    page.evaluate(f"showReply({{collection: 'c'}}, {json.dumps(reply)}, 3)")
+    assert not page.evaluate("document.querySelector('#unsure').hidden")
+    assert page.evaluate(rows.format("answers")) == ["no answer90.0 %", "One20.0 %a.md, page 3"]
 
 
 def test_a_link_to_the_page_fills_in_and_asks_its_question(page, server):
@@ -250,6 +256,10 @@ def test_a_collection_can_be_chosen(builtin_model, tmp_path, browser):
         assert place.startswith(document)
         assert "The Analytical Engine" in place
         assert "c=machines" in browser.evaluate("location.hash")
+        written = "document.querySelector('#filter').value = {}; JSON.stringify(request().filter)"
+        assert browser.evaluate(written.format("'machines/'")) == '{"path":"machines/"}'
+        assert browser.evaluate(written.format("'{\"title\": 7}'")) == '{"title":7}'
+        assert not browser.evaluate("document.querySelector('#filter-field').hidden")
         browser.evaluate(
             "document.querySelector('#source').value = '';"
             "document.querySelector('#source').dispatchEvent(new Event('change'))"

@@ -16,11 +16,11 @@ from harness.questions import ANSWER, ASK, FIRST_WORD, QUESTIONS, TEXT
 from harness.server import FIXED_ENGINE, INSTANT, ONE_BY_ONE, running_server
 from qa_service.client import Answer, QaClient
 from qa_service.instance.batch_cost import load_costs
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.learned_costs import TABLE_EVERY
-from qa_service.instance.messages import Setup
-from qa_service.instance.options import InstanceOptions
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.worker_main import load_reader
+from qa_service.instance.worker_messages import Setup
 from qa_service.wire.messages import MAX_QUESTION_CHARS, Question, RequestLimits
 from tests.programs import fail_to_start
 from tests.support import all_of

@@ -19,7 +19,9 @@ from harness.models import ModelFile, copy_model, states
 from harness.process import GIVE_UP_S, LoggingProcess, tree, wait_until
 from harness.questions import ANSWER, ASK, FIRST_WORD
 from harness.server import INSTANT, READY, ROOT, RunningServer, line_with, port_of
+from qa_service.engine_catalogue import PROCESSOR_FLAGS
 from qa_service.installation import install_hint
+from qa_service.machine import processor
 from tests.fault.faults import FAULTY_WORKER, Permits
 from tests.http_calls import get, post
 from tests.programs import fail_to_start, run_python
@@ -28,6 +30,7 @@ from tests.support import present
 pytestmark = pytest.mark.slow
 
 TRIAL = "qa_service.autotune.trial_main"
+ONE_INSTANCE = ("--num_inference_sessions", "1", "--cost_table", "off")
 
 
 @contextmanager
@@ -76,7 +79,7 @@ def test_sighup_during_the_start_is_done_when_it_is_ready(builtin_model, tmp_pat
 
 
 class TestAnotherModelIsMeasured:
-    """The model `m` serves; of `slow`, the engines are being measured."""
+    """The model `m` serves; of `slow`, the engines are being measured, since memory is bounded."""
 
     @pytest.fixture
     def starting(self, builtin_model, tmp_path):
@@ -87,7 +90,14 @@ class TestAnotherModelIsMeasured:
             f'[models.slow]\npath = "{slow}"\ninference_engine_type = "onnx"\n'
             'num_inference_sessions = 1\nprecision = "auto"\n'
         )
-        flags = ("--config", str(file.path), "--cost_table", "off")
+        flags = (
+            "--config",
+            str(file.path),
+            "--cost_table",
+            "off",
+            "--max_memory_bytes",
+            str(1 << 40),
+        )
         permits = Permits(tmp_path, 0, TRIAL)
         with starting_server(permits, file.model, *flags) as server:
             server.wait_for_log("m, version 1 serves")
@@ -181,17 +191,49 @@ def test_a_start_writes_its_measurements_and_no_other_file(builtin_model, tmp_pa
     for is_first in (True, False):
         server = RunningServer(model, *flags, "--cost_table", "off", is_ready=False)
         try:
-            if is_first:
-                server.wait_for_log("finding the fastest of 2 engines")
-                assert server.ask(**ASK)["error"]["code"] == "unavailable"
             server.wait_until_ready()
             assert server.ask(**ASK)["answer"] == ANSWER
             server.wait_for_log("version 1 serves")
+            if is_first:
+                server.wait_for_log("finding the fastest of 2 engines")
+                server.wait_for_log("the fastest for")
             assert ("finding the fastest" in server.log) == is_first
             [kept] = (model / "costs").iterdir()
             assert kept.match("engines.*.json")
         finally:
             server.close()
+
+
+def test_the_fastest_engine_takes_the_likeliest_ones_place(builtin_model, tmp_path):
+    """Of these two float32 alone gives all its own answers; int8 is likely faster with VNNI."""
+    model = copy_model(builtin_model, tmp_path / "model", "costs")
+    flags = ("--inference_engine_type", "onnx", *ONE_INSTANCE)
+    permits = Permits(tmp_path, 0, TRIAL)
+    with starting_server(permits, model, *flags, "--min_agreement", "1") as server:
+        server.wait_until_ready()
+        server.wait_for_log("finding the fastest of")
+        (trial,) = wait_until(lambda: trials(server))  # it is logged before it is begun
+        first = set(server.worker_pids()) - {trial}
+        assert server.ask(**ASK)["answer"] == ANSWER
+        permits.give()
+        server.wait_for_log("onnx engine in fp32, nothing else measured faster")
+        if PROCESSOR_FLAGS["int8"] & processor().flags:
+            server.wait_for_log("the reloaded model serves")
+            wait_until(lambda: first.isdisjoint(server.worker_pids()))
+        assert server.ask(**ASK)["answer"] == ANSWER
+        assert states(server) == {"builtin/1": "READY"}
+
+
+def test_a_likeliest_engine_that_cannot_be_loaded_gives_way(builtin_model, tmp_path):
+    model = copy_model(builtin_model, tmp_path / "model", "costs")
+    (model / "model.int8.onnx").write_bytes(b"cut")
+    flags = ("--inference_engine_type", "onnx", *ONE_INSTANCE)
+    server = RunningServer(model, *flags)
+    try:
+        assert server.ask(**ASK)["answer"] == ANSWER
+        server.wait_for_log("finding the fastest of")
+    finally:
+        server.close()
 
 
 def test_engines_are_printed_and_the_server_exits(builtin_model, tmp_path):

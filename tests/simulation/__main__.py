@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import structs
 
 from qa_service.server.config import ServerConfig, changed_options
-from qa_service.server.models.options import ModelOptions
+from qa_service.server.models.model_options import ModelOptions
 from tests.simulation.run import run
 from tests.simulation.scenario import Scenario, draw
 from tests.simulation.shrink import shrink

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, cast
 from msgspec import structs
 
 from qa_service.sidecars.grpc_gateway import child_main
-from qa_service.sidecars.grpc_gateway.gateway import GrpcServer
-from qa_service.sidecars.grpc_gateway.messages import INFERENCE_SERVICE
+from qa_service.sidecars.grpc_gateway.grpc_messages import INFERENCE_SERVICE
+from qa_service.sidecars.grpc_gateway.grpc_server import GrpcServer
 from qa_service.sidecars.grpc_gateway.program import parse
 from qa_service.sidecars.grpc_gateway.stream import InferStream
 from tests.simulation.asyncio_loop import SimulatedAsyncLoop

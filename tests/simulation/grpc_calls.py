@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from qa_service.sidecars.grpc_gateway.messages import ModelInferRequest
+from qa_service.sidecars.grpc_gateway.grpc_messages import ModelInferRequest
 from tests.simulation import checks
 from tests.simulation.clients import Client, ClientPlan
 from tests.simulation.gateway import GatewayProgram

@@ -21,22 +21,23 @@ from msgspec import structs
 from qa_service.errors import SetupError
 from qa_service.files import Stamp
 from qa_service.net.event_loop import MAX_WAIT_S, EventLoop
+from qa_service.server.children.child import Child
 from qa_service.server.config import ServerConfig
 from qa_service.server.front.connection import Connection
+from qa_service.server.instances.base import InstanceProgram
 from qa_service.server.life_cycle import QaServer
+from qa_service.server.models.model_options import ModelOptions
 from qa_service.server.models.on_disk import FoundVersion
-from qa_service.server.models.options import ModelOptions
 from qa_service.server.models.plan import make_plan
 from qa_service.server.models.version import Version, VersionState
 from qa_service.server.services.cache_store import ENTRY_BYTES
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.server.services.searches import Searches
 from qa_service.server.sidecars.gateway import GATEWAY_PROGRAM
 from qa_service.server.telemetry.metrics import Metrics
 from tests.simulation.gateway import Gateway
 from tests.simulation.network import Network, SocketModule
 from tests.simulation.searching import Library
-from tests.simulation.workers import Machine, SimulatedWorker
+from tests.simulation.workers import Machine, Process
 from tests.simulation.world import OrderedSet, World
 
 NO_COST = 1e-6
@@ -85,13 +86,16 @@ class Source:
 class _Engines:
     """What chooses engines: the options leave nothing to choose."""
 
-    def __init__(self, *_):
-        self.tables = {}
+    def __init__(self, *_, **__):
+        pass
 
     def choose(self, model, folder, fingerprint, options, **_):
         return options
 
-    def measure_next(self):
+    def reject(self, *_):
+        pass
+
+    def measure_next(self, **_):
         pass
 
     def close(self):
@@ -109,8 +113,8 @@ def simulated(
 ) -> Iterator[None]:
     """The machine around the server is the simulated one."""
 
-    def make_factory(loop, _, setup):
-        return partial(_make_worker, loop, setup, machine)
+    def make_factory(_, setup):
+        return lambda _: InstanceProgram(setup, machine.launch)
 
     def start_program(module, *arguments, **_):
         if module == GATEWAY_PROGRAM:
@@ -121,14 +125,15 @@ def simulated(
         "qa_service.server.life_cycle.EventLoop": lambda: SimulatedLoop(world),
         "qa_service.server.life_cycle.EngineChoices": _Engines,
         "qa_service.server.models.catalog.make_factory": make_factory,
-        "qa_service.server.sidecars.side_program.start_program": start_program,
+        "qa_service.server.sidecars.gateway.start_program": start_program,
+        "qa_service.server.services.searches.start_program": start_program,
         "qa_service.net.addresses.socket": SocketModule(network.make_listening_socket),
         "qa_service.net.listener._bound": lambda _: (network.make_local_socket(), _FILE),
         "qa_service.net.listener._file_at": lambda _: _FILE,
         "qa_service.server.models.plan.find_versions": partial(_find_versions, disk),
         "qa_service.server.deployment.source_to_prepare": lambda *_, **__: None,
         "qa_service.server.deployment.load_manifest": lambda path: SimpleNamespace(name=path.name),
-        "qa_service.sidecars.grpc_gateway.gateway.try_port": lambda *_: None,
+        "qa_service.sidecars.grpc_gateway.grpc_server.try_port": lambda *_: None,
         "qa_service.sidecars.grpc_gateway.peers.SilentPeers.look": lambda _: None,
         **gateway.parts(),
     }
@@ -160,10 +165,6 @@ class SimulatedServer(QaServer):
 def make_server(config: ServerConfig, source: Source) -> QaServer:
     """The server; within `simulated`."""
     return SimulatedServer(config, source)
-
-
-def _make_worker(loop, setup, machine, number, listener):
-    return SimulatedWorker(number, loop, listener, setup, machine)
 
 
 def _find_versions(disk, path):
@@ -218,9 +219,9 @@ def _most_replies(server):
 def strays(server: QaServer) -> Iterator[tuple[str, str]]:
     """What is held though it has ended, by the check that finds it."""
     for searches in server._retrieval.collections.processes():
-        for ticket in _queued(searches._queue):
-            if ticket.call.is_settled:
-                yield "settled", f"{ticket.call.scope.name} is settled, and waits for a search"
+        for call in searches._calls_waiting():
+            if call.is_settled:
+                yield "settled", f"{call.scope.name} is settled, and waits for a search"
     for version in server.catalog.versions:
         for ticket in _queued(version._dispatcher._scheduler):
             if ticket.call.is_settled:
@@ -331,9 +332,9 @@ def _queue_for_ever(dispatcher, ticket):
     dispatcher._scheduler.add(ticket)
 
 
-def _count_pauses(searches, running):
-    """Counts a pause as the time of a search."""
-    return running.since_s + searches._timeout_s
+def _count_pauses(_, since_s, timeout_s):
+    """Counts a pause as a child's time."""
+    return since_s + timeout_s
 
 
 def _reload_when_ready(server, reload=QaServer.reload):
@@ -347,10 +348,10 @@ PLANTED = {
     "answer": (Dispatcher, "on_results", _mix_up),
     "unanswered": (Dispatcher, "on_lost", _forget),
     "bound": (Connection, "_has_room", lambda _: True),
-    "orphans": (SimulatedWorker, "kill", lambda _: None),
+    "orphans": (Process, "kill", lambda _: None),
     "held": (Version, "_drop", lambda *_: None),
     "doubt": (Metrics, "num_wrong", 0),
     "settled": (Dispatcher, "_add", _queue_for_ever),
-    "unavailable": (Searches, "_deadline_s", _count_pauses),
+    "unavailable": (Child, "_until_s", _count_pauses),
 }
 """By the check that is to find it: whose method it replaces, and with what."""

@@ -6,10 +6,14 @@ import logging
 import random
 import signal
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from unittest.mock import patch
 
 from qa_service.errors import SetupError
+from qa_service.instance import instance_options
+from qa_service.server.services import collection_set
 from tests.simulation import checks, inside, inside_gateway
 from tests.simulation.clients import Asker, Client, ClientPlan, Talk
 from tests.simulation.events import happen
@@ -26,6 +30,8 @@ CALM_S = 0.3
 LOOK_EVERY_S = 0.25
 MAX_WAIT_S = 200.0
 """Longer than any timeout of the scenarios, with the backoffs of instances and versions."""
+TIMEOUTS_S = ((instance_options, "START_TIMEOUT_S", 0.5), (collection_set, "SEARCH_TIMEOUT_S", 2.0))
+"""Shorter than a server's, which are constants, so that a run has more of them."""
 STRAYS_EVERY = 8
 REPLAY = ".venv/bin/python -m tests.simulation --seed"
 
@@ -55,7 +61,9 @@ def run(scenario: Scenario, log_level: str = "") -> Report:
     random.seed(scenario.seed)
     failure = None
     try:
-        with _Log(sim, log_level):
+        with _Log(sim, log_level), ExitStack() as patched:
+            for module, name, value in TIMEOUTS_S:
+                patched.enter_context(patch.object(module, name, value))
             sim.run()
     except Violation as violation:
         failure = _first(violation)

@@ -15,17 +15,16 @@ from typing import Any
 
 from msgspec import structs
 
-from qa_service.instance.options import InstanceOptions
-from qa_service.net.options import ListenOptions
+from qa_service.instance.instance_options import InstanceOptions
+from qa_service.net.listen_options import ListenOptions
 from qa_service.server.config import ServerConfig, ServerOptions
-from qa_service.server.front.options import AuthOptions, ConnectionOptions
-from qa_service.server.models.options import ModelOptions, RepositoryOptions
-from qa_service.server.scheduling.options import QueueOptions
-from qa_service.server.services.options import (
+from qa_service.server.front.connection_options import AuthOptions, ConnectionOptions
+from qa_service.server.models.model_options import ModelOptions, RepositoryOptions
+from qa_service.server.scheduling.queue_options import QueueOptions
+from qa_service.server.services.service_options import (
     CacheOptions,
     CollectionOptions,
     RouteOptions,
-    SearchOptions,
 )
 from tests.simulation.clients import ClientPlan
 from tests.simulation.gateway import GatewayPlan
@@ -131,13 +130,11 @@ class _Drawn:
             max_priority=pick([0, 9]),
             idle_timeout_ms=pick([0, 600_000, 1500]),
             max_connection_age_s=pick([0, 0, 1]),
-            frame_timeout_ms=pick([200, 30_000]),
-            client_stall_timeout_ms=pick([200, 30_000]),
+            client_timeout_ms=pick([200, 30_000]),
             request_timeout_ms=pick([1000, 5000, 0]),
         )
         queue = QueueOptions(
             max_queue_size=pick([3, 20, 1000]),
-            max_queue_cost_ms=pick([0, 500, 60_000]),
             max_queue_delay_us=pick([0, 0, 2000]),
         )
         cache = CacheOptions(cache_bytes=pick([0, 2000, 65536]))
@@ -150,7 +147,6 @@ class _Drawn:
             repository=RepositoryOptions(model=FOLDER / "a"),
             instances=self._instances(),
             server=ServerOptions(drain_timeout_ms=pick([50, 2000, 30_000])),
-            search=SearchOptions(search_timeout_ms=pick([200, 2000])),
             collections={COLLECTION: CollectionOptions(path=FOLDER / COLLECTION)}
             if self.has_collection
             else {},
@@ -171,7 +167,6 @@ class _Drawn:
             num_inference_sessions=pick([1, 2, 3]),
             max_batch_size=pick([1, 4, 64]),
             execution_timeout_ms=pick([300, 2000]),
-            start_timeout_ms=500,
             self_test_interval_s=pick([1, 1, 600]),
         )
 
@@ -363,7 +358,7 @@ def draw_shares(seed: int, draws: random.Random) -> Scenario:
     ]
     instances = InstanceOptions(
         inference_engine_type="onnx", precision="fp32", devices="cpu",
-        num_inference_sessions=1, max_batch_cost_ms=6,
+        num_inference_sessions=1, max_batch_size=4,
     )  # fmt: skip
     config = ServerConfig(
         listen=ListenOptions(host="127.0.0.1"),

@@ -1,4 +1,4 @@
-"""Search processes without processes: the real `SideProgram`, and at the other end a program.
+"""Search processes without processes: the real `Child`, and at the other end a program.
 
 The collection `docs` has, for each question that is asked of it, a document with the question's
 text, and one that is found for every question and does not answer it. The program does wrong when
@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from qa_service.retrieval.messages import (
+from qa_service.retrieval.retriever import FoundPassage
+from qa_service.retrieval.search_messages import (
     MAX_MESSAGE_BYTES,
     Ask,
     Close,
@@ -25,7 +26,6 @@ from qa_service.retrieval.messages import (
     ask_decoder,
     encode,
 )
-from qa_service.retrieval.retriever import FoundPassage
 from qa_service.wire.frames import FrameReader
 from qa_service.wire.messages import Passage
 from tests.simulation.network import Peer, SimulatedSocket

@@ -1,4 +1,4 @@
-"""Workers without processes: the real `Worker`, and at the other end of its channel a program.
+"""Instances without processes: the real `Worker` and `Child`, and at the channel's end a program.
 
 It loads for a while, says that it is ready, and answers batches one after another, each in the
 time that its cost says. It does wrong when the script says: it is slow, hangs, dies, cannot start,
@@ -7,11 +7,14 @@ fails requests, sends what is no results, or computes wrongly.
 
 from __future__ import annotations
 
+import signal
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from typing import Any
 
 from qa_service.instance.batch_cost import CostTable
-from qa_service.instance.messages import (
+from qa_service.instance.model_folder.manifest import ReadingConfig
+from qa_service.instance.worker_messages import (
     MAX_MESSAGE_BYTES,
     Answers,
     Batch,
@@ -26,8 +29,6 @@ from qa_service.instance.messages import (
     encode,
     to_worker_decoder,
 )
-from qa_service.instance.model_folder.manifest import ReadingConfig
-from qa_service.server.instances.base import Worker
 from qa_service.wire.frames import FrameReader
 from qa_service.wire.messages import Answer
 from qa_service.wire.spans import ScoredSpan, SegmentResult, log_sum_exp
@@ -100,7 +101,15 @@ class Machine:
     def kill(self, number: int) -> None:
         """Kills one of the processes."""
         if self.processes:
-            self.processes[number % len(self.processes)].die("ended by SIGKILL")
+            self.processes[number % len(self.processes)].die(-signal.SIGKILL)
+
+    def launch(self) -> tuple[Process, Any]:
+        """Starts the program of an instance."""
+        start = self.bad_starts.popleft() if self.bad_starts else ""
+        if start == "refuse":
+            raise OSError("out of processes")
+        process = Process(self, start)
+        return process, process.sock
 
     def table(self) -> CostTable | None:
         """What instances say that batches cost."""
@@ -110,33 +119,8 @@ class Machine:
         return CostTable(LENGTHS, SIZES, tuple(rows), "simulated")
 
 
-class SimulatedWorker(Worker):
-    """The real worker, whose process is simulated."""
-
-    def __init__(self, number, loop, listener, setup, machine):
-        self._machine = machine
-        super().__init__(number, loop, listener, setup)
-
-    def _launch(self):
-        start = self._machine.bad_starts.popleft() if self._machine.bad_starts else ""
-        if start == "refuse":
-            raise OSError("out of processes")
-        self._process = Process(self._machine, start)
-        return self._process.sock
-
-    def kill(self):
-        self._process.die("ended by its pool")
-
-    def exit_status(self):
-        return self._process.exit_status()
-
-    @property
-    def was_killed(self):
-        return self._process.exit_status() == "ended by SIGKILL"
-
-
 class Process(Peer):
-    """The program of an instance.
+    """A process of an instance: what `subprocess.Popen` gives, and the program.
 
     Args:
         start: How it fails to start; empty if it does start.
@@ -146,6 +130,8 @@ class Process(Peer):
             results since its memory is `short`; empty while it is well.
         found_s: When it failed its self-test.
     """
+
+    pid = 3
 
     def __init__(self, machine: Machine, start: str) -> None:
         self._machine, self._world, self._start = machine, machine.world, start
@@ -157,26 +143,32 @@ class Process(Peer):
         self._last_score = 0.5
         self.fault = ""
         self.found_s: float | None = None
-        self._status = ""
+        self._code: int | None = None
         self._ended_s = 0.0
         machine.processes.append(self)
 
-    def exit_status(self) -> str | None:
-        is_gone = self._status and self._world.time_s >= self._ended_s + EXIT_S
-        return self._status if is_gone else None
+    def poll(self) -> int | None:
+        return self._code if self._world.time_s >= self._ended_s + EXIT_S else None
 
-    def die(self, status: str) -> None:
+    @property
+    def _has_ended(self) -> bool:
+        return self._code is not None
+
+    def kill(self) -> None:
+        self.die(-signal.SIGKILL)
+
+    def die(self, code: int) -> None:
         """Ends; whoever is at the other end of its channel sees that."""
-        if self._status:
+        if self._code is not None:
             return
-        self._status, self._ended_s = status, self._world.time_s
+        self._code, self._ended_s = code, self._world.time_s
         self._machine.processes.remove(self)
         if isinstance(self._running, Batch):
             self._machine.deaths.update({task.question for task in self._running.tasks})
         self.sock.end_input()
 
     def pump(self) -> None:
-        if self._status:
+        if self._has_ended:
             return
         self._frames.feed(self.sock.take(CHANNEL_BYTES))
         while (frame := self._frames.next_frame()) is not None:
@@ -187,23 +179,23 @@ class Process(Peer):
             else:
                 self._batches.append(message)
         if self.sock.out_ended and not self._running:
-            self.die("exited with 0")
+            self.die(0)
         self._run_next()
 
     def _end_start(self) -> None:
-        if self._status or self._start == "hang":
+        if self._has_ended or self._start == "hang":
             return
         if self._start == "die":
-            self.die("ended by SIGSEGV")
+            self.die(-signal.SIGSEGV)
         elif self._start == "fail":
             self._send(Failed("the model is broken"))
-            self.die("exited with 1")
+            self.die(1)
         elif self._start == "wrong":
             self._end_wrong()
         elif not self._has_its_files():
             self._machine.has_other_files = True
             self._send(Failed("the folder has changed since its model was loaded"))
-            self.die("exited with 1")
+            self.die(1)
         else:
             folder = self._setup.model_dir.rsplit("/", 2)
             reading = ReadingConfig(window_overlap_tokens=OVERLAP_TOKENS)
@@ -221,10 +213,10 @@ class Process(Peer):
         self.found_s = self._world.time_s
         self._send(Failed("it computes wrongly", is_blameless=True, is_wrong=True))
         self._running = None
-        self.die("exited with 0")
+        self.die(0)
 
     def _run_next(self) -> None:
-        if self._running or self._status or not self._batches:
+        if self._running or self._has_ended or not self._batches:
             return
         self._running = batch = self._batches.popleft()
         if isinstance(batch, Check):
@@ -240,26 +232,26 @@ class Process(Peer):
             self._world.work(took_ms / 1e3, happening)
 
     def _end_check(self, check: Check) -> None:
-        if self._status:
+        if self._has_ended:
             return
         if self.fault in {"wrong", "stale"}:
             self._end_wrong()
             return
         self._running = None
         self._send(Checked(check.number, self._world.time_s, 1.0))
-        if self.sock.closed:
-            self.die("exited with 0")
+        if self.sock.out_ended:
+            self.die(0)
         self._run_next()
 
     def _end_batch(self, batch: Batch, fault: str, started_s: float, took_ms: float) -> None:
-        if self._status:
+        if self._has_ended:
             return
         if fault == "die" or any(task.question.startswith(POISON) for task in batch.tasks):
-            self.die("ended by SIGSEGV")
+            self.die(-signal.SIGSEGV)
             return
         if self.fault == "short":
             self._send(Failed("the engine returned without an error and without results"))
-            self.die("exited with 0")
+            self.die(0)
             return
         self._running = None
         outcomes = [self._outcome(task) for task in batch.tasks]
@@ -273,8 +265,8 @@ class Process(Peer):
             self.sock.deliver(b"\0\0\0\3???")
         else:
             self._send(Results(batch.number, outcomes, started_s, took_ms))
-        if self.sock.closed:
-            self.die("exited with 0")
+        if self.sock.out_ended:
+            self.die(0)
         self._run_next()
 
     def _outcome(self, task):

@@ -16,8 +16,8 @@ import msgspec
 from qa_service.engine_catalogue import ENGINES, MODEL_ENGINES, ROWS, precisions_of
 from qa_service.errors import DeviceError, SetupError
 from qa_service.instance.devices import DeviceAssignment
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import Manifest
-from qa_service.instance.options import InstanceOptions
 
 if TYPE_CHECKING:
     from qa_service.instance.engines.base import Engine
@@ -30,6 +30,7 @@ class EngineConfig(InstanceOptions, frozen=True, kw_only=True):
 
     Attributes:
         cuda_index: The GPU's number in the engine's process.
+        cuda_graphs: Whether kernels on a GPU are recorded and replayed as CUDA graphs.
         bound_buffers: Whether ONNX Runtime's inputs and outputs stay on the GPU.
         keeps: Whether it may write into the model's folder what it compiles.
         uses_kept: Whether it may load what an earlier start has compiled.
@@ -41,6 +42,7 @@ class EngineConfig(InstanceOptions, frozen=True, kw_only=True):
     device: str = "cpu"
     cuda_index: int = 0
     gpu_memory_bytes: int = 0
+    cuda_graphs: bool = True
     bound_buffers: bool = True
     keeps: bool = True
     uses_kept: bool = True

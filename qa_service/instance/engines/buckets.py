@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,13 +20,16 @@ from qa_service.instance.engines import EngineConfig
 from qa_service.instance.engines.base import Engine, ShapeCheck
 from qa_service.instance.engines.outputs import checked, require_shape
 from qa_service.instance.model_folder.manifest import Manifest
-from qa_service.instance.model_folder.seen_lengths import SeenLengths
 from qa_service.instance.start_times import taking
 
 logger = logging.getLogger(__name__)
 
 TEXT_MASK = "text_mask"
 """Staged with the model's inputs for an engine that chooses spans."""
+
+RUNS_BEFORE_RECORDING = 1000
+"""On an H200 a recording with its proof took some 150 ms with four instances at once, and a small
+model saves a fraction of a millisecond where a batch has its own bucket."""
 
 _GIVEN = ("input_ids", "attention_mask", "token_type_ids", TEXT_MASK)
 
@@ -50,6 +54,7 @@ class BucketGrid:
 
     Attributes:
         most: The most rows and the most tokens of any bucket; no bucket may have both.
+        may_pad: As given.
     """
 
     def __init__(
@@ -60,7 +65,7 @@ class BucketGrid:
         *,
         may_pad: bool = True,
     ) -> None:
-        self._may_pad = may_pad
+        self.may_pad = may_pad
         self._rows = _up_to(max_batch_size, [1, 2, 3], lambda sizes: 2 * sizes[-2])
         self._tokens = _up_to(window_tokens, [32], lambda sizes: sizes[-1] + _step(sizes[-1]))
         self._max_batch_tokens = max_batch_tokens
@@ -78,7 +83,7 @@ class BucketGrid:
 
     def bucket_for(self, rows: int, tokens: int) -> Bucket:
         """The smallest bucket that holds a batch; a batch over the limits gets its own."""
-        if not self._may_pad:
+        if not self.may_pad:
             return Bucket(rows, tokens)
         return Bucket(_at_least(rows, self._rows), _at_least(tokens, self._tokens))
 
@@ -87,12 +92,22 @@ class BucketGrid:
 
         Empty if rows may not be padded: there would be a bucket for every shape.
         """
-        if not self._may_pad:
+        if not self.may_pad:
             return []
+        return self._needed(self._rows, self._tokens)
+
+    def first_buckets(self) -> list[Bucket]:
+        """Those of them that hold every batch within the limits, with few of them: some sixteen."""
+        if not self.may_pad:
+            return []
+        rows = _up_to(self._rows[-1], [1], lambda sizes: 4 * sizes[-1])
+        return self._needed(rows, _up_to(self._tokens[-1], [64], lambda sizes: 2 * sizes[-1]))
+
+    def _needed(self, all_rows: Sequence[int], all_tokens: Sequence[int]) -> list[Bucket]:
         needed = [
             Bucket(rows, tokens)
-            for rows, fewer in zip(self._rows, [0, *self._rows], strict=False)
-            for tokens, shorter in zip(self._tokens, [0, *self._tokens], strict=False)
+            for rows, fewer in zip(all_rows, [0, *all_rows], strict=False)
+            for tokens, shorter in zip(all_tokens, [0, *all_tokens], strict=False)
             if rows == 1 or (fewer + 1) * (shorter + 1) <= self._max_batch_tokens
         ]
         return sorted(needed, key=lambda bucket: -bucket.rows * bucket.tokens)
@@ -144,18 +159,18 @@ class Program(ABC):
 
 
 class BucketedEngine(Engine):
-    """Runs every batch in the bucket that holds it.
+    """Runs every batch in the smallest bucket that holds it, of those that are ready.
 
-    Until it serves, a bucket is recorded when a batch first needs it: the known answers need some
-    ten. From then on the first batch of a bucket runs without a recording, which takes as long as
-    tens of runs, and the bucket is recorded while nothing waits, or when a second batch needs it. A
-    recording is proved before it is used; one that cannot be made or is wrong is left out.
+    Where programs are recorded, a start makes the first buckets alone: the others follow while the
+    instance has nothing to do, and one that many batches have needed at once. No batch runs without
+    a recording, which takes tens of times as long and would spoil the costs that are learned. What
+    is recorded while it serves is proved before it is used; what cannot be made or is wrong is left
+    out.
 
     Args:
         grid: The buckets.
         inputs: The names of the planes of a program's staging, in their order.
-        make_program: Makes a program for a bucket, recorded or not.
-        records: Whether programs are recorded; else the second argument is always false.
+        records: Whether a program is recorded when it is made, which takes long.
     """
 
     def __init__(
@@ -163,7 +178,7 @@ class BucketedEngine(Engine):
         grid: BucketGrid,
         inputs: Sequence[str],
         pad_token_id: int,
-        make_program: Callable[[Bucket, bool], Program],
+        make_program: Callable[[Bucket], Program],
         *,
         device: str,
         runtime: str,
@@ -179,31 +194,30 @@ class BucketedEngine(Engine):
         self._make_program = make_program
         self._records = records
         self._check: ShapeCheck | None = None
+        self._runs: Counter[Bucket] = Counter()
+        """Batches that needed a bucket and ran in a larger one."""
+        self._chosen: dict[Bucket, Bucket] = {}
         self._programs: dict[Bucket, Program] = {}
-        self._serves = False
-        self._unrecorded: list[Bucket] = []
+        self._later: list[Bucket] = []
+        if records:
+            for bucket in grid.first_buckets():
+                self._make(bucket)
+            self._later = [one for one in grid.buckets() if one not in self._programs]
 
     @property
     def shapes(self) -> Sequence[tuple[int, int]]:
-        """The buckets that have run: rows and tokens of each."""
+        """The buckets that are ready: rows and tokens of each."""
         return [(bucket.rows, bucket.tokens) for bucket in self._programs]
 
     def check_shapes_with(self, check: ShapeCheck) -> None:
         """Has each recording from now on checked before it is used."""
         self._check = check
 
-    def prepare_lengths(self, seen: SeenLengths, usual: Iterable[int]) -> None:
-        """Ends the start: what is not recorded by now waits until nothing else does."""
-        self._serves = True
-        if self._records:
-            later = (bucket for bucket in self._grid.buckets() if bucket not in self._programs)
-            self._unrecorded = [*later]
-
     def prepare_next(self) -> bool:
-        """Records the next bucket, those that batches have needed before all others."""
-        if self._unrecorded:
-            self._record(self._unrecorded[0])
-        return bool(self._unrecorded)
+        """Records the bucket that most batches have needed; returns whether there are others."""
+        if self._later:
+            self._record(max(self._later, key=lambda bucket: self._runs[bucket]))
+        return bool(self._later)
 
     def _run(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         return self._cut(self._run_staged(ids, mask, types), ids)
@@ -232,8 +246,8 @@ class BucketedEngine(Engine):
         Raises:
             EngineFaultError: One has another shape.
         """
-        bucket = self._grid.bucket_for(*batch[0].shape)
-        return self._run_in(self._program_for(bucket), bucket, *batch)
+        bucket = self._ready_for(self._grid.bucket_for(*batch[0].shape))
+        return self._run_in(self._programs[bucket], bucket, *batch)
 
     def _run_in(self, program: Program, bucket: Bucket, *batch: Int64Array) -> Outputs:
         given = dict(zip(_GIVEN, batch, strict=False))
@@ -244,39 +258,47 @@ class BucketedEngine(Engine):
             require_shape(outputs.best_spans.shape, (bucket.rows, SPAN_VALUES))
         return outputs
 
-    def _program_for(self, bucket: Bucket) -> Program:
-        program = self._programs.get(bucket)
-        if program and bucket not in self._unrecorded:
-            return program
-        if program or not self._serves:
-            return self._record(bucket)
-        program = self._programs[bucket] = self._make_program(bucket, False)
-        if self._records:
-            if bucket in self._unrecorded:
-                self._unrecorded.remove(bucket)
-            self._unrecorded.insert(0, bucket)
-        return program
+    def _ready_for(self, bucket: Bucket) -> Bucket:
+        """The smallest bucket with a program that holds this one, which may be itself."""
+        if bucket in self._programs:
+            return bucket
+        self._runs[bucket] += 1
+        if self._runs[bucket] > RUNS_BEFORE_RECORDING and bucket in self._later:
+            self._record(bucket)
+        if bucket not in self._chosen:
+            self._choose(bucket)
+        return self._chosen[bucket]
 
-    def _record(self, bucket: Bucket) -> Program:
-        """Makes a bucket's program and proves it.
+    def _choose(self, bucket: Bucket) -> None:
+        holding = [
+            one
+            for one in self._programs
+            if self._records and one.rows >= bucket.rows and one.tokens >= bucket.tokens
+        ]
+        if not holding or not self._grid.may_pad:
+            self._make(bucket)
+        self._chosen[bucket] = min(holding, key=lambda one: one.rows * one.tokens, default=bucket)
+
+    def _record(self, bucket: Bucket) -> None:
+        """Records a bucket for good, or leaves it out."""
+        self._later.remove(bucket)
+        try:
+            self._make(bucket)
+        except Exception as error:  # a library may raise anything
+            shape = f"{bucket.rows} rows of {bucket.tokens} tokens"
+            logger.warning("batches of %s run in a larger shape: %s", shape, error)
+
+    def _make(self, bucket: Bucket) -> None:
+        """Makes a bucket's program, and proves it.
 
         Raises:
-            Exception: It cannot be made or is wrong, and the engine does not serve yet.
+            Exception: It cannot be made, or is wrong.
         """
-        if bucket in self._unrecorded:
-            self._unrecorded.remove(bucket)
-        try:
-            with taking("recording" if self._records else "first runs"):
-                program = self._make_program(bucket, self._records)
-                self._prove(program, bucket)
-        except Exception as error:  # a library may raise anything
-            if not self._serves:
-                raise
-            shape = f"{bucket.rows} rows of {bucket.tokens} tokens"
-            logger.warning("batches of %s run without a recording: %s", shape, error)
-            program = self._programs.get(bucket) or self._make_program(bucket, False)
+        with taking("recording" if self._records else "first runs"):
+            program = self._make_program(bucket)
+            self._prove(program, bucket)
         self._programs[bucket] = program
-        return program
+        self._chosen.clear()
 
     def _prove(self, program: Program, bucket: Bucket) -> None:
         if not self._check:

@@ -37,9 +37,6 @@ from qa_service.instance.model_folder.manifest import Manifest, prepared_file
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 
-NO_GRAPH = -1
-"""What a run with this id does is not recorded (ONNX Runtime's page on the CUDA provider)."""
-
 _DEVICE_FAULT = re.compile(r"CUDA failure [^;]*|(?<=Please )install TensorRT libraries")
 """ONNX Runtime's messages for a fault of the device, its driver or a library."""
 
@@ -211,10 +208,10 @@ def bucketed_engine(
     graph_ids = itertools.count(1)
     inputs = inputs_of(session)
 
-    def make_program(bucket: Bucket, is_recorded: bool) -> Program:
+    def make_program(bucket: Bucket) -> Program:
         if not config.bound_buffers:
             return PlainProgram(session, bucket, inputs)
-        graph_id = next(graph_ids) if is_recorded else NO_GRAPH
+        graph_id = next(graph_ids) if config.cuda_graphs else None
         return OnnxProgram(session, bucket, inputs, (device, config.cuda_index), graph_id)
 
     return BucketedEngine(
@@ -261,7 +258,7 @@ class OnnxProgram(Program):
     Args:
         place: Kind and number of the device with the bound memory.
         graph_id: The CUDA provider's id for the graph that it records in the first run, which is
-            here; or `NO_GRAPH`.
+            here; None for no graph.
     """
 
     def __init__(
@@ -270,7 +267,7 @@ class OnnxProgram(Program):
         bucket: Bucket,
         inputs: Sequence[str],
         place: tuple[str, int],
-        graph_id: int,
+        graph_id: int | None,
     ) -> None:
         shape = (bucket.rows, bucket.tokens)
         self.staging = np.ones((len(inputs), *shape), np.int64)
@@ -291,8 +288,8 @@ class OnnxProgram(Program):
         for name, value in zip(outputs, self._outputs, strict=True):
             self._binding.bind_ortvalue_output(name, value)
         self._options = onnxruntime.RunOptions()
-        self._options.add_run_config_entry("gpu_graph_id", str(graph_id))
-        if graph_id != NO_GRAPH:
+        if graph_id is not None:
+            self._options.add_run_config_entry("gpu_graph_id", str(graph_id))
             self.run()
 
     def run(self) -> Outputs:

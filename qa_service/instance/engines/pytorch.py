@@ -102,19 +102,14 @@ def bucketed_engine(
         model.to(place)  # type: ignore[arg-type]
     scoring = make_scoring(make_forward(model, manifest.inputs), manifest.reading)
     inputs = (*manifest.inputs, TEXT_MASK)
-    record = GraphCapture() if device == "cuda" and config.cuda_graphs else run_eagerly
-
-    def make_program(bucket: Bucket, is_recorded: bool) -> Program:
-        capture = record if is_recorded else run_eagerly
-        return TorchProgram(scoring, bucket, len(inputs), place, capture)
-
+    capture = GraphCapture() if device == "cuda" and config.cuda_graphs else run_eagerly
     name = torch.cuda.get_device_name(place) if device == "cuda" else device
     graphs = "graphs" if config.cuda_graphs else "no graphs"
     return BucketedEngine(
         BucketGrid.of(manifest, config),
         inputs,
         manifest.pad_token_id,
-        make_program,
+        lambda bucket: TorchProgram(scoring, bucket, len(inputs), place, capture),
         device=device,
         runtime=f"torch {torch.__version__}, {name}, {graphs}",
         records=config.cuda_graphs,

@@ -16,10 +16,9 @@ import msgspec
 
 from qa_service.engine_catalogue import ONNX_FILE, PREPARING_FLAGS, ROWS
 from qa_service.errors import SetupError
-from qa_service.files import open_regular, read_file
+from qa_service.files import SAVED_MODELS, open_regular, read_file, saved_models
 from qa_service.installation import preparing_program
 
-SAVED_MODELS = Path("saved_models")
 BUILTINS = ("builtin", "builtin-base")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 """A model's name on the Hugging Face hub: OWNER/NAME, or NAME alone."""
@@ -202,9 +201,13 @@ def is_on_hub(model: Path) -> bool:
     return is_name and not is_path and model.parent != SAVED_MODELS
 
 
-def folder_of(source: str) -> Path:
-    """The folder in which `prepare_model.py` puts a built-in model, or one of the hub."""
-    return SAVED_MODELS / source.replace("/", "--")
+def folder_of(source: str, models: Path | None = None) -> Path:
+    """The folder in which `prepare_model.py` puts a built-in model, or one of the hub.
+
+    Args:
+        models: The folder of prepared models, if it is not the usual one.
+    """
+    return (models or saved_models()) / source.replace("/", "--")
 
 
 def _making_command(model_dir: Path) -> str:

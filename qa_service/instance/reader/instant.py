@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 
 from qa_service.instance.batch_cost import BatchRule
-from qa_service.instance.messages import Answers, ModelFacts
 from qa_service.instance.stages import Stopwatch
+from qa_service.instance.worker_messages import Answers, ModelFacts
 from qa_service.wire.messages import Answer, Task
 from qa_service.wire.spans import ScoredSpan, SegmentResult
 

@@ -22,7 +22,6 @@ from qa_service.instance.arrays import (
 )
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.learned_costs import LearnedCosts
-from qa_service.instance.messages import Answers, ModelFacts
 from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, Manifest
 from qa_service.instance.reader.padding import PaddedBatch, padded, text_mask_of
 from qa_service.instance.reader.spans import (
@@ -40,6 +39,7 @@ from qa_service.instance.reader.windows import (
     sample_rows,
 )
 from qa_service.instance.stages import Stopwatch
+from qa_service.instance.worker_messages import Answers, ModelFacts
 from qa_service.wire.messages import Answer, Question, Task
 from qa_service.wire.sections import sections
 from qa_service.wire.spans import SegmentResult, merge, to_answers

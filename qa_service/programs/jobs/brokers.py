@@ -6,16 +6,15 @@ import contextlib
 import importlib
 import os
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 from urllib.parse import urlsplit
 
 from qa_service.programs.jobs.base import Broker, Queues
-from qa_service.programs.jobs.flags import (
+from qa_service.programs.jobs.jobs_options import (
     DEFAULT_URL,
     URL_FORM,
     URL_VARIABLE,
+    BrokerOptions,
     FlagError,
-    queues_from,
 )
 
 MakeBroker = Callable[[str, Queues], Broker]
@@ -25,27 +24,27 @@ BROKERS = {"amqp": _RABBITMQ, "amqps": _RABBITMQ}
 """The module of each, which has a `make_broker`; only that of the address is imported."""
 
 
-def broker_from(flags: dict[str, Any]) -> tuple[Broker, Queues]:
-    """The broker, not connected yet, and the queues that the flags name.
+def broker_from(options: BrokerOptions) -> tuple[Broker, Queues]:
+    """The broker, not connected yet, and the queues that the options name.
 
     Raises:
         FlagError: The broker's address is not one.
     """
-    url, queues = broker_url(flags), queues_from(flags)
+    url, queues = broker_url(options), options.queues
     make: MakeBroker = importlib.import_module(BROKERS[urlsplit(url).scheme]).make_broker
     return make(url, queues), queues
 
 
 @contextlib.asynccontextmanager
-async def connected(flags: dict[str, Any]) -> AsyncIterator[tuple[Broker, Queues]]:
-    """The broker and the queues that the flags name, as long as the block runs.
+async def connected(options: BrokerOptions) -> AsyncIterator[tuple[Broker, Queues]]:
+    """The broker and the queues that the options name, as long as the block runs.
 
     Raises:
         FlagError: The broker's address is not one.
         BrokerError: The broker cannot be reached.
         SetupRefusedError: It refuses the queues or the credentials.
     """
-    broker, queues = broker_from(flags)
+    broker, queues = broker_from(options)
     try:
         await broker.open()
         yield broker, queues
@@ -53,13 +52,13 @@ async def connected(flags: dict[str, Any]) -> AsyncIterator[tuple[Broker, Queues
         await broker.close()
 
 
-def broker_url(flags: dict[str, Any]) -> str:
+def broker_url(options: BrokerOptions) -> str:
     """The broker's address: from the flag, or from the environment, which hides a password.
 
     Raises:
         FlagError: It is not an address of a broker.
     """
-    name, url = "--broker_url", flags["broker_url"]
+    name, url = "--broker_url", options.broker_url
     if not url:
         name, url = URL_VARIABLE, os.environ.get(URL_VARIABLE) or DEFAULT_URL
     try:
@@ -69,4 +68,4 @@ def broker_url(flags: dict[str, Any]) -> str:
         is_one = False
     if not is_one:  # the message leaves it out: it may hold a password
         raise FlagError(f"{name} is not an address of the form {URL_FORM}")
-    return str(url)
+    return url

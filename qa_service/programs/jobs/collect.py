@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 from qa_service.programs.jobs.answers_file import AnswersFile
 from qa_service.programs.jobs.base import Broker
 from qa_service.programs.jobs.brokers import connected
 from qa_service.programs.jobs.job import Job
+from qa_service.programs.jobs.jobs_options import CollectOptions
 from qa_service.progress import progress_bar
 
 _PREFETCH = 1000
@@ -99,17 +99,17 @@ async def _next_batch(arrived: asyncio.Queue[Job]) -> list[Job]:
     return jobs
 
 
-async def main(flags: dict[str, Any]) -> int:
+async def main(options: CollectOptions) -> int:
     """Runs the command; returns its exit code."""
-    total = flags["count"]
-    with closing(AnswersFile(flags["output"])) as file:
-        async with connected(flags) as (broker, queues):
+    total = options.count
+    with closing(AnswersFile(options.output)) as file:
+        async with connected(options.broker) as (broker, queues):
             had = len(file.names)
             with progress_bar(desc=queues.results, total=total, initial=had, unit="answer") as bar:
-                collector = Collector(broker, file, total, flags["follow"], bar.update)
+                collector = Collector(broker, file, total, options.follow, bar.update)
                 await collector.run(queues.results)
     print(
         f"{collector.num_new} answers added, {collector.num_dropped} dropped as duplicates, "
-        f"{len(file.names)} in {flags['output']}"
+        f"{len(file.names)} in {options.output}"
     )
     return 0

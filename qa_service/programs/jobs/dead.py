@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from qa_service.client import QaServerError
 from qa_service.programs.jobs.base import Broker, Message, Queues
 from qa_service.programs.jobs.brokers import connected
 from qa_service.programs.jobs.job import Job, parse_request
+from qa_service.programs.jobs.jobs_options import DeadOptions
 
 _QUESTION_CHARS = 60
 """So that a job takes one line of a terminal."""
 
 
-async def main(flags: dict[str, Any]) -> int:
+async def main(options: DeadOptions) -> int:
     """Runs the command; returns its exit code: 1 if a named job is not in the queue."""
-    wanted = set(flags["message_id"])
-    async with connected(flags) as (broker, queues):
-        found = await _go_through(broker, queues, flags["action"], wanted)
+    wanted = set(options.message_id)
+    async with connected(options.broker) as (broker, queues):
+        found = await _go_through(broker, queues, options.action, wanted)
     missing = wanted - {job.message_id for job in found}
     for message_id in sorted(missing):
         print(f"{message_id} is not in {queues.dead}")

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -26,8 +25,8 @@ from qa_service.client import QaClientError, QaServerError
 from qa_service.command_line import INTERRUPTED
 from qa_service.programs.jobs.asker import Asker
 from qa_service.programs.jobs.claim import Claim
-from qa_service.programs.jobs.flags import address_from
 from qa_service.programs.jobs.job import as_server_error, encode_answer, encode_error, parse_request
+from qa_service.programs.jobs.jobs_options import RunOptions
 from qa_service.programs.jobs.ordered_output import OrderedOutput
 from qa_service.programs.jobs.questions_file import FileError, Row, count_rows, read_rows
 from qa_service.programs.jobs.window import StoppedError
@@ -37,15 +36,16 @@ MAX_AHEAD = 20_000
 """Answers that may wait for an earlier one; past it, no further question is asked."""
 
 
-async def main(flags: dict[str, Any]) -> int:
+async def main(options: RunOptions) -> int:
     """Runs a file; returns the exit code: 1 if an answer is an error, 130 if it was stopped."""
-    path, output, collection = flags["questions"], flags["output"], flags["collection"]
-    asker = Asker(address_from(flags), flags["prefetch"], flags["num_connections"])
+    path, output, collection = options.questions, options.output, options.collection
+    asking = options.asking
+    asker = Asker(asking.address, asking.prefetch, asking.num_connections)
     settings = RunSettings(
-        flags["prefetch"],
-        flags["max_attempts"],
-        tuple(flags["retry_delays_s"]),
-        flags["max_outage_s"],
+        asking.prefetch,
+        asking.max_attempts,
+        options.retry.delays_s,
+        options.max_outage_s,
         collection,
     )
     total = count_rows(path, collection)

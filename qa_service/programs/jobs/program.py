@@ -17,13 +17,12 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-from typing import Any
 
 from qa_service.client import QaClientError
 from qa_service.command_line import INTERRUPTED, ExitCode
 from qa_service.logs import complain, configure_logging
 from qa_service.programs.jobs.base import BrokerError, SetupRefusedError
-from qa_service.programs.jobs.flags import FlagError, make_flags
+from qa_service.programs.jobs.jobs_options import FlagError, GatewayOptions, parse
 from qa_service.programs.jobs.questions_file import FileError
 
 _FAULTS = (
@@ -31,18 +30,24 @@ _FAULTS = (
     *(FlagError, FileError, BrokerError, SetupRefusedError),
 )
 
+_MODULES = {"run": "file_run", "gateway": "job_gateway"}
+"""Of the commands that are not called as their module is."""
+
 
 def main() -> int:
     """Runs the program; returns its exit code."""
-    flags: dict[str, Any] = vars(make_flags(__doc__).parse_args())
-    configure_logging(flags.get("log_level", "warning"), flags.get("log_format", "text"))
-    for library in ("aio_pika", "aiormq"):  # the gateway logs the same events itself
-        logging.getLogger(library).setLevel(logging.CRITICAL)
     try:
+        command, options = parse(__doc__)
+        if isinstance(options, GatewayOptions):
+            configure_logging(options.log_level, options.log_format)
+        else:
+            configure_logging("warning", "text")
+        for library in ("aio_pika", "aiormq"):  # the gateway logs the same events itself
+            logging.getLogger(library).setLevel(logging.CRITICAL)
         # Only the command that runs is imported: `run` needs no broker's library.
-        module = "file_run" if flags["command"] == "run" else flags["command"]
-        command = importlib.import_module(f"qa_service.programs.jobs.{module}")
-        return int(asyncio.run(command.main(flags)))
+        module = _MODULES.get(command, command)
+        program = importlib.import_module(f"qa_service.programs.jobs.{module}")
+        return int(asyncio.run(program.main(options)))
     except _FAULTS as error:
         complain(error)
         return ExitCode.ERROR

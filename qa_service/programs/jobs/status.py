@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from typing import Any
 
 from qa_service.programs.jobs.base import Broker, Queues
 from qa_service.programs.jobs.brokers import connected
+from qa_service.programs.jobs.jobs_options import StatusOptions
 
 
-async def main(flags: dict[str, Any]) -> int:
+async def main(options: StatusOptions) -> int:
     """Runs the command; returns its exit code."""
-    async with connected(flags) as (broker, queues):
+    async with connected(options.broker) as (broker, queues):
         before = await _counts(broker, queues)
-        await asyncio.sleep(flags["interval_s"])
+        await asyncio.sleep(options.interval_s)
         after = await _counts(broker, queues)
-    print(report(queues, before, after, flags["interval_s"]))
+    print(report(queues, before, after, options.interval_s))
     return 0
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from qa_service.programs.jobs.answers_file import AnswersFile
 from qa_service.programs.jobs.base import Broker, Message
 from qa_service.programs.jobs.brokers import connected
+from qa_service.programs.jobs.jobs_options import SubmitOptions
 from qa_service.programs.jobs.questions_file import Row, count_rows, read_rows
 from qa_service.progress import progress_bar
 
@@ -24,19 +24,19 @@ _MAX_UNCONFIRMED = 256
 Progress = Callable[[int], object]
 
 
-async def main(flags: dict[str, Any]) -> int:
+async def main(options: SubmitOptions) -> int:
     """Runs the command; returns its exit code: 1 if a row cannot be read."""
-    answered = AnswersFile.names_in(flags["answers"]) if flags["answers"] else set()
-    total = sum(map(count_rows, flags["files"]))
-    reply_to, expiration_s, counts = flags["reply_to"], flags["expiration_s"], _Counts()
-    async with connected(flags) as (broker, queues):
+    answered = AnswersFile.names_in(options.answers) if options.answers else set()
+    total = sum(map(count_rows, options.files))
+    reply_to, expiration_s, counts = options.reply_to, options.expiration_s, _Counts()
+    async with connected(options.broker) as (broker, queues):
         with progress_bar(desc=queues.jobs, total=total, unit="job") as bar:
 
             def progress(number: int) -> None:
                 counts.submitted += number
                 bar.update(number)
 
-            rows = _unanswered(flags["files"], answered, counts, bar.update)
+            rows = _unanswered(options.files, answered, counts, bar.update)
             jobs = (Message(r.body, r.message_id, None, reply_to, expiration_s) for r in rows)
             try:
                 await submit(broker, queues.jobs, jobs, progress)
@@ -83,7 +83,7 @@ async def submit(broker: Broker, queue: str, jobs: Iterable[Message], progress: 
 
 
 def _unanswered(
-    files: list[Path], answered: set[str], counts: _Counts, progress: Progress
+    files: Sequence[Path], answered: set[str], counts: _Counts, progress: Progress
 ) -> Iterator[Row]:
     """The rows to submit; counts the others."""
     for path in files:

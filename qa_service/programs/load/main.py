@@ -34,8 +34,6 @@ from typing import Any
 from qa_service.client import QaClientError
 from qa_service.command_line import (
     INTERRUPTED,
-    PlotError,
-    check_plot,
     count,
     hosts,
     list_of,
@@ -45,6 +43,7 @@ from qa_service.command_line import (
     seconds,
 )
 from qa_service.data.squad import OWN_QUESTIONS, SquadQuestion, read_squad
+from qa_service.plots import PlotError, check_plot
 from qa_service.programs.access import Access
 from qa_service.programs.load.own_server import ServerStartError
 from qa_service.programs.load.plan import LoadPlan, check_passage

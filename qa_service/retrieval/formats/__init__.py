@@ -11,8 +11,11 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
+import msgspec
+
 from qa_service.retrieval.documents import Document, Fault
 from qa_service.retrieval.formats.bounded import read_text
+from qa_service.retrieval.formats.front_matter import front_fields
 from qa_service.retrieval.formats.markups import ENDINGS, parse
 from qa_service.retrieval.layout import lay_out
 
@@ -21,7 +24,9 @@ FileReader = Callable[[BinaryIO, str, int], Iterator[Document | Fault]]
 
 def read_markup(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
     """Reads a file of markup or plain text."""
-    yield lay_out(parse(read_text(stream, max_bytes), name), name)
+    text = read_text(stream, max_bytes)
+    document = lay_out(parse(text, name), name)
+    yield msgspec.structs.replace(document, fields=front_fields(text))
 
 
 def _reader(name: str) -> FileReader:

@@ -95,10 +95,6 @@ class Grid:
         self._reaching: dict[int, int] = {}
         """Of columns into which a cell above reaches: into how many further rows."""
 
-    def is_covered(self, column: int) -> bool:
-        """Whether a cell of a row above reaches into this column of the next row."""
-        return column in self._reaching
-
     def add_row(self, cells: Iterable[Cell], line: int = 0, *, is_head: bool = False) -> None:
         """Adds a row: its cells without the places into which cells of rows above reach."""
         above = self.rows[-1] if self.rows else Row(0, [])

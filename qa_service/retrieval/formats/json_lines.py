@@ -1,4 +1,4 @@
-"""JSON lines: a document each, with `text` and perhaps `title` and `id`.
+"""JSON lines: a document each, with `text` and perhaps `title`, `id` and fields for filters.
 
 Lines are read one by one, so that a file may hold millions. A line that cannot be read is left
 out, and the next one is read.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
 from qa_service.retrieval.documents import Document, Fault, UnreadableError, shortened
+from qa_service.retrieval.formats.front_matter import fields_of
 from qa_service.retrieval.layout import title_of
 
 _CHUNK_BYTES = 1 << 16  # of a line over the bound are held at a time
@@ -27,6 +28,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 _decoder = msgspec.json.Decoder(_Line)
+_fields_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 def read_json_lines(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document | Fault]:
@@ -51,10 +53,13 @@ def _document(name: str, number: int, line: bytes | None, max_bytes: int) -> Doc
         return Fault(f"{name}, line {number}", f"longer than {max_bytes} bytes (--max_file_bytes)")
     try:
         row = _decoder.decode(line)
+        others = _fields_decoder.decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         return Fault(f"{name}, line {number}", str(error))
     known_as = shortened(str(number if row.id is None else row.id))
-    return Document(f"{name}#{known_as}", shortened(row.title) or title_of(name), row.text)
+    title = shortened(row.title) or title_of(name)
+    fields = fields_of(others, leave_out=_Line.__struct_fields__)
+    return Document(f"{name}#{known_as}", title, row.text, fields=fields)
 
 
 def _lines(stream: BinaryIO, max_bytes: int) -> Iterator[bytes | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import itertools
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 from xml.etree import ElementTree as Xml
 
@@ -66,21 +66,31 @@ class _Reader:
     def read(self) -> None:
         """Adds the blocks of the body; of a workbook each sheet's below its name."""
         kind = next(iter(child(self._content, "body") or ()))
+        if name_of(kind) == "presentation":
+            self._slides(kind)
+            return
         if name_of(kind) != "spreadsheet":
             self._blocks(kind)
             return
         sheets = [one for one in kind if name_of(one) == "table" and not self._is_hidden(one)]
         for sheet in sheets:
             title = attribute(sheet, "name")
+            self._out.part = f"sheet {title}"
             if len(sheets) > 1 or says_something(title):
                 self._out.heading(1, title)
             self._table(sheet)
+
+    def _slides(self, presentation: Xml.Element) -> None:
+        slides = [one for one in presentation if name_of(one) == "page"]
+        for place, slide in enumerate(slides, 1):
+            self._out.page, self._out.part = place, f"slide {place}"
+            self._blocks([slide])
 
     def _is_hidden(self, table: Xml.Element) -> bool:
         style = self._styles.get(attribute(table, "style-name"))
         return attribute(child(style, "table-properties"), "display") == "false"
 
-    def _blocks(self, element: Xml.Element, *, is_title: bool = False) -> None:
+    def _blocks(self, element: Iterable[Xml.Element], *, is_title: bool = False) -> None:
         for one in element:
             name = name_of(one)
             if name == "h" or (name == "p" and is_title):

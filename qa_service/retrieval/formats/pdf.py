@@ -162,7 +162,7 @@ def _written(parts: list[Part], heads: list[str]) -> BlockList:
         out.paragraph(head)
     levels = _levels(parts, body_size(texts))
     for part in parts:
-        first = len(out.blocks)
+        out.page, out.part = part.page, f"page {part.page}"
         depth = depths.of(part) if isinstance(part, Text) and part.mark else 0
         out.nest(depth)
         out.unnest(depth)
@@ -178,7 +178,6 @@ def _written(parts: list[Part], heads: list[str]) -> BlockList:
             out.paragraph(words.joined(part.lines))
         if not depth:
             depths = _Depths()
-        out.blocks[first:] = [block._replace(page=part.page) for block in out.blocks[first:]]
     out.unnest()
     return out
 

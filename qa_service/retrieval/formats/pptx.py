@@ -37,7 +37,8 @@ def read_pptx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
     except PACKAGE_ERRORS as error:
         raise UnreadableError(f"not a presentation: {error}") from None
     out = BlockList()
-    for slide in presentation.slides:
+    for number, slide in enumerate(presentation.slides, 1):
+        out.page, out.part = number, f"slide {number}"
         if slide.element.get("show") != "0":
             _read_slide(slide, out)
     title = presentation.core_properties.title or ""

@@ -79,6 +79,7 @@ class _Workbook:
             and parts.get(attribute(one, "id"), ("", ""))[0] == "worksheet"
         ]
         for title, part in sheets:
+            out.part = f"sheet {title}"
             if len(sheets) > 1 or says_something(title):
                 out.heading(1, title)
             add_grid(out, self._rows(part))

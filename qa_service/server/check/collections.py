@@ -9,9 +9,9 @@ from functools import partial
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.check.report import Finding, error, ok, warning
 from qa_service.server.config import ServerConfig
-from qa_service.server.deployment import encoder_of
+from qa_service.server.deployment import collections_of, encoder_of
 from qa_service.server.services.retrieval import Retrieval
-from qa_service.server.sidecars.search_process import SearchProcess
+from qa_service.server.services.searches import search_program
 from qa_service.server.telemetry.services import ServiceCounts
 
 GIVE_UP_S = 60.0
@@ -24,12 +24,10 @@ def check_collections(config: ServerConfig) -> Iterator[Finding]:
         yield ok("there are no collections")
         return
     loop = EventLoop()
-    make_process = partial(SearchProcess, loop, config.logs, encoder_of(config))
-    retrieval = Retrieval(
-        loop, make_process, ServiceCounts(), config.search, config.queue.max_queue_size
-    )
+    launch = partial(search_program, config.logs, encoder_of(config))
+    retrieval = Retrieval(loop, launch, ServiceCounts(), config.queue.max_queue_size)
     try:
-        retrieval.use(config.collections, config.repository.collections_dir)
+        retrieval.use(collections_of(config), config.repository.collections_dir)
         _run_until_opened(loop, retrieval)
         faults = retrieval.collections.faults()
         for name, state in retrieval.collections.states().items():

@@ -67,7 +67,9 @@ def _taken(text: str, remedy: str, process: Process | None) -> Finding:
 def check_certificates(config: ServerConfig) -> Iterator[Finding]:
     """Certificates, and their dates."""
     with contextlib.closing(EventLoop()) as loop:
-        is_encrypted = Transport(loop, config.tls, config.auth.auth_timeout_s).is_encrypted
+        is_encrypted = Transport(
+            loop, config.tls, config.connections.handshake_timeout_s
+        ).is_encrypted
     if is_encrypted and config.tls.tls_cert:
         yield _dates(config.tls.tls_cert)
     else:
@@ -111,6 +113,6 @@ def check_tokens(config: ServerConfig) -> Iterator[Finding]:
 def check_exposure(config: ServerConfig) -> Iterator[Finding]:
     """What anyone who can reach the address may do, which is logged."""
     with contextlib.closing(EventLoop()) as loop:
-        transport = Transport(loop, config.tls, config.auth.auth_timeout_s)
+        transport = Transport(loop, config.tls, config.connections.handshake_timeout_s)
         warn_if_exposed(config.listen.host, transport, Authenticator(config.auth))
     yield from ()

@@ -16,11 +16,11 @@ from qa_service.errors import SetupError, error_context
 from qa_service.installation import preparing_program
 from qa_service.instance.costs import named_costs
 from qa_service.instance.devices import first_device, need_ray
-from qa_service.instance.messages import Setup
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder import manifest as model_manifest
 from qa_service.instance.model_folder.known_answers import load_known_answers
 from qa_service.instance.model_folder.manifest import Manifest, load_manifest
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.worker_messages import Setup
 from qa_service.logs import LogOptions, plural
 from qa_service.server.check.report import Finding, error, ok, warning
 from qa_service.server.config import ServerConfig
@@ -39,7 +39,7 @@ def check_prepared(config: ServerConfig) -> Iterator[Finding]:
         found = _versions(config)
         yield ok(f"{plural(len(found), 'version')}: {', '.join(found)}")
     elif its.prepare:
-        yield warning(f"{its.model} is not prepared; a start prepares it first, in a minute or two")
+        yield warning(f"{its.model} is not prepared; a start prepares it first")
     else:
         yield error(
             f"{its.model} is not prepared, and --no-prepare is set",
@@ -87,7 +87,7 @@ def check_files(config: ServerConfig) -> Iterator[Finding]:
 
 
 def _is_prepared_first(config: ServerConfig) -> bool:
-    return not config.models and is_prepared_first(config.repository.model)
+    return not config.models and is_prepared_first(config.repository)
 
 
 def _versions(config: ServerConfig) -> dict[str, VersionSpec]:

@@ -14,7 +14,7 @@ from qa_service.server.config import ServerConfig
 
 def check(config: ServerConfig) -> int:
     """Prints what a start would find; returns the exit code."""
-    is_text = not config.server.json
+    is_text = config.logs.log_format == "text"
     report = CheckReport(print_now if is_text else lambda _: None)
     logging.getLogger().handlers.clear()  # what is logged is in the report
     _write_nothing()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from datetime import UTC, datetime
 
-from qa_service.server.front.options import AuthOptions
+from qa_service.server.front.connection_options import AuthOptions
 from qa_service.server.front.tokens import Grant, TokenSet, load_tokens
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,6 @@ class Authenticator:
 
     def __init__(self, options: AuthOptions) -> None:
         self._token_file = options.auth_token_file
-        self.timeout_s = options.auth_timeout_s
         self._tokens = self.load()
 
     @property

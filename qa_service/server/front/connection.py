@@ -37,8 +37,8 @@ from qa_service.net.stream import ByteStream
 from qa_service.net.timers import Clock, LazyTimer
 from qa_service.server.front.auth import Authenticator
 from qa_service.server.front.calls import Calls
+from qa_service.server.front.connection_options import ConnectionOptions
 from qa_service.server.front.events import encode_outcome, kind_of, next_event, say, submit
-from qa_service.server.front.options import ConnectionOptions
 from qa_service.server.front.states import State, Timeout
 from qa_service.server.front.timeouts import Timeouts
 from qa_service.server.front.tokens import Grant
@@ -99,7 +99,7 @@ class Connection:
         self._on_end = on_end
         self._grant = Grant(name=name, max_priority=limits.max_priority)
         self._turn_is_due = False
-        self._times = Timeouts(limits, authenticator.timeout_s, clock)
+        self._times = Timeouts(limits, clock)
         self._state = State.UNAUTHENTICATED if authenticator.is_required else State.OPEN
         self._timer = LazyTimer(clock, self._on_timer)
         stream.start(self._on_data, self._on_stream_end, self._take_turn)

@@ -15,6 +15,7 @@ from qa_service.errors import SetupError
 from qa_service.locked_folder import LockedFolder
 from qa_service.net.addresses import is_loopback
 from qa_service.net.event_loop import EventLoop
+from qa_service.net.listen_options import ListenOptions
 from qa_service.net.listener import (
     Listener,
     UnixListener,
@@ -22,7 +23,6 @@ from qa_service.net.listener import (
     check_unix_path,
     tcp_listeners,
 )
-from qa_service.net.options import ListenOptions
 from qa_service.server.front.auth import Authenticator
 from qa_service.server.front.transport import Transport
 

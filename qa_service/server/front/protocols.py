@@ -11,7 +11,7 @@ from dataclasses import replace
 from email.utils import formatdate
 
 from qa_service.errors import TlsRequiredError
-from qa_service.server.front.options import HttpOptions
+from qa_service.server.front.connection_options import HttpOptions
 from qa_service.wire.codec import Codec
 from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.http.http_access import HttpAccess

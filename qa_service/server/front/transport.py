@@ -11,7 +11,7 @@ import socket
 
 from qa_service.errors import SetupError
 from qa_service.net.event_loop import EventLoop
-from qa_service.net.options import TlsOptions
+from qa_service.net.listen_options import TlsOptions
 from qa_service.net.stream import ByteStream, Stream
 from qa_service.net.tls import server_context
 from qa_service.net.tls_stream import HandshakeQueue, TlsStream, TlsTerms

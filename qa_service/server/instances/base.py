@@ -13,18 +13,15 @@ from __future__ import annotations
 
 import itertools
 import math
-import socket
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Protocol
 
 import msgspec
 
 from qa_service.instance.devices import CPU
-from qa_service.instance.messages import (
-    MAX_MESSAGE_BYTES,
+from qa_service.instance.worker_messages import (
     Batch,
     Check,
     Checked,
@@ -35,15 +32,16 @@ from qa_service.instance.messages import (
     encode,
     to_loop_decoder,
 )
-from qa_service.net.event_loop import EventLoop
-from qa_service.net.stream import Stream
+from qa_service.net.timers import Clock
+from qa_service.server.children.child import Child, Launch
 from qa_service.server.instances.instance_times import InstanceTimes
 from qa_service.server.scheduling.request_cost import Pace
 from qa_service.server.scheduling.ticket import Ticket
-from qa_service.wire.frames import FrameReader
 
 MAX_HELD, MAX_HELD_OVERLAPPED = 2, 3
 """Batches that an instance holds; the latter with an accelerator (`runs.answer_overlapped`)."""
+START = "start"
+"""What the child is at before it is ready; afterwards, it is at batches, by their numbers."""
 
 
 class WorkerState(Enum):
@@ -68,11 +66,26 @@ class InFlight(msgspec.Struct):
     since_s: float = math.inf
 
 
-class Worker(ABC):
-    """One inference instance, from the loop's side of its channel.
+@dataclass(frozen=True)
+class InstanceProgram:
+    """How an instance is started.
+
+    Attributes:
+        is_remote: Whether it is a bridge to an actor on a Ray cluster, whose death no request can
+            have caused unless the bridge says so.
+    """
+
+    setup: Setup
+    launch: Launch
+    is_remote: bool = False
+
+
+class Worker:
+    """One inference instance, from its start to its death, from the loop's side of its channel.
 
     Attributes:
         number: Which instance of the pool it is, from 0.
+        child: The program, which may be started again as another instance.
         since_s: When it started, got a batch while idle, or sent results, whichever was last.
         rule: The bounds on its batches; once ready, with its present cost table.
         failure: Why it could not start or had to end; empty if that is not known.
@@ -82,62 +95,46 @@ class Worker(ABC):
         num_answers: How many answers it has given since.
         is_leaving: Whether it ends once it has finished its batches.
         times: Where its time goes; the pool may give it those of the process before.
-
-    Raises:
-        OSError: The instance cannot be started.
     """
 
-    is_blameless = False
-
     def __init__(
-        self, number: int, loop: EventLoop, listener: WorkerListener, setup: Setup
+        self,
+        number: int,
+        clock: Clock,
+        listener: WorkerListener,
+        program: InstanceProgram,
+        child: Child,
     ) -> None:
         self.number = number
+        self.child = child
+        self.is_remote = self.is_blameless = program.is_remote
         self.state = WorkerState.STARTING
-        self.since_s = loop.now_s()
+        self.since_s = clock.now_s()
         self.ready: Ready | None = None
-        self.setup = setup
-        self.rule = setup.options.batch_rule
+        self.setup = program.setup
+        self.rule = self.setup.options.batch_rule
         self.in_flight: dict[int, InFlight] = {}
         self.failure = ""
         self.is_leaving = self.is_wrong = False
         self.tested_s = self.since_s
         self.num_answers = 0
         self.times = InstanceTimes()
-        self._loop = loop
+        self._clock = clock
         self._listener = listener
         self._numbers = itertools.count()
         self._pace = Pace()
-        self._frames = FrameReader(MAX_MESSAGE_BYTES)
-        self._stream = Stream(loop, self._launch())
-        self._stream.start(self._on_data, self._on_end)
-        self._stream.write(encode(setup))
 
-    @abstractmethod
-    def _launch(self) -> socket.socket:
-        """Starts the instance's process; returns the loop's end of its channel.
-
-        Raises:
-            OSError: The process cannot be started.
-        """
-
-    @abstractmethod
-    def kill(self) -> None:
-        """Ends the instance at once if it can be killed, else after its present batch."""
-
-    @abstractmethod
-    def exit_status(self) -> str | None:
-        """How the process ended, which reaps it; None while it runs."""
-
-    @property
-    def was_killed(self) -> bool:
-        """Whether a signal that nobody here sent has ended it; known once `exit_status` is."""
-        return False
+    def begin(self) -> None:
+        """Has it load its model."""
+        self.child.expect(START, self.setup.options.start_timeout_s)
+        self.child.write(encode(self.setup))
 
     @property
     def device(self) -> str:
         """The device that the instance reported; until it is ready, the assigned one."""
-        return self.ready.device if self.ready else self.setup.device.device
+        if self.ready:
+            return self.ready.device
+        return "ray" if self.is_remote else self.setup.device.device
 
     @property
     def _is_overlapped(self) -> bool:
@@ -164,7 +161,7 @@ class Worker(ABC):
             "session": self.number,
             "device": self.device,
             "max_batch_size": self.rule.max_batch_size,
-            **self.times.report(self._loop.now_s(), idle_since_s),
+            **self.times.report(self._clock.now_s(), idle_since_s),
         }
 
     def takes_from_s(self) -> float:
@@ -185,8 +182,7 @@ class Worker(ABC):
         cost_s = self.rule.cost_s(len(members), max([ticket.tokens for ticket in members]))
         number = self._hold(InFlight(members, is_retry, cost_s))
         tasks = [ticket.call.request.as_task(ticket.core) for ticket in members]
-        self._stream.write(encode(Batch(number, tasks)))
-        self._listener.on_worker_run(self)
+        self.child.write(encode(Batch(number, tasks)))
 
     @property
     def can_be_tested(self) -> bool:
@@ -204,13 +200,12 @@ class Worker(ABC):
         """Has it run a known row, behind the batch that it may hold."""
         cost_s = self.rule.cost_s(1, self.ready.model.window_tokens if self.ready else 0)
         number = self._hold(InFlight((), is_retry=False, cost_s=cost_s))
-        self._stream.write(encode(Check(number)))
-        self._listener.on_worker_run(self)
+        self.child.write(encode(Check(number)))
 
     def _hold(self, batch: InFlight) -> int:
         """Notes a batch that it is given; returns the batch's number."""
         if not self.in_flight:
-            self.since_s = self._loop.now_s()
+            self.since_s = self._clock.now_s()
         number = next(self._numbers)
         self.in_flight[number] = batch
         self._mark_running()
@@ -218,57 +213,56 @@ class Worker(ABC):
 
     def _mark_running(self, ago_s: float = 0.0) -> None:
         """Notes the start of the first batch, the only one that can be running, as so long ago."""
-        for batch in itertools.islice(self.in_flight.values(), 1):
+        for number, batch in itertools.islice(self.in_flight.items(), 1):
             if batch.since_s == math.inf:
-                batch.since_s = self._loop.now_s() - ago_s
+                batch.since_s = self._clock.now_s() - ago_s
+                timeout_s = self.setup.options.execution_timeout_s
+                self.child.expect(number, timeout_s, batch.since_s)
 
-    def close(self) -> None:
-        """Closes the channel: the instance ends when it next reads; its listener hears nothing."""
-        self.state = WorkerState.DEAD
-        self.times.end(self._loop.now_s())
-        self._stream.close()
+    def take(self, body: bytes) -> None:
+        """Takes a message of the instance.
 
-    def _on_data(self, data: bytes) -> None:
-        self._frames.feed(data)
-        while (frame := self._frames.next_frame()) is not None:
-            try:
-                message = to_loop_decoder.decode(frame)
-            except msgspec.DecodeError as error:
-                self._break_off(f"it sent an invalid message: {error}")
-                return
-            if isinstance(message, Failed):
-                self.failure = message.message
-                self.is_blameless = message.is_blameless
-                self.is_wrong = message.is_wrong
-                self.is_leaving = True  # it takes no more, and is about to end
-                continue
-            self.since_s = self._loop.now_s()
-            if isinstance(message, Ready):
-                self.state = WorkerState.READY
-                self.ready = message
-                self.rule = replace(self.rule, costs=message.costs)
-                self.tested_s = self.since_s
-                self.times.begin(self.since_s)
-                self._listener.on_worker_ready(self)
-            elif not self._fits(message):
-                self._break_off("it sent results that fit no batch")
-                return
-            elif isinstance(message, Checked):
-                self.in_flight.pop(message.number)
-                self._mark_running()
-                self.tested_s, self.num_answers = self.since_s, 0
-                self._listener.on_worker_tested(self)
-            else:
-                batch = self.in_flight.pop(message.number)
-                # An accelerator has run the next batch while this one was read.
-                overlap_s = message.stages_ms.read / 1e3 if self._is_overlapped else 0.0
-                self._keep_pace(batch, message.inference_ms / 1e3 - overlap_s)
-                if message.costs:
-                    self.rule = replace(self.rule, costs=message.costs)
-                self._mark_running(overlap_s)
-                self.num_answers += len(batch.members)
-                self.times.add(message)
-                self._listener.on_worker_results(self, batch.members, message)
+        Raises:
+            DecodeError: It is none.
+        """
+        message = to_loop_decoder.decode(body)
+        if isinstance(message, Failed):
+            self.failure = message.message
+            self.is_blameless = message.is_blameless
+            self.is_wrong = message.is_wrong
+            self.is_leaving = True  # it takes no more, and is about to end
+            return
+        self.since_s = self._clock.now_s()
+        if isinstance(message, Ready):
+            self.child.done(START)
+            self.state = WorkerState.READY
+            self.ready = message
+            self.rule = replace(self.rule, costs=message.costs)
+            self.tested_s = self.since_s
+            self.times.begin(self.since_s)
+            self._listener.on_worker_ready(self)
+        elif not self._fits(message):
+            self.child.end("it sent results that fit no batch")
+        else:
+            self._finish(message)
+
+    def _finish(self, message: Results | Checked) -> None:
+        self.child.done(message.number)
+        batch = self.in_flight.pop(message.number)
+        if isinstance(message, Checked):
+            self._mark_running()
+            self.tested_s, self.num_answers = self.since_s, 0
+            self._listener.on_worker_tested(self)
+            return
+        # An accelerator has run the next batch while this one was read.
+        overlap_s = message.stages_ms.read / 1e3 if self._is_overlapped else 0.0
+        self._keep_pace(batch, message.inference_ms / 1e3 - overlap_s)
+        if message.costs:
+            self.rule = replace(self.rule, costs=message.costs)
+        self._mark_running(overlap_s)
+        self.num_answers += len(batch.members)
+        self.times.add(message)
+        self._listener.on_worker_results(self, batch.members, message)
 
     def _fits(self, results: Results | Checked) -> bool:
         """Whether results belong to a batch that it holds, or to a self-test."""
@@ -277,20 +271,10 @@ class Worker(ABC):
             return batch is not None and not batch.members
         return bool(batch.members) and len(results.outcomes) == len(batch.members)
 
-    def _break_off(self, failure: str) -> None:
-        """Treats an instance that breaks the protocol as dead, with the batches it holds."""
-        self.failure = failure
-        self._stream.close()
-        self._on_end()
-
     def _keep_pace(self, batch: InFlight, took_s: float) -> None:
         """Follows how much longer batches run than the table says: other work slows a machine."""
-        if batch.since_s >= self._loop.last_pause_s:
+        if batch.since_s >= self._clock.last_pause_s:
             self._pace.observe(batch.cost_s * 1e3, took_s * 1e3)
-
-    def _on_end(self) -> None:
-        self.state = WorkerState.DEAD
-        self._listener.on_worker_death(self)
 
 
 class WorkerListener(Protocol):
@@ -299,9 +283,6 @@ class WorkerListener(Protocol):
     def on_worker_ready(self, worker: Worker) -> None:
         """The instance can take batches."""
 
-    def on_worker_run(self, worker: Worker) -> None:
-        """The instance got a batch."""
-
     def on_worker_results(
         self, worker: Worker, members: Sequence[Ticket], results: Results
     ) -> None:
@@ -309,6 +290,3 @@ class WorkerListener(Protocol):
 
     def on_worker_tested(self, worker: Worker) -> None:
         """The instance has given a known answer."""
-
-    def on_worker_death(self, worker: Worker) -> None:
-        """The instance's channel ended."""

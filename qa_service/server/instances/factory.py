@@ -1,20 +1,29 @@
-"""Starts the instances of a version: the local ones each on its device, the others on Ray."""
+"""The programs of a version's instances: the local ones each on its device, the others on Ray.
+
+    loop ──channel── bridge process ──Ray── actor process on a node ──channel── local worker
+
+To the loop a bridge is a worker process like any other. The loop's process never imports Ray, which
+ends its process when it loses the cluster's head.
+"""
 
 from __future__ import annotations
+
+from functools import partial
 
 import msgspec
 
 from qa_service.instance.devices import CPU, DeviceAssignment, devices_of, need_ray
-from qa_service.instance.messages import Setup
+from qa_service.instance.launch import WORKER_PROGRAM, launch
+from qa_service.instance.worker_messages import Setup
 from qa_service.logs import LogOptions
-from qa_service.net.event_loop import EventLoop
-from qa_service.server.instances.base import Worker, WorkerListener
-from qa_service.server.instances.pool import WorkerFactory
-from qa_service.server.instances.process import ProcessWorker, RayWorker
+from qa_service.server.instances.base import InstanceProgram
+from qa_service.server.instances.pool import ProgramFactory
+
+RAY_PROGRAM = "qa_service.instance.ray_main"
 
 
-def make_factory(loop: EventLoop, logs: LogOptions, setup: Setup) -> WorkerFactory:
-    """The function that starts a version's instances: each gets the setup with its device.
+def make_factory(logs: LogOptions, setup: Setup) -> ProgramFactory:
+    """The function that says how a version's instances are started, each with its device.
 
     Raises:
         DeviceError: A GPU is named that CUDA does not see.
@@ -25,11 +34,10 @@ def make_factory(loop: EventLoop, logs: LogOptions, setup: Setup) -> WorkerFacto
     devices = devices_of(options.num_inference_sessions, options.devices)
     remote = DeviceAssignment("cuda:0" if options.ray_num_gpus else CPU)
 
-    def make(number: int, listener: WorkerListener) -> Worker:
-        is_local = number < len(devices)
-        kind = ProcessWorker if is_local else RayWorker
-        device = devices[number] if is_local else remote
-        own = msgspec.structs.replace(setup, device=device)
-        return kind(number, loop, listener, own, logs=logs)
+    def make(number: int) -> InstanceProgram:
+        is_remote = number >= len(devices)
+        own = msgspec.structs.replace(setup, device=remote if is_remote else devices[number])
+        program = RAY_PROGRAM if is_remote else WORKER_PROGRAM
+        return InstanceProgram(own, partial(launch, program, own, logs), is_remote)
 
     return make

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from qa_service.instance.messages import Results
+from qa_service.instance.worker_messages import Results
 
 
 class InstanceTimes:

@@ -10,18 +10,17 @@ from __future__ import annotations
 import itertools
 import logging
 
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.instances.autoscaling import LOOK_INTERVAL_S, Autoscaler
 from qa_service.server.instances.base import Worker, WorkerState
-from qa_service.server.instances.pool import WorkerFactory, WorkerPool
+from qa_service.server.instances.pool import ProgramFactory, WorkerPool
 from qa_service.server.telemetry.metrics import ModelMetrics
 
 logger = logging.getLogger(__name__)
 
-MAX_REMOTE_BACKOFF_S = 30.0
-"""Longer than a local one's: a cluster takes longer to have room, and each attempt starts a Ray
-driver."""
+IDLE_TIMEOUT_S = 60.0
+"""After this time without work an instance is removed: several times what one takes to start."""
 
 
 class RayPool(WorkerPool):
@@ -31,16 +30,17 @@ class RayPool(WorkerPool):
         self,
         loop: EventLoop,
         options: InstanceOptions,
-        make_worker: WorkerFactory,
+        make_program: ProgramFactory,
         metrics: ModelMetrics,
         name: str = "",
         *,
         drain_timeout_s: float,
     ) -> None:
-        super().__init__(loop, options, make_worker, metrics, name, drain_timeout_s=drain_timeout_s)
+        super().__init__(
+            loop, options, make_program, metrics, name, drain_timeout_s=drain_timeout_s
+        )
         fewest, most = options.ray_range
-        idle_timeout_s = options.ray_idle_timeout_ms / 1e3
-        self._autoscaler = Autoscaler(fewest, most, idle_timeout_s, loop.now_s())
+        self._autoscaler = Autoscaler(fewest, most, IDLE_TIMEOUT_S, loop.now_s())
         if fewest < most:
             self._scale_later()
 
@@ -50,9 +50,6 @@ class RayPool(WorkerPool):
 
     def _is_needed(self, worker: Worker) -> bool:
         return super()._is_needed(worker) and (worker.number in self._local or not self._local)
-
-    def _max_backoff_s(self, number: int) -> float:
-        return super()._max_backoff_s(number) if number in self._local else MAX_REMOTE_BACKOFF_S
 
     def _scale_later(self) -> None:
         self._loop.call_at(self._loop.now_s() + LOOK_INTERVAL_S, self._scale)
@@ -92,4 +89,4 @@ class RayPool(WorkerPool):
         taken = {*self._wanted, *(worker.number for worker in self.workers)}
         number = next(n for n in itertools.count(len(self._local)) if n not in taken)
         self._wanted.add(number)
-        self._start_again(number)
+        self._child(number).try_start()

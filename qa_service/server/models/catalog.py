@@ -14,21 +14,20 @@ import logging
 from collections.abc import Iterator, Mapping
 
 from qa_service.errors import SetupError, UnknownModelError, list_choices
-from qa_service.instance.messages import Setup
+from qa_service.instance.worker_messages import Setup
 from qa_service.logs import LogOptions, plural
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.instances.factory import make_factory
-from qa_service.server.instances.pool import WorkerFactory, WorkerPool
+from qa_service.server.instances.pool import ProgramFactory, WorkerPool
 from qa_service.server.instances.ray_pool import RayPool
 from qa_service.server.models.model import Model
 from qa_service.server.models.plan import ModelPlan, Plan, VersionSpec
 from qa_service.server.models.version import Version, VersionState
-from qa_service.server.scheduling.admission import Admission
-from qa_service.server.scheduling.options import QueueOptions
+from qa_service.server.scheduling.queue_options import QueueOptions
 from qa_service.server.scheduling.scheduler import Scheduler
 from qa_service.server.services.chain import Services
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.server.services.options import DEFAULT_ROUTE, RouteOptions
+from qa_service.server.services.service_options import DEFAULT_ROUTE, RouteOptions
 from qa_service.server.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -66,7 +65,7 @@ class Catalog:
         self._metrics = metrics
         self._services = services
         self._logs = logs
-        self._factories: dict[VersionSpec, WorkerFactory] = {}
+        self._factories: dict[VersionSpec, ProgramFactory] = {}
         self._max_memory_bytes = max_memory_bytes
         self._drain_timeout_s = drain_timeout_s
         self._unloaded: set[str] = set()
@@ -244,7 +243,7 @@ class Catalog:
             version.pool.reap()
         return all(version.pool.is_gone for version in self.versions)
 
-    def _make_factory(self, spec: VersionSpec) -> WorkerFactory:
+    def _make_factory(self, spec: VersionSpec) -> ProgramFactory:
         found = spec.found
         setup = Setup(
             str(found.path),
@@ -253,7 +252,7 @@ class Catalog:
             former_dir=self._former_dir(spec),
             hooks_fingerprint=spec.hooks_fingerprint,
         )
-        return make_factory(self._loop, self._logs, setup)
+        return make_factory(self._logs, setup)
 
     def _former_dir(self, spec: VersionSpec) -> str:
         """The folder of the version that serves while this one is loaded; empty for none."""
@@ -273,9 +272,7 @@ class Catalog:
             str(spec),
             drain_timeout_s=self._drain_timeout_s,
         )
-        dispatcher = pool.batches = Dispatcher(
-            self._loop, Scheduler(self._queue), pool, metrics, Admission(self._queue)
-        )
+        dispatcher = pool.batches = Dispatcher(self._loop, Scheduler(self._queue), pool, metrics)
         model = self.by_name[spec.model]
         service = self._services.around_version(
             dispatcher, model, spec.number, spec.instances, metrics

@@ -1,45 +1,70 @@
 """The engine of each version: chosen when it is planned, measured in a process if necessary.
 
-While the server starts, a separate process measures the versions without a table, one after
-the other, for a few seconds each; until then a version's engine is open. While the server serves,
-nothing is measured: a new version takes the engine of another version of its model if it has the
-files, else the reference.
+    a table is kept          ─▶ its best engine
+    at the start, on a CPU   ─▶ the likeliest engine serves; measured once the server serves, at the
+                                lowest priority, and the best takes its place as a reload does
+    its instances fail,
+    a GPU, bounded memory    ─▶ open until it is measured: there is no room for both at once
+    while the server serves  ─▶ not measured: the engine of another version of the model, if the new
+                                one has the files, else the reference
+
+A separate process measures one version after the other, for a few seconds each.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from qa_service.autotune.candidates import choose_engine
+import msgspec
+
+from qa_service.autotune.candidates import choose_engine, likeliest
 from qa_service.autotune.engine_table import Choice, EngineTable, Measurement
-from qa_service.autotune.messages import TrialReply, TrialRequest
-from qa_service.instance.devices import first_device
+from qa_service.autotune.trial_messages import MAX_MESSAGE_BYTES, TrialReply, TrialRequest, encode
+from qa_service.child_program import start_program
+from qa_service.instance.devices import CPU, first_device
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import load_manifest, model_files
-from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
-from qa_service.server.models.trial_process import TrialProcess
+from qa_service.server.children.child import Child
 
 logger = logging.getLogger(__name__)
 
+TRIAL_PROGRAM = "qa_service.autotune.trial_main"
+
+_reply_decoder = msgspec.msgpack.Decoder(TrialReply)
 
 _Key = tuple[Path, str, InstanceOptions]
 
 
 class EngineChoices:
-    """Chooses engines; remembers its choices, and their tables by the model's folder."""
+    """Chooses engines; remembers its choices, and their tables by the model's folder.
 
-    def __init__(self, loop: EventLoop, logs: LogOptions, on_found: Callable[[], None]) -> None:
-        self.tables: dict[Path, EngineTable] = {}
+    Args:
+        has_room: Whether instances of two engines fit into memory at once.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        logs: LogOptions,
+        on_found: Callable[[], None],
+        *,
+        has_room: bool = True,
+    ) -> None:
+        self._tables: dict[Path, EngineTable] = {}
+        self._has_room = has_room
         self._loop = loop
         self._logs = logs
         self._on_found = on_found
         self._chosen: dict[_Key, InstanceOptions] = {}
         self._by_model: dict[tuple[str, InstanceOptions], InstanceOptions] = {}
         self._waiting: dict[_Key, Measurement] = {}
-        self._trial: TrialProcess | None = None
+        self._provisional: set[_Key] = set()
+        self._trial: Child | None = None
 
     def choose(
         self,
@@ -68,27 +93,72 @@ class EngineChoices:
         self._chosen[key] = self._by_model[model, options] = chosen
         return chosen
 
-    def measure_next(self) -> None:
-        """Starts to measure the next version whose engine is open, unless one is measured now."""
-        if self._trial or not self._waiting:
+    def reject(self, folder: Path, fingerprint: str, options: InstanceOptions) -> None:
+        """Takes the likeliest engine back, which cannot be loaded: its like are measured first."""
+        key = (folder, fingerprint, options)
+        if key in self._provisional:
+            self._provisional.discard(key)
+            del self._chosen[key]
+
+    def reason(self, folder: Path) -> str:
+        """Why a version's engine was chosen and when; empty if there was no choice."""
+        if any(key[0] == folder for key in self._provisional):
+            return "likely the fastest on this processor; which one is, is measured from now on"
+        table = self._tables.get(folder)
+        if table is None:
+            return ""
+        return f"{table.reason}; measured on {table.measured_on}".removesuffix("; measured on ")
+
+    def measure_next(self, *, is_serving: bool) -> None:
+        """Starts to measure the next version whose engine is not known, unless one is measured.
+
+        Args:
+            is_serving: Whether the likeliest engines serve by now.
+        """
+        due = (key for key in self._waiting if is_serving or key not in self._provisional)
+        key = next(due, None)
+        if self._trial or key is None:
             return
-        key, measurement = next(iter(self._waiting.items()))
+        measurement = self._waiting[key]
         number = len(measurement.candidates)
         logger.info("finding the fastest of %d engines, once for this machine: %s", number, key[0])
-        request = TrialRequest(measurement, self._logs)
+        died = TrialReply(failure="the program that measures them died")
+        self._trial = Child(
+            self._loop,
+            "the program that measures engines",
+            partial(start_program, TRIAL_PROGRAM),
+            on_data=lambda body: self._on_end(key, _reply_decoder.decode(body)),
+            max_frame_bytes=MAX_MESSAGE_BYTES,
+            on_end=lambda: self._on_end(key, died),
+        )
         try:
-            self._trial = TrialProcess(self._loop, request, lambda reply: self._on_end(key, reply))
+            self._trial.start()
         except OSError as error:
             self._on_end(key, TrialReply(failure=str(error)))
+            return
+        is_beside = key in self._provisional
+        self._trial.write(encode(TrialRequest(measurement, self._logs, is_beside=is_beside)))
 
     def close(self) -> None:
-        """Ends the measurement."""
+        """Ends the measurement, and the instances that it has started."""
         if self._trial:
-            self._trial.close()
+            self._trial.kill()
+            self._trial = None
 
     def _on_end(self, key: _Key, reply: TrialReply) -> None:
-        self._trial = None
-        self._settle(key, self._waiting.pop(key), reply)
+        self.close()
+        measurement = self._waiting.pop(key)
+        if key not in self._provisional:
+            self._settle(key, measurement, reply)
+        elif reply.table is None:
+            logger.warning(
+                "the engines could not be measured, the likeliest stays: %s", reply.failure
+            )
+        else:
+            best = self._settle(key, measurement, reply)
+            engine = f"{best.inference_engine_type} engine in {best.precision}"
+            logger.info("the fastest for %s: %s, %s", key[0], engine, reply.table.reason)
+        self._provisional.discard(key)
         self._on_found()
 
     def _settle(self, key: _Key, measurement: Measurement, reply: TrialReply) -> InstanceOptions:
@@ -98,7 +168,7 @@ class EngineChoices:
 
     def _keep(self, key: _Key, choice: Choice) -> InstanceOptions:
         if choice.table:
-            self.tables[key[0]] = choice.table
+            self._tables[key[0]] = choice.table
         self._chosen[key] = choice.options
         return choice.options
 
@@ -125,4 +195,7 @@ class EngineChoices:
             why = "not while the server serves; restart it to have them measured"
             return self._settle(key, found, TrialReply(failure=why))
         self._waiting[key] = found
-        return None
+        if found.setup.device.device != CPU or not self._has_room:
+            return None
+        self._provisional.add(key)
+        return likeliest(found)

@@ -14,16 +14,16 @@ from msgspec import structs
 from qa_service.errors import SetupError, error_context, list_choices
 from qa_service.instance.engines import check_precision
 from qa_service.instance.hooks_file import fingerprint_of_hooks
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import load_manifest
-from qa_service.instance.options import InstanceOptions
+from qa_service.server.models.model_options import ModelOptions
 from qa_service.server.models.on_disk import (
     FoundVersion,
     choose_versions,
     find_versions,
     say_versions,
 )
-from qa_service.server.models.options import ModelOptions
-from qa_service.server.services.options import RouteOptions
+from qa_service.server.services.service_options import RouteOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ class VersionSpec:
     Attributes:
         generation: Counts reloads of the unchanged version.
         hooks_fingerprint: Of the hooks' module; empty if there is none, or it cannot be found.
+        asked: The instances as configured, whose engine may be open; None if they are the same.
     """
 
     model: str
@@ -40,6 +41,7 @@ class VersionSpec:
     instances: InstanceOptions
     generation: int = 0
     hooks_fingerprint: str = ""
+    asked: InstanceOptions | None = None
 
     @property
     def number(self) -> int:
@@ -104,13 +106,16 @@ may raise `SetupError`."""
 
 
 def _with_engines(model: ModelPlan, choose: Choose) -> ModelPlan:
-    versions = {
-        number: replace(spec, instances=choose(spec.model, spec.found, spec.instances))
-        if not spec.is_loadable
-        else spec
-        for number, spec in model.versions.items()
-    }
-    return replace(model, versions=versions)
+    return replace(
+        model, versions={n: _with_engine(spec, choose) for n, spec in model.versions.items()}
+    )
+
+
+def _with_engine(spec: VersionSpec, choose: Choose) -> VersionSpec:
+    asked = spec.asked or spec.instances
+    if not asked.is_engine_open:
+        return spec
+    return replace(spec, instances=choose(spec.model, spec.found, asked))
 
 
 def make_plan(
@@ -192,7 +197,7 @@ def _spec(
         if not instances.is_engine_open:
             check_precision(instances.inference_engine_type, instances.precision)
     hooks_fingerprint = fingerprint_of_hooks(instances.hooks) if instances.hooks else ""
-    return VersionSpec(name, found, instances, generation, hooks_fingerprint)
+    return VersionSpec(name, found, instances, generation, hooks_fingerprint, asked=options)
 
 
 def _by_number(

@@ -4,29 +4,32 @@ saved_models/NAME, or any prepared folder ──▶ served
 NAME or OWNER/NAME, prepared before       ──▶ saved_models/NAME, saved_models/OWNER--NAME
 a built-in model, a model on the hub,
 a folder of `save_pretrained`             ──▶ prepared into saved_models, by a child of the server
+
+Here `saved_models` is `RepositoryOptions.models_dir`: where the working directory has no such
+folder, the user's folder of data.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from qa_service.child_program import start_program
 from qa_service.errors import SetupError
+from qa_service.files import SAVED_MODELS
 from qa_service.instance.model_folder.manifest import (
     BUILTINS,
     CONFIG_FILE,
     MANIFEST_FILE,
-    SAVED_MODELS,
     folder_of,
     is_on_hub,
 )
 from qa_service.net.event_loop import EventLoop
-from qa_service.net.stream import Stream
+from qa_service.server.children.child import Child
+from qa_service.server.models.model_options import RepositoryOptions
 
 logger = logging.getLogger(__name__)
 
@@ -41,14 +44,14 @@ _COMPLAINT = "qa-prepare-model: "
 _ADAPTER_CONFIG = "adapter_config.json"
 
 
-def served_folder(model: Path) -> Path:
+def served_folder(its: RepositoryOptions) -> Path:
     """The folder that is served for `--model`: itself, or where that was prepared."""
-    source = _source_of(model)
-    target = _target_of(source) if source else model
-    return target if (target / MANIFEST_FILE).is_file() else model
+    source = _source_of(its)
+    target = _target_of(source, its.models_dir) if source else its.model
+    return target if (target / MANIFEST_FILE).is_file() else its.model
 
 
-def source_to_prepare(model: Path, *, may_prepare: bool) -> str | None:
+def source_to_prepare(its: RepositoryOptions) -> str | None:
     """What must be prepared before `--model` can be served.
 
     None if that is prepared, or is no source of a model.
@@ -56,22 +59,23 @@ def source_to_prepare(model: Path, *, may_prepare: bool) -> str | None:
     Raises:
         SetupError: It may not be prepared.
     """
-    source = _source_of(model)
-    if source is None or (_target_of(source) / MANIFEST_FILE).is_file():
+    source = _source_of(its)
+    if source is None or not is_prepared_first(its):
         return None
-    if not may_prepare:
-        raise SetupError(f"{model} is not prepared, and --no-prepare is set")
-    logger.info("%s is not prepared yet: preparing it in %s", model, _target_of(source))
+    if not its.prepare:
+        raise SetupError(f"{its.model} is not prepared, and --no-prepare is set")
+    target = _target_of(source, its.models_dir)
+    logger.info("%s is not prepared yet: preparing it in %s", its.model, target)
     return source
 
 
-def prepare_first(model: Path, *, may_prepare: bool) -> None:
+def prepare_first(its: RepositoryOptions) -> None:
     """Prepares what `--model` names, unless it is prepared, before anything else is done.
 
     Raises:
         SetupError: It cannot be prepared, or may not be.
     """
-    source = source_to_prepare(model, may_prepare=may_prepare)
+    source = source_to_prepare(its)
     if source is None:
         return
     loop, failures = EventLoop(), [""]
@@ -80,7 +84,8 @@ def prepare_first(model: Path, *, may_prepare: bool) -> None:
         failures.append(failure)
         loop.stop()
 
-    with contextlib.closing(loop), contextlib.closing(Preparing(loop, source, on_end)):
+    preparing = Preparing(loop, source, its.models_dir, on_end)
+    with contextlib.closing(loop), contextlib.closing(preparing):
         loop.run()
     if failures[-1]:
         raise SetupError(failures[-1])
@@ -91,30 +96,35 @@ class Preparing:
 
     Args:
         source: What `prepare_model.py --model` takes.
+        models: Its `--output_dir`.
         on_end: Called once, with why it failed or with an empty string; not after `close`.
 
     Raises:
         SetupError: It cannot be started.
     """
 
-    def __init__(self, loop: EventLoop, source: str, on_end: Callable[[str], None]) -> None:
+    def __init__(
+        self, loop: EventLoop, source: str, models: Path, on_end: Callable[[str], None]
+    ) -> None:
         self._on_end = on_end
         self._rest, self._reason = b"", ""
+        flags = ("--model", source, "--output_dir", str(models))
+        self.child = Child(
+            loop,
+            "the program that prepares",
+            partial(start_program, _PROGRAM, *flags),
+            on_data=self._on_data,
+            on_end=lambda: self.child.when_exited(self._on_exit),
+        )
         try:
-            self._process, sock = start_program(_PROGRAM, "--model", source)
+            self.child.start()
         except OSError as error:
             raise SetupError(f"the model could not be prepared: {error}") from error
-        self._stream = Stream(loop, sock)
-        self._stream.start(self._on_data, self._on_stream_end)
-        self._timer = loop.call_at(loop.now_s() + TIMEOUT_S, self._on_timeout)
+        self.child.expect("preparing", TIMEOUT_S)
 
     def close(self) -> None:
         """Ends the program, and what it has started."""
-        self._timer.cancel()
-        self._stream.close()
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        self.child.kill()
 
     def _on_data(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).splitlines(keepends=True)
@@ -126,22 +136,15 @@ class Preparing:
             else:
                 logger.info("%s", line)
 
-    def _on_stream_end(self) -> None:
+    def _on_exit(self) -> None:
         self._on_data(b"\n")  # ends a line that it could not finish
-        code = self._process.wait()  # its end has closed the channel
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        self._end(self._reason or f"its program {how}" if code else "")
-
-    def _on_timeout(self) -> None:
-        self._end(f"it took longer than {TIMEOUT_S:g} s")
-
-    def _end(self, reason: str) -> None:
-        self.close()
-        self._on_end(f"the model could not be prepared: {reason}" if reason else "")
+        reason = self._reason or self.child.failure or f"its program {self.child.status}"
+        self._on_end(f"the model could not be prepared: {reason}" if self.child.exit_code else "")
 
 
-def _source_of(model: Path) -> str | None:
+def _source_of(its: RepositoryOptions) -> str | None:
     """What `prepare_model.py --model` takes for it; None for what is served as it is."""
+    model = its.model
     if (model / MANIFEST_FILE).is_file():
         return None
     if model.is_dir():
@@ -150,17 +153,18 @@ def _source_of(model: Path) -> str | None:
     if model.parent == SAVED_MODELS:
         return model.name if model.name in BUILTINS else None
     name = str(model)
-    is_known = name in BUILTINS or (_target_of(name) / MANIFEST_FILE).is_file()
+    target = _target_of(name, its.models_dir)
+    is_known = name in BUILTINS or (target / MANIFEST_FILE).is_file()
     return name if is_known or is_on_hub(model) else None
 
 
-def _target_of(source: str) -> Path:
-    """Its folder in `saved_models`, as `prepare_model.py` names it."""
+def _target_of(source: str, models: Path) -> Path:
+    """Its folder among the prepared models, as `prepare_model.py` names it."""
     is_folder = Path(source).is_dir()
-    return SAVED_MODELS / Path(source).resolve().name if is_folder else folder_of(source)
+    return models / Path(source).resolve().name if is_folder else folder_of(source, models)
 
 
-def is_prepared_first(model: Path) -> bool:
+def is_prepared_first(its: RepositoryOptions) -> bool:
     """Whether a start prepares what `--model` names."""
-    source = _source_of(model)
-    return source is not None and not (_target_of(source) / MANIFEST_FILE).is_file()
+    source = _source_of(its)
+    return source is not None and not (_target_of(source, its.models_dir) / MANIFEST_FILE).is_file()

@@ -5,71 +5,66 @@ from __future__ import annotations
 import math
 
 from qa_service.errors import DeadlineExceededError, QaError, QueueFullError, TextTooLongError
-from qa_service.server.scheduling.options import QueueOptions
 from qa_service.server.scheduling.scheduler import Scheduler
 from qa_service.server.scheduling.ticket import Ticket
 
 MAX_RETRY_AFTER_MS = 10_000
 """The queue may empty sooner than it takes to run, as clients leave and instances start: no client
 is asked to wait longer than this."""
+QUEUE_TIMEOUTS = 2
+"""The queue may hold work for this many times the longest that a request may wait: of more, much
+would expire before its turn."""
 
 
-class Admission:
-    """Lets work into the queue, within bounds."""
+def admit(ticket: Ticket, scheduler: Scheduler, *, ms_per_cost: float, time_ms: float) -> None:
+    """Checks that a request may join the queue.
 
-    def __init__(self, options: QueueOptions) -> None:
-        self._cost_limit_ms = options.queue_cost_limit_ms
+    Args:
+        ms_per_cost: Milliseconds that all instances together need for a unit of cost.
+        time_ms: Time until the request's deadline, by which it has to begin.
 
-    def admit(
-        self, ticket: Ticket, scheduler: Scheduler, *, ms_per_cost: float, time_ms: float
-    ) -> None:
-        """Checks that a request may join the queue.
+    Raises:
+        DeadlineExceededError: The deadline has passed.
+        QueueFullError: The queue is full or too long; says when to try again.
+    """
+    if time_ms <= 0.0:
+        raise DeadlineExceededError
+    total_ms = _check_queue(ticket, scheduler, ms_per_cost)
+    if total_ms > time_ms:
+        _check_time(scheduler.flows.cost_before(ticket) * ms_per_cost, time_ms)
 
-        Args:
-            ms_per_cost: Milliseconds that all instances together need for a unit of cost.
-            time_ms: Time until the request's deadline, by which it has to begin.
 
-        Raises:
-            DeadlineExceededError: The deadline has passed.
-            QueueFullError: The queue is full or too long; says when to try again.
-        """
-        if time_ms <= 0.0:
-            raise DeadlineExceededError
-        total_ms = self._check_queue(scheduler, ms_per_cost)
-        if total_ms > time_ms:
-            _check_time(scheduler.flows.cost_before(ticket) * ms_per_cost, time_ms)
+def admit_long(ticket: Ticket, scheduler: Scheduler, *, ms_per_cost: float, time_ms: float) -> None:
+    """Checks that a text of many segments may join, and can be finished in time.
 
-    def admit_long(
-        self, ticket: Ticket, scheduler: Scheduler, *, ms_per_cost: float, time_ms: float
-    ) -> None:
-        """Checks that a text of many segments may join, and can be finished in time.
+    Args:
+        ms_per_cost: Milliseconds that all instances together need for a unit of cost.
+        time_ms: Time until the deadline, by which the whole text has to be done.
 
-        Args:
-            ms_per_cost: Milliseconds that all instances together need for a unit of cost.
-            time_ms: Time until the deadline, by which the whole text has to be done.
+    Raises:
+        DeadlineExceededError: The deadline has passed, or the text takes longer even alone and
+            would not with a longer timeout.
+        TextTooLongError: The text takes longer even alone than any request may.
+        QueueFullError: The queue is full, or too long for the text; says when to try again.
+    """
+    if time_ms <= 0.0:
+        raise DeadlineExceededError
+    alone_ms = ticket.cost * ms_per_cost
+    if alone_ms > time_ms:
+        raise _too_slow(ticket, alone_ms, time_ms)
+    _check_queue(ticket, scheduler, ms_per_cost)
+    _check_time(scheduler.flows.cost_until_done(ticket) * ms_per_cost, time_ms)
 
-        Raises:
-            DeadlineExceededError: The deadline has passed, or the text takes longer even alone and
-                would not with a longer timeout.
-            TextTooLongError: The text takes longer even alone than any request may.
-            QueueFullError: The queue is full, or too long for the text; says when to try again.
-        """
-        if time_ms <= 0.0:
-            raise DeadlineExceededError
-        alone_ms = ticket.cost * ms_per_cost
-        if alone_ms > time_ms:
-            raise _too_slow(ticket, alone_ms, time_ms)
-        self._check_queue(scheduler, ms_per_cost)
-        _check_time(scheduler.flows.cost_until_done(ticket) * ms_per_cost, time_ms)
 
-    def _check_queue(self, scheduler: Scheduler, ms_per_cost: float) -> float:
-        """Returns how long the queue takes to run, in milliseconds."""
-        total_ms = scheduler.flows.cost * ms_per_cost
-        if scheduler.is_full():
-            raise QueueFullError(retry_after_ms=_retry_after_ms(total_ms))
-        if total_ms > self._cost_limit_ms:
-            raise QueueFullError(retry_after_ms=_retry_after_ms(total_ms - self._cost_limit_ms))
-        return total_ms
+def _check_queue(ticket: Ticket, scheduler: Scheduler, ms_per_cost: float) -> float:
+    """Returns how long the queue takes to run, in milliseconds."""
+    total_ms = scheduler.flows.cost * ms_per_cost
+    if scheduler.is_full():
+        raise QueueFullError(retry_after_ms=_retry_after_ms(total_ms))
+    limit_ms = QUEUE_TIMEOUTS * ticket.call.scope.max_timeout_s * 1e3
+    if total_ms > limit_ms:
+        raise QueueFullError(retry_after_ms=_retry_after_ms(total_ms - limit_ms))
+    return total_ms
 
 
 def _too_slow(ticket: Ticket, alone_ms: float, time_ms: float) -> QaError:

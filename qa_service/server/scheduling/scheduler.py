@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from qa_service.errors import QueueFullError
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.server.scheduling.flows import Flows, Turn
-from qa_service.server.scheduling.options import QueueOptions
+from qa_service.server.scheduling.queue_options import QueueOptions
 from qa_service.server.scheduling.ticket import Ticket
 
 BATCHES_AHEAD = 3

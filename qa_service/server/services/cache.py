@@ -63,7 +63,7 @@ class Cached:
     Args:
         store: Shared by all versions.
         model: Names what answers a request now; part of the key.
-        max_joined: How many requests may wait for other requests' runs; further ones run
+        max_queue_size: How many requests may wait for other requests' runs; further ones run
             themselves, so that the queue's bounds apply to them.
     """
 
@@ -75,10 +75,10 @@ class Cached:
         clock: Clock,
         counts: ModelMetrics,
         *,
-        max_joined: int,
+        max_queue_size: int,
     ) -> None:
         self._counts = counts
-        self._max_joined = max_joined
+        self._max_queue_size = max_queue_size
         self._service = service
         self._store = store
         self._model = model
@@ -99,7 +99,7 @@ class Cached:
             flight = self._flights[key] = _Flight(key, model)
             self._add(flight, call)
             self._lead(flight, call)
-        elif self._num_members - len(self._flights) < self._max_joined:
+        elif self._num_members - len(self._flights) < self._max_queue_size:
             self._counts.cache_joined_total += 1
             self._join(flight, call)
         else:

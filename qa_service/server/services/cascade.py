@@ -19,8 +19,8 @@ import msgspec
 
 from qa_service.net.timers import Clock
 from qa_service.server.scheduling.call import Call, Outcome
-from qa_service.server.services.options import RouteOptions
 from qa_service.server.services.service import Service
+from qa_service.server.services.service_options import RouteOptions
 from qa_service.server.services.tracing import record_model
 from qa_service.server.telemetry.services import CascadeCounts
 from qa_service.wire.messages import Answer, Answered, Timings

@@ -1,6 +1,6 @@
 """The services in their order, from the connection's side to the dispatcher.
 
-Gate ▸ Router ▸ Cascade ▸ Version ▸ Shadow ▸ Cached ▸ Collections ▸ Segments ▸ Dispatcher
+Gate ▸ Access ▸ Router ▸ Cascade ▸ Version ▸ Shadow ▸ Cached ▸ Collections ▸ Segments ▸ Dispatcher
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.net.timers import Clock
 from qa_service.server.services.cache import Cached
 from qa_service.server.services.cache_store import CacheStore
 from qa_service.server.services.cascade import Cascade
 from qa_service.server.services.collections import Collections
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.server.services.options import RouteOptions
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.segments import Segments
 from qa_service.server.services.service import Service
+from qa_service.server.services.service_options import RouteOptions
 from qa_service.server.services.shadow import Shadow, ShadowedModel
 from qa_service.server.telemetry.metrics import ModelMetrics
 from qa_service.server.telemetry.services import ServiceCounts
@@ -33,7 +33,7 @@ class Services:
         clock: Clock,
         store: CacheStore,
         counts: ServiceCounts,
-        max_joined: int,
+        max_queue_size: int,
         retrieval: Retrieval,
         *,
         num_wrong: Callable[[], int],
@@ -42,7 +42,7 @@ class Services:
         self._clock = clock
         self._store = store
         self._counts = counts
-        self._max_joined = max_joined
+        self._max_queue_size = max_queue_size
         self._retrieval = retrieval
 
     def around_version(
@@ -66,7 +66,12 @@ class Services:
                 return f"{runs} {its.hooks} {self._retrieval.edition(request)} {doubts}"
 
             service = Cached(
-                service, self._store, answerer, self._clock, counts, max_joined=self._max_joined
+                service,
+                self._store,
+                answerer,
+                self._clock,
+                counts,
+                max_queue_size=self._max_queue_size,
             )
         return Shadow(service, model, number, partial(self._counts.shadow, model.name))
 

@@ -1,6 +1,6 @@
-"""The collections that are served: how they come, are opened, and go. Sans-IO.
+"""The collections that are served, and their search processes: how they come, are opened, and go.
 
-Each is searched by a separate process, up to `max_search_processes`; further ones share these. A
+Each is searched by a separate process, up to `MAX_SEARCH_PROCESSES`; further ones share these. A
 search engine elsewhere always has a separate process. The loop opens no file of a collection: a
 damaged, slow or hanging one holds only the process that reads it.
 
@@ -15,10 +15,17 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from qa_service.errors import SetupError, UnknownCollectionError, error_context, list_choices
-from qa_service.net.timers import Clock
-from qa_service.retrieval.messages import (
+from qa_service.errors import (
+    ForbiddenError,
+    SetupError,
+    UnknownCollectionError,
+    error_context,
+    list_choices,
+)
+from qa_service.net.event_loop import EventLoop
+from qa_service.retrieval.search_messages import (
     Close,
+    Count,
     List,
     Listed,
     Open,
@@ -28,15 +35,17 @@ from qa_service.retrieval.messages import (
     Search,
     Work,
 )
-from qa_service.server.services.options import CollectionOptions, check_name
+from qa_service.server.children.child import Launch
 from qa_service.server.services.searches import HUNG, Searches
 from qa_service.server.services.served_collection import (
     FIRST_RETRY_S,
     MAX_RETRY_S,
     ServedCollection,
 )
+from qa_service.server.services.service_options import CollectionOptions, check_name
 from qa_service.server.telemetry.health import CollectionState
 from qa_service.server.telemetry.services import ServiceCounts
+from qa_service.wire.messages import ALL_COLLECTIONS
 
 logger = logging.getLogger(__name__)
 
@@ -44,29 +53,40 @@ REMOTE_SEARCHES = 4
 """How many searches one cluster is asked at a time."""
 LIST_AGAIN_S = 10.0
 """When a folder of collections that could not be listed is tried again."""
+SEARCH_TIMEOUT_S = 10.0
+"""How long a search may take, and a third of the time for opening a collection, before its process
+is replaced: it takes milliseconds unless a disk or a cluster hangs."""
+MAX_SEARCH_PROCESSES = 16
+"""The processes for collections on disk, of about 16 MB each: one for each collection, and further
+collections share them."""
 
-MakeSearches = Callable[[str, int], Searches]
-"""Makes the searches of a new process, by what is searched and how many at a time."""
+LaunchSearches = Callable[[int], Launch]
+"""What starts a process that makes so many searches at a time."""
 
 
 class CollectionSet:
     """The collections by name.
 
     Args:
-        make_searches: Those it makes report here.
-        max_local: How many processes those on disk may have together.
+        max_queue_size: Requests that may wait for each search process.
 
     Attributes:
         empty_folder: The folder of collections, if it has none.
     """
 
     def __init__(
-        self, clock: Clock, make_searches: MakeSearches, counts: ServiceCounts, max_local: int
+        self,
+        loop: EventLoop,
+        launch: LaunchSearches,
+        counts: ServiceCounts,
+        max_queue_size: int,
+        max_processes: int = MAX_SEARCH_PROCESSES,
     ) -> None:
-        self._clock = clock
-        self._make_searches = make_searches
+        self._loop = loop
+        self._launch = launch
         self._counts = counts
-        self._max_local = max_local
+        self._max_queue_size = max_queue_size
+        self._max_processes = max_processes
         self._served: dict[str, ServedCollection] = {}
         self._editions = itertools.count(1)
         self._named: Mapping[str, CollectionOptions] = {}
@@ -113,7 +133,7 @@ class CollectionSet:
 
     def faults(self) -> dict[str, str]:
         """What is wrong with collections, by their names; nothing of those that are well."""
-        now_s = self._clock.now_s()
+        now_s = self._loop.now_s()
         faults = {name: its.fault(now_s) for name, its in self._served.items()}
         return {name: fault for name, fault in faults.items() if fault}
 
@@ -131,6 +151,31 @@ class CollectionSet:
             return found
         raise UnknownCollectionError(f"there is no collection {name}; {list_choices(self._served)}")
 
+    def choose(self, names: tuple[str, ...], token: str) -> tuple[str, ...]:
+        """The names of the collections that are asked.
+
+        Args:
+            names: Those that a request has; `*` stands for all that can be asked now.
+            token: Its client's name.
+
+        Raises:
+            UnknownCollectionError: No collection has one of the names.
+            ForbiddenError: A collection is not for this token.
+        """
+        allowed = [name for name, its in self._served.items() if its.options.is_for(token)]
+        if names == (ALL_COLLECTIONS,):
+            open_ones = [name for name in allowed if self._served[name].state != "UNAVAILABLE"]
+            if not allowed:
+                raise UnknownCollectionError("there is no collection that this client may ask")
+            return tuple(sorted(open_ones or allowed))
+        for name in names:
+            if name not in self._served:
+                choices = list_choices(allowed)
+                raise UnknownCollectionError(f"there is no collection {name}; {choices}")
+            if name not in allowed:
+                raise ForbiddenError(f"this token may not ask the collection {name}")
+        return names
+
     def note_damage(self, served: ServedCollection, reason: str) -> None:
         """Has the index opened afresh in which a search has failed."""
         self._note_fault(served, reason)
@@ -140,6 +185,20 @@ class CollectionSet:
         """Notes that a cluster did not answer a search."""
         self._note_fault(served, reason, ends_with_success=True)
 
+    def _make_searches(self, name: str, concurrency: int) -> Searches:
+        """A new search process, by what is searched and how many at a time."""
+        return Searches(
+            self._loop,
+            name,
+            self._launch(concurrency),
+            concurrency=concurrency,
+            max_waiting=self._max_queue_size,
+            timeout_s=SEARCH_TIMEOUT_S,
+            on_start=self._on_process_start,
+            on_death=self._on_process_death,
+            on_fault=self._on_fault,
+        )
+
     def processes(self) -> list[Searches]:
         """All searches, those that end included."""
         self._ending = [searches for searches in self._ending if not searches.reap()]
@@ -148,28 +207,28 @@ class CollectionSet:
 
     # Reports of searches.
 
-    def on_search_process_start(self, searches: Searches) -> None:
+    def _on_process_start(self, searches: Searches) -> None:
         """Has a new process open what the one before had open."""
         for served in self._served.values():
             if served.searches is searches and served.state != "UNAVAILABLE":
                 self._open(served)
 
-    def on_search_process_death(self, searches: Searches) -> None:
+    def _on_process_death(self, searches: Searches) -> None:
         """What the process had open is not open any more."""
         self._counts.search_process_deaths_total += 1
         for served in self._served.values():
             if served.searches is searches and served.state == "READY":
                 served.state = "LOADING"
 
-    def on_search_fault(self, work: Work, reason: str) -> None:
+    def _on_fault(self, work: Work, reason: str) -> None:
         """Blames the collection whose search has ended its process, or held it for too long."""
-        if isinstance(work, Search) and (served := self._served.get(work.collection)):
+        if isinstance(work, Search | Count) and (served := self._served.get(work.collection)):
             self._note_fault(served, reason, ends_with_success=reason == HUNG)
 
     def _note_fault(
         self, served: ServedCollection, reason: str, *, ends_with_success: bool = False
     ) -> None:
-        now_s = self._clock.now_s()
+        now_s = self._loop.now_s()
         if served.note_search_fault(reason, now_s, ends_with_success=ends_with_success):
             logger.error("collection %s: a search failed: %s", served.name, reason)
         if counts := self._counts.collections.get(served.name):
@@ -197,8 +256,8 @@ class CollectionSet:
         elif isinstance(result, Refused):
             logger.error("the collections are unchanged: %s", result.reason)
             self._list_fault = result.reason if result.kind == "setup" else ""
-            self._clock.call_at(self._clock.now_s() + LIST_AGAIN_S, self._list)
-        self._clock.mark()
+            self._loop.call_at(self._loop.now_s() + LIST_AGAIN_S, self._list)
+        self._loop.mark()
 
     def _note_empty(self, folder: Path | None) -> None:
         if folder and folder != self.empty_folder:
@@ -224,14 +283,14 @@ class CollectionSet:
         self._counts.keep_collections(self._served)
         for served in self._served.values():
             self._open(served)
-        self._clock.mark()
+        self._loop.mark()
 
     def _place(self, name: str, options: CollectionOptions) -> Searches:
         """The searches of a new collection: new ones, or the local ones with fewest collections."""
         if options.url:
             return self._make_searches(name, REMOTE_SEARCHES)
         local = [its.searches for its in self._served.values() if not its.is_remote]
-        if len(set(local)) < self._max_local:
+        if len(set(local)) < self._max_processes:
             return self._make_searches(name, 1)
         return min(dict.fromkeys(local), key=local.count)
 
@@ -265,7 +324,7 @@ class CollectionSet:
             self._use_opened(served, result)
         elif isinstance(result, Refused):
             self._keep_closed(served, result)
-        self._clock.mark()
+        self._loop.mark()
 
     def _use_opened(self, served: ServedCollection, opened: Opened) -> None:
         is_new = opened.identity != served.identity
@@ -307,8 +366,8 @@ class CollectionSet:
     def _open_later(self, served: ServedCollection) -> None:
         if served.retry:
             served.retry.cancel()
-        again_s = self._clock.now_s() + served.retry_s
-        served.retry = self._clock.call_at(again_s, partial(self._open, served))
+        again_s = self._loop.now_s() + served.retry_s
+        served.retry = self._loop.call_at(again_s, partial(self._open, served))
         served.retry_s = min(2 * served.retry_s, MAX_RETRY_S)
 
 

@@ -30,7 +30,7 @@ from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.parts import Part, read_parts
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.service import Service
-from qa_service.wire.messages import Answer, Answered, Passage, Request, Timings
+from qa_service.wire.messages import MAX_UNSURE, Answer, Answered, Passage, Request, Timings
 from qa_service.wire.spans import NO_ANSWER, ReadPassage, SegmentResult, answers_from_passages
 
 
@@ -61,27 +61,32 @@ class Collections:
             call.resolve([NO_ANSWER], Timings(0.0, 0.0))
         else:
             merge = partial(_merge, found, self._dispatcher.pool.model.reading, call.request.top_k)
-            call.then(partial(_with_passages, found, call.request.passages))
+            call.then(partial(_completed, found, call.request))
             parts = [_part_of(call.request, its.passage) for its in found]
             read_parts(call, parts, merge, self._dispatcher)
 
 
-def _with_passages(
-    found: Sequence[FoundPassage], wanted: int | None, outcome: Outcome
-) -> Outcome | None:
-    """Adds the passages that the reply has: without an answer a person finds it in them."""
+def _completed(found: Sequence[FoundPassage], request: Request, outcome: Outcome) -> Outcome | None:
+    """Leaves as many answers as are wanted; without one, adds what a person may find it in."""
     if not isinstance(outcome, Answered):
         return None
+    answers, is_known = outcome.answers, outcome.answers[0].start is not None
+    wanted = request.passages
     if wanted is None:
-        wanted = len(found) if outcome.answers[0].start is None else 0
-    passages = tuple(its.passage for its in found[:wanted])
-    source = msgspec.structs.replace(outcome.source, passages=passages)
-    return msgspec.structs.replace(outcome, source=source)
+        wanted = 0 if is_known else len(found)
+    source = msgspec.structs.replace(
+        outcome.source,
+        passages=tuple(its.passage for its in found[:wanted]),
+        unsure=() if is_known else tuple(answers[1 : 1 + MAX_UNSURE]),
+    )
+    return msgspec.structs.replace(outcome, answers=answers[: request.top_k], source=source)
 
 
 def _part_of(request: Request, passage: Passage) -> Part:
     read = _read_text(passage)
-    asked = msgspec.structs.replace(request, text=read.text, collection=None, max_passages=None)
+    asked = msgspec.structs.replace(
+        request, text=read.text, collection=None, max_passages=None, filter=None
+    )
     return asked, (read.start, len(read.text))
 
 
@@ -100,8 +105,18 @@ def _merge(
         )
         for its, spans in zip(passages, found, strict=True)
     ]
+    count = max(top_k, 1 + MAX_UNSURE)
     null_log_score = _null_log_score(passages, reading)
-    return answers_from_passages(read, null_log_score, top_k, reading.score_margin)
+    answers = answers_from_passages(read, null_log_score, count, reading.score_margin)
+    return [_placed(answer, passages) for answer in answers]
+
+
+def _placed(answer: Answer, passages: Sequence[FoundPassage]) -> Answer:
+    """An answer whose passage has the page and the place of the answer."""
+    if answer.start is None:
+        return answer
+    (passage,) = {its.passage_at(answer.start) for its in passages if its.passage is answer.passage}
+    return msgspec.structs.replace(answer, passage=passage)
 
 
 def _null_log_score(passages: Sequence[FoundPassage], reading: ReadingConfig) -> float | None:

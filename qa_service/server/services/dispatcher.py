@@ -21,11 +21,11 @@ from qa_service.errors import (
     WorkerCrashedError,
 )
 from qa_service.instance.batch_cost import MIN_TURN_TOKENS, BatchRule
-from qa_service.instance.messages import Answers, Results
+from qa_service.instance.worker_messages import Answers, Results
 from qa_service.net.timers import Clock, LazyTimer
 from qa_service.server.instances.base import Worker
 from qa_service.server.instances.pool import WorkerPool
-from qa_service.server.scheduling.admission import Admission
+from qa_service.server.scheduling.admission import admit, admit_long
 from qa_service.server.scheduling.call import Call, SegmentRead
 from qa_service.server.scheduling.request_cost import Pace, estimate_cost, estimate_tokens
 from qa_service.server.scheduling.scheduler import Scheduler
@@ -53,9 +53,7 @@ class Dispatcher:
         scheduler: Scheduler,
         pool: WorkerPool,
         metrics: ModelMetrics,
-        admission: Admission,
     ) -> None:
-        self._admission = admission
         self._pace = Pace()
         self._turn_rule: BatchRule | None = None
         self._min_turn_cost = estimate_cost(MIN_TURN_TOKENS, None)
@@ -110,7 +108,7 @@ class Dispatcher:
         ticket.cost = estimate_cost(ticket.tokens, rule)
         ticket.min_turn_cost = self._turn_cost(rule)
         ticket.turn_cost = max(ticket.cost, ticket.min_turn_cost)
-        check = self._admission.admit_long if is_long else self._admission.admit
+        check = admit_long if is_long else admit
         check(
             ticket,
             self._scheduler,

@@ -1,16 +1,18 @@
-"""Reading several parts for one question: passages of a collection, or windows of a long text.
+"""Reading several parts for one question: passages of a collection, or segments of a long text.
 
-    call ──▶ a child call for each part, all at once ──findings of all──▶ merged ▸ resolved
+    call ──▶ a child call for each part ──findings of all──▶ merged ▸ resolved
 
-All parts have one turn, as the segments of a long text have: they share a batch where that is
-cheaper, and a client gets no more of the machine by them than by a text of their length. If a part
+All parts have one turn: they share a batch where that is cheaper, and a client gets no more of the
+machine by them than by a text of their length. What is not submitted yet is reserved. If a part
 fails, the question fails with its error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from qa_service.errors import QaError
 from qa_service.server.scheduling.call import Call, Outcome, SegmentRead, total_timings
@@ -28,40 +30,100 @@ Merge = Callable[[Sequence[SegmentResult]], Sequence[Answer]]
 
 
 def read_parts(call: Call, parts: Sequence[Part], merge: Merge, dispatcher: Dispatcher) -> None:
-    """Reads the parts and settles the call; fails it if there is no room or no time for them."""
-    tokens = [estimate_tokens(request) for request, _ in parts]
-    whole = Ticket(call, sum(tokens))
+    """Reads the parts, all at once; fails the call if there is no room or no time for them."""
+    pieces = [
+        Piece(request, core, f"{number}/{len(parts)}", estimate_tokens(request))
+        for number, (request, core) in enumerate(parts, 1)
+    ]
+    if whole := admitted(call, sum(piece.tokens for piece in pieces), dispatcher):
+        Reading(whole, iter(pieces), merge, dispatcher).submit_next()
+
+
+def admitted(call: Call, tokens: int, dispatcher: Dispatcher) -> Ticket | None:
+    """The ticket of all parts; without room or time for them, the call fails."""
+    whole = Ticket(call, tokens)
     try:
         dispatcher.admit(whole, is_long=True)
     except QaError as error:
         call.fail(error)
-        return
-    reading = _Parts(call, len(parts), merge)
-    dispatcher.begin(whole)
-    try:
-        for number, (request, core) in enumerate(parts):
-            child = call.child(request, f"[{number + 1}/{len(parts)}]")
-            child.then(partial(reading.on_settled, number))
-            dispatcher.submit_segment(Ticket(child, tokens[number], core, whole.finish))
-    finally:  # from here on the parts' own cost counts
-        dispatcher.reserve(whole, -whole.cost)
+        return None
+    return whole
 
 
-class _Parts:
-    """One question's parts, from their submission to the answer."""
+class Piece(NamedTuple):
+    """A part that is due."""
 
-    def __init__(self, call: Call, num_parts: int, merge: Merge) -> None:
-        self._call = call
-        self._num_parts = num_parts
+    request: Request
+    core: tuple[int, int]
+    name: str
+    tokens: int
+
+
+class Reading:
+    """A question's parts under way, from the first to the answer.
+
+    Args:
+        whole: The question's, which has been admitted.
+        pieces: The parts, each taken when it is due.
+    """
+
+    ahead_per_instance: float = math.inf  # all at once
+
+    def __init__(
+        self, whole: Ticket, pieces: Iterator[Piece], merge: Merge, dispatcher: Dispatcher
+    ) -> None:
+        self._whole = whole
+        self._pieces = pieces
         self._merge = merge
+        self._dispatcher = dispatcher
+        self._reserved = whole.cost
+        self._num_submitted = 0
         self._read: dict[int, SegmentRead] = {}
+        dispatcher.begin(whole)
+        whole.call.on_end(lambda _: self._release(self._reserved))
 
-    def on_settled(self, number: int, outcome: Outcome) -> None:
-        """Takes a part's outcome; after the last part, resolves the call."""
+    def submit_next(self) -> None:
+        """Submits parts, as many as may be under way; after the last, resolves the call."""
+        ahead = self.ahead_per_instance * max(1, self._dispatcher.pool.alive)
+        while self._num_under_way < ahead and not self._whole.call.is_settled:
+            piece = next(self._pieces, None)
+            if piece is None:
+                self._release(self._reserved)  # from here on the parts' own cost counts
+                break
+            self._submit(piece)
+        if not self._num_under_way:
+            found = [self._read[number].segment for number in range(self._num_submitted)]
+            self._whole.call.resolve(self._merge(found), total_timings(self._read.values()))
+
+    @property
+    def _num_under_way(self) -> int:
+        return self._num_submitted - len(self._read)
+
+    def _submit(self, piece: Piece) -> None:
+        call = self._whole.call.child(piece.request, f"[{piece.name}]")
+        call.then(partial(self._on_settled, self._num_submitted))
+        part = Ticket(call, piece.tokens, piece.core, self._whole.finish)
+        self._num_submitted += 1
+        self._dispatcher.submit_segment(part)
+        self._release(part.cost)
+
+    def _release(self, cost: float) -> None:
+        """Takes back what was reserved, as far as there is any; a negative cost reserves more."""
+        cost = min(cost, self._reserved)
+        self._reserved -= cost
+        self._dispatcher.reserve(self._whole, -cost)
+
+    def _on_settled(self, number: int, outcome: Outcome) -> None:
         if not isinstance(outcome, SegmentRead):
-            self._call.fail(outcome if isinstance(outcome, QaError) else QaError())
+            self._fail(outcome if isinstance(outcome, QaError) else QaError())
             return
         self._read[number] = outcome
-        if len(self._read) == self._num_parts:
-            answers = self._merge([self._read[number].segment for number in range(self._num_parts)])
-            self._call.resolve(answers, total_timings(self._read.values()))
+        if self._may_go_on(number, outcome):
+            self.submit_next()
+
+    def _may_go_on(self, number: int, read: SegmentRead) -> bool:
+        """Notes what was found in a part; False if the question has failed by it."""
+        return True
+
+    def _fail(self, error: QaError) -> None:
+        self._whole.call.fail(error)

@@ -6,19 +6,26 @@ Each client has its share of each process, however much it asks at once.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from qa_service.errors import QaError, UnavailableError
-from qa_service.net.timers import Clock
-from qa_service.retrieval.messages import Found, Refused, Result, Search
-from qa_service.retrieval.retriever import FoundPassage
+import msgspec
+
+from qa_service.errors import InvalidRequestError, QaError, UnavailableError
+from qa_service.net.event_loop import EventLoop
+from qa_service.retrieval.retriever import BM25_WEIGHT, COSINE_WEIGHT, FoundPassage
+from qa_service.retrieval.search_messages import Found, Refused, Result, Search
 from qa_service.server.scheduling.call import Call
-from qa_service.server.services.collection_set import CollectionSet
-from qa_service.server.services.options import CollectionOptions, SearchOptions
-from qa_service.server.services.searches import Process, Searches
+from qa_service.server.services.collection_set import (
+    MAX_SEARCH_PROCESSES,
+    CollectionSet,
+    LaunchSearches,
+)
+from qa_service.server.services.joint_search import JointSearch, Results
 from qa_service.server.services.served_collection import ServedCollection
+from qa_service.server.services.service_options import CollectionOptions
 from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.messages import MAX_PASSAGES, Request
 
@@ -26,8 +33,6 @@ SHORT_PASSAGE_CHARS = 500
 """Where a question does not say how many passages are read, up to twice as many as usual are, while
 they have no more characters than this on average: rows of a table are short and much alike."""
 
-MakeProcess = Callable[[str, int, Searches], Process]
-"""Makes the process of searches, by what is searched and how many at a time."""
 OnFound = Callable[[Sequence[FoundPassage] | QaError], None]
 
 
@@ -35,7 +40,7 @@ class Retrieval:
     """Searches for calls.
 
     Args:
-        max_waiting: Requests that may wait for each search process.
+        max_queue_size: Requests that may wait for each search process.
 
     Attributes:
         collections: Those that are served.
@@ -43,20 +48,14 @@ class Retrieval:
 
     def __init__(
         self,
-        clock: Clock,
-        make_process: MakeProcess,
+        loop: EventLoop,
+        launch: LaunchSearches,
         counts: ServiceCounts,
-        options: SearchOptions,
-        max_waiting: int,
+        max_queue_size: int,
+        max_processes: int = MAX_SEARCH_PROCESSES,
     ) -> None:
-        self._clock = clock
-        self._make_process = make_process
         self._counts = counts
-        self._options = options
-        self._max_waiting = max_waiting
-        self.collections = CollectionSet(
-            clock, self._make_searches, counts, options.max_search_processes
-        )
+        self.collections = CollectionSet(loop, launch, counts, max_queue_size, max_processes)
 
     def use(self, named: Mapping[str, CollectionOptions], folder: Path | None = None) -> None:
         """Serves these collections and those of a folder; looks for newer indexes of all.
@@ -73,28 +72,36 @@ class Retrieval:
 
     def edition(self, request: Request) -> str:
         """What the answers depend on besides question and text: a part of the cache's key."""
-        served = self.collections.get(request.collection)
-        if served is None:
+        collections = [self.collections.get(name) for name in request.collections]
+        found = [its for its in collections if its]
+        if not found:
             return ""
-        max_passages = request.max_passages or f"{served.options.max_passages}+"
-        return f"{served.edition}/{max_passages}/{request.passages}"
+        editions = ",".join(f"{its.edition}" for its in found)
+        max_passages = request.max_passages or f"{_usual(found)}+"
+        wanted = msgspec.json.encode(request.filter, order="sorted").decode()
+        return f"{editions}/{max_passages}/{request.passages}/{wanted}"
 
     def search(self, call: Call, on_found: OnFound) -> None:
-        """Searches the collection that a request names; `on_found` is called later.
+        """Searches the collections that a request names; `on_found` is called later.
 
         Raises:
             UnknownCollectionError: No collection has this name.
             QueueFullError: As many searches wait as may.
             UnavailableError: The collection cannot be searched now.
         """
-        served = self.collections.find(call.request.collection or "")
-        if served.state == "UNAVAILABLE":
-            raise _unavailable(served)
-        wanted = call.request.max_passages
-        usual = served.options.max_passages
-        work = Search(served.name, call.request.question, wanted or min(2 * usual, MAX_PASSAGES))
-        on_result = partial(self._on_searched, served, on_found, wanted or usual)
-        served.searches.submit(call, work, on_result)
+        collections = [self.collections.find(name) for name in call.request.collections]
+        for its in collections:
+            if its.state == "UNAVAILABLE":
+                raise _unavailable(its)
+        wanted, usual = call.request.max_passages, _usual(collections)
+        count = wanted or min(2 * usual, MAX_PASSAGES)
+        on_results = partial(self._on_searched, on_found, wanted or usual)
+        if len(collections) > 1:
+            JointSearch(call, collections, count, on_results).begin()
+            return
+        [served] = collections
+        work = Search(served.name, call.request.question, count, call.request.filter)
+        served.searches.submit(call, work, lambda result: on_results({served: result}))
 
     def kill(self) -> None:
         """Ends the processes: nothing is searched any more."""
@@ -106,33 +113,71 @@ class Retrieval:
         ended = [searches.reap() for searches in self.collections.processes()]
         return all(ended)
 
-    def _make_searches(self, name: str, concurrency: int) -> Searches:
-        return Searches(
-            self._clock,
-            partial(self._make_process, name, concurrency),
-            self.collections,
-            concurrency=concurrency,
-            max_waiting=self._max_waiting,
-            timeout_s=self._options.search_timeout_s,
-        )
+    def _on_searched(self, on_found: OnFound, usual: int, results: Results) -> None:
+        """Takes the results of a question's searches, one or several."""
+        found = {its: self._noted(its, result) for its, result in results.items()}
+        errors = [one for one in found.values() if isinstance(one, QaError)]
+        # There are several cases: a field of the filter may be unknown in some collections; any
+        # other error is the question's.
+        unknown = [error for error in errors if isinstance(error, InvalidRequestError)]
+        if len(unknown) < len(errors) or len(unknown) == len(found):
+            on_found(next((error for error in errors if error not in unknown), errors[0]))
+            return
+        hits = {its.name: one for its, one in found.items() if not isinstance(one, QaError)}
+        if len(results) > 1:
+            passages = _to_be_read(joined(hits), usual)
+            read = Counter(its.passage.collection for its in passages)
+        else:
+            [(name, alone)] = hits.items()
+            passages = _to_be_read(alone, usual)
+            read = Counter({name: len(passages)})
+        for name, number in read.items():
+            if counts := self._counts.collections.get(name):
+                counts.passages_total += number
+        on_found(passages)
 
-    def _on_searched(
-        self, served: ServedCollection, on_found: OnFound, usual: int, result: Result
-    ) -> None:
+    def _noted(self, served: ServedCollection, result: Result) -> Sequence[FoundPassage] | QaError:
+        """Counts a search, and takes note of its fault; what it has found."""
         if isinstance(result, Found):
-            passages = _to_be_read(result.passages, usual)
             served.note_success()
             if counts := self._counts.collections.get(served.name):
                 counts.search_ms.observe(result.took_ms)
-                counts.passages_total += len(passages)
                 counts.left_out_total += result.left_out
-            on_found(passages)
-        elif isinstance(result, Refused):
-            if result.kind == "unavailable":
-                self.collections.note_unavailable(served, result.reason)
-            elif served.state != "UNAVAILABLE":  # else it waited while it could not be opened
-                self.collections.note_damage(served, result.reason)
-            on_found(_unavailable(served))
+            return result.passages
+        assert isinstance(result, Refused)
+        if result.kind == "request":
+            return InvalidRequestError(result.reason)
+        if result.kind == "unavailable":
+            self.collections.note_unavailable(served, result.reason)
+        elif served.state != "UNAVAILABLE":  # else it waited while it could not be opened
+            self.collections.note_damage(served, result.reason)
+        return _unavailable(served)
+
+
+def joined(found: Mapping[str, Sequence[FoundPassage]]) -> list[FoundPassage]:
+    """The passages of several collections, the best first.
+
+    One that was found by words alone is compared with others as if it were as similar to the
+    question as the least similar of these.
+    """
+    cosines = [hit.cosine for hits in found.values() for hit in hits if hit.cosine is not None]
+    passages = [
+        msgspec.structs.replace(
+            hit,
+            score=BM25_WEIGHT * hit.score + COSINE_WEIGHT * min(cosines)
+            if cosines and hit.cosine is None
+            else hit.score,
+            passage=msgspec.structs.replace(hit.passage, collection=name),
+        )
+        for name, hits in found.items()
+        for hit in hits
+    ]
+    return sorted(passages, key=lambda hit: -hit.score)
+
+
+def _usual(collections: Sequence[ServedCollection]) -> int:
+    """How many passages are read for a question that does not say so."""
+    return max(its.options.max_passages for its in collections)
 
 
 def _to_be_read(found: Sequence[FoundPassage], usual: int) -> Sequence[FoundPassage]:

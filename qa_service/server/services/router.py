@@ -11,8 +11,8 @@ from typing import Protocol
 
 from qa_service.errors import QaError, UnknownModelError
 from qa_service.server.scheduling.call import Call
-from qa_service.server.services.options import DEFAULT_ROUTE, RouteOptions
 from qa_service.server.services.service import Service
+from qa_service.server.services.service_options import DEFAULT_ROUTE, RouteOptions
 
 
 class Models(Protocol):

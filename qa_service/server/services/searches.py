@@ -1,30 +1,47 @@
-"""What one search process has to do, in each client's share. Sans-IO.
+"""A search process, and what waits for it.
 
-    submit ──▶ Scheduler ──▶ running ──result──▶ on_result
-                  ▲             ├──the process dies──▶ once more, then failed as `unavailable`
-                  └─────────────┤
-                                └──over `search_timeout_ms`──▶ failed; the process is replaced
+    submit ──▶ clients in turn ──▶ running ──result──▶ on_result
+                  ▲                   ├──the process dies──▶ once more, then failed as `unavailable`
+                  └───────────────────┤
+                                      └──over its time──▶ failed; the process is replaced
 
-A call's deadline is kept while it waits and while it is searched for, even if the process hangs. A
-call that has ended is not searched for. Searches wait until indexes that are to be opened are open.
+Clients have turns, a search each, so that none waits for another's many. How many calls may wait is
+bounded. A call's deadline is kept while it waits and while it is searched for, even if the process
+hangs. A call that has ended is not searched for. Searches wait until indexes that are to be opened
+are open.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from pathlib import Path
 
-from qa_service.errors import DeadlineExceededError, UnavailableError
-from qa_service.instance.batch_cost import BatchRule
-from qa_service.net.timers import Clock, LazyTimer, overdue_s
-from qa_service.retrieval.messages import Open, Refused, Result, Work
+from qa_service.child_program import start_program
+from qa_service.errors import DeadlineExceededError, QueueFullError, UnavailableError
+from qa_service.logs import LogOptions
+from qa_service.net.event_loop import EventLoop
+from qa_service.net.timers import LazyTimer
+from qa_service.retrieval.search_messages import (
+    MAX_MESSAGE_BYTES,
+    Ask,
+    Open,
+    Refused,
+    Result,
+    Work,
+    encode,
+    reply_decoder,
+)
+from qa_service.server.children.child import Child, Launch
 from qa_service.server.scheduling.call import Call
-from qa_service.server.scheduling.options import QueueOptions
-from qa_service.server.scheduling.scheduler import Scheduler
-from qa_service.server.scheduling.ticket import Ticket
 
+SEARCH_PROGRAM = "qa_service.retrieval.search_main"
+MAX_BACKOFF_S = 1.0
+"""Searches wait for a restart, which takes a fifth of a second of a core."""
 MAX_ATTEMPTS = 2
 """A search fails with its second process: one death may be a coincidence."""
 MAX_DEATHS_IN_ROW = 3
@@ -32,113 +49,91 @@ MAX_DEATHS_IN_ROW = 3
 FIRST_TIMES = 3
 """To open an index or to read a folder may take this many times as long as a search: the process
 may have to start first, and to load a search engine's client."""
-ALONE = BatchRule(max_batch_size=1)
 DIED, HUNG = "its search process died", "a search took too long"
 
 Done = Callable[[Result], None]
 
 
-class Process(Protocol):
-    """A search process, as `SearchProcess` is one."""
+def search_program(logs: LogOptions, encoder: Path, num_threads: int) -> Launch:
+    """What starts a search process.
 
-    @property
-    def is_running(self) -> bool:
-        """Whether it can be asked."""
-
-    def start(self) -> None:
-        """Starts it, now or as soon as it can be."""
-
-    def ask(self, work: Work) -> int:
-        """Has it do a piece of work; returns the number that the result will have."""
-
-    def replace(self) -> None:
-        """Kills it, as it hangs: it has died, and another starts."""
-
-    def kill(self) -> None:
-        """Ends it for good."""
-
-    def reap(self) -> bool:
-        """Whether it has ended."""
-
-
-class SearchesListener(Protocol):
-    """Hears what all searches of a process depend on."""
-
-    def on_search_process_start(self, searches: Searches) -> None:
-        """A new process is there: it has nothing open."""
-
-    def on_search_process_death(self, searches: Searches) -> None:
-        """The process has died."""
-
-    def on_search_fault(self, work: Work, reason: str) -> None:
-        """A search has ended its process, or held it for too long."""
-
-
-class SearchTicket(Ticket):
-    """A call that is to be searched for."""
-
-    __slots__ = ("on_result", "work")
-
-    def __init__(self, call: Call, work: Work, cost: float, on_result: Done) -> None:
-        super().__init__(call, tokens=1)
-        self.cost = self.turn_cost = cost
-        self.work = work
-        self.on_result = on_result
+    Args:
+        encoder: The folder of what embeds questions.
+        num_threads: How many pieces of work it does at a time.
+    """
+    options = (str(num_threads), str(encoder), logs.log_level, logs.log_format)
+    return partial(start_program, SEARCH_PROGRAM, *options)
 
 
 @dataclass(slots=True, eq=False)
-class _Running:
-    """What the process is at; without a ticket it is not for a call."""
+class _Search:
+    """A piece of work that waits or runs; it may be for no call."""
 
     work: Work
     on_result: Done
-    ticket: SearchTicket | None
-    since_s: float
+    call: Call | None = None
+    attempts: int = 0
 
 
 class Searches:
-    """The queue before a search process, and what that is at.
+    """A search process and its queue.
 
     Args:
-        make_process: Makes the process, which reports here.
+        name: Of what is searched, for the log.
         concurrency: How much the process does at a time.
         max_waiting: How many calls may wait.
         timeout_s: How long a search may take.
+        on_start: A new process is there: it has nothing open.
+        on_death: The process has died.
+        on_fault: A search has ended its process, or held it for too long.
     """
 
     def __init__(
         self,
-        clock: Clock,
-        make_process: Callable[[Searches], Process],
-        listener: SearchesListener,
+        loop: EventLoop,
+        name: str,
+        launch: Launch,
         *,
         concurrency: int,
         max_waiting: int,
         timeout_s: float,
+        on_start: Callable[[Searches], None],
+        on_death: Callable[[Searches], None],
+        on_fault: Callable[[Work, str], None],
     ) -> None:
-        self._clock = clock
-        self._process = make_process(self)
-        self._listener = listener
+        self._loop = loop
         self._concurrency = concurrency
+        self._max_waiting = max_waiting
         self._timeout_s = timeout_s
-        self._queue = Scheduler(QueueOptions(max_queue_size=max_waiting))
-        self._first: deque[tuple[Work, Done]] = deque()
-        self._running: dict[int, _Running] = {}
-        self._expiry = LazyTimer(clock, self._fail_expired)
-        self._overdue = LazyTimer(clock, self._give_up)
+        self._tell_start, self._tell_death, self._tell_fault = on_start, on_death, on_fault
+        self._child = Child(
+            loop,
+            f"the search process of {name}",
+            launch,
+            on_data=self._on_reply,
+            max_frame_bytes=MAX_MESSAGE_BYTES,
+            on_start=self._on_start,
+            on_end=self._on_death,
+            on_late=self._on_late,
+            max_backoff_s=MAX_BACKOFF_S,
+        )
+        self._numbers = itertools.count()
+        self._first: deque[_Search] = deque()
+        """What is for no call."""
+        self._waiting: dict[str, deque[_Search]] = {}
+        """The line of each client; the first has the next turn."""
+        self._running: dict[int, _Search] = {}
+        self._expiry = LazyTimer(loop, self._fail_expired)
         self._has_started = False
         self._deaths_in_row = 0
 
     @property
     def num_waiting(self) -> int:
         """How many calls wait."""
-        return len(self._queue)
+        return sum(map(len, self._waiting.values()))
 
-    def submit(self, call: Call, work: Work, on_result: Done, cost: float = 1.0) -> None:
+    def submit(self, call: Call, work: Work, on_result: Done) -> None:
         """Queues a call's search, whose result comes unless the call ends before.
-
-        Args:
-            cost: What it takes of its client's share.
 
         Raises:
             QueueFullError: As many calls wait as may.
@@ -146,124 +141,128 @@ class Searches:
         """
         if self._is_failing:
             raise UnavailableError("this cannot be searched now")
-        ticket = SearchTicket(call, work, cost, on_result)
-        self._queue.add(ticket)
-        call.on_end(lambda _: self._queue.remove(ticket))
-        self._expiry.arm(ticket.deadline_s)
+        if self.num_waiting >= self._max_waiting:
+            raise QueueFullError
+        search = _Search(work, on_result, call)
+        self._waiting.setdefault(call.scope.flow, deque()).append(search)
+        call.on_end(lambda _: self._drop(call.scope.flow, search))
+        self._expiry.arm(call.scope.deadline_s)
         self._run_next()
 
     def run(self, work: Work, on_result: Done) -> None:
         """Has work done that is not for a call, before all calls."""
-        self._first.append((work, on_result))
+        self._first.append(_Search(work, on_result))
         self._run_next()
 
     def kill(self) -> None:
         """Ends the process at once; its work is lost."""
-        self._process.kill()
+        self._child.kill()
 
     def reap(self) -> bool:
         """Whether the process has ended."""
-        return self._process.reap()
+        return self._child.reap()
 
     @property
     def _is_failing(self) -> bool:
-        return self._deaths_in_row >= MAX_DEATHS_IN_ROW and not self._process.is_running
+        return self._deaths_in_row >= MAX_DEATHS_IN_ROW and not self._child.is_running
 
     def _run_next(self) -> None:
         if not self._has_started:
             self._has_started = True
-            self._process.start()
-        while self._process.is_running and self._has_room():
-            if self._first:
-                work, on_result = self._first.popleft()
-                self._run(work, on_result, None)
-            elif batch := self._queue.next_batch(self._clock.now_s(), ALONE):
-                (ticket,) = batch
-                assert isinstance(ticket, SearchTicket)
-                self._run(ticket.work, ticket.on_result, ticket)
-            else:
-                return
+            self._child.try_start()
+        while self._child.is_running and self._has_room() and (search := self._next()):
+            number = next(self._numbers)
+            self._running[number] = search
+            times = 1 if search.call else FIRST_TIMES
+            self._child.expect(number, times * self._timeout_s)
+            self._child.write(encode(Ask(number, search.work)))
 
     def _has_room(self) -> bool:
-        is_opening = any(isinstance(running.work, Open) for running in self._running.values())
+        is_opening = any(isinstance(search.work, Open) for search in self._running.values())
         return len(self._running) < self._concurrency and not is_opening
 
-    def _run(self, work: Work, on_result: Done, ticket: SearchTicket | None) -> None:
-        running = _Running(work, on_result, ticket, self._clock.now_s())
-        self._running[self._process.ask(work)] = running
-        self._overdue.arm(self._deadline_s(running))
-        if ticket:
-            self._expiry.arm(ticket.deadline_s)
+    def _next(self) -> _Search | None:
+        """Takes out what is next; its client's next turn comes after the others'."""
+        if self._first:
+            return self._first.popleft()
+        if not self._waiting:
+            return None
+        flow, line = next(iter(self._waiting.items()))
+        search = line.popleft()
+        del self._waiting[flow]
+        if line:
+            self._waiting[flow] = line
+        return search
 
-    # Reports of the process.
+    def _drop(self, flow: str, search: _Search) -> None:
+        """Takes out a search whose call has ended, if it waits."""
+        line = self._waiting.get(flow)
+        if line and search in line:
+            line.remove(search)
+            if not line:
+                del self._waiting[flow]
 
-    def on_process_start(self) -> None:
+    # What the process does.
+
+    def _on_start(self) -> None:
         """A new process is there: the indexes are opened again, then searches go on."""
-        self._listener.on_search_process_start(self)
+        self._tell_start(self)
         self._run_next()
 
-    def on_result(self, number: int, result: Result) -> None:
+    def _on_reply(self, data: bytes) -> None:
         """Passes a result on; one that nobody waits for any more is dropped."""
-        running = self._running.pop(number, None)
-        if running is None:
+        reply = reply_decoder.decode(data)
+        search = self._running.pop(reply.number, None)
+        self._child.done(reply.number)
+        if search is None:
             return
         self._deaths_in_row = 0
-        if running.ticket is None or not running.ticket.call.is_settled:
-            running.on_result(result)
+        if search.call is None or not search.call.is_settled:
+            search.on_result(reply.result)
         self._run_next()
 
-    def on_process_death(self) -> None:
+    def _on_death(self) -> None:
         """Searches that it had are made once more, in the next process."""
-        lost, self._running = self._running, {}
+        self._child.start_later()
+        lost, self._running = list(self._running.values()), {}
         self._deaths_in_row += 1
-        for running in lost.values():
-            self._lose(running, DIED)
-        self._listener.on_search_process_death(self)
+        for search in reversed(lost):  # each goes before the others
+            self._lose(search, DIED)
+        self._tell_death(self)
         if self._is_failing:
-            self._fail_waiting()
+            for call in self._calls_waiting():
+                call.fail(UnavailableError(f"the search failed: {DIED}"))
 
-    def _lose(self, running: _Running, reason: str) -> None:
-        ticket = running.ticket
-        if ticket is None:
-            running.on_result(Refused(reason, "damaged"))
-            return
-        self._listener.on_search_fault(running.work, reason)
-        if ticket.call.is_settled:
-            return
-        ticket.attempts += 1
-        if reason == HUNG or ticket.attempts == MAX_ATTEMPTS:
-            ticket.call.fail(UnavailableError(f"the search failed: {reason}"))
-        else:
-            self._queue.retry(ticket)
-
-    def _fail_waiting(self) -> None:
-        while batch := self._queue.next_batch(self._clock.now_s(), ALONE):
-            batch[0].call.fail(UnavailableError(f"the search failed: {DIED}"))
-
-    # Time.
-
-    def _give_up(self) -> None:
-        """Replaces a process in which work has taken too long."""
-        now_s = self._clock.now_s()
-        overdue = [n for n, running in self._running.items() if self._deadline_s(running) <= now_s]
-        for number in overdue:
+    def _on_late(self, numbers: Sequence[object]) -> None:
+        """Gives up what has taken too long; the process is killed."""
+        for number in numbers:
+            assert isinstance(number, int)
             self._lose(self._running.pop(number), HUNG)
-        if overdue:
-            self._process.replace()
-        elif self._running:
-            self._overdue.arm(min(map(self._deadline_s, self._running.values())))
 
-    def _deadline_s(self, running: _Running) -> float:
-        """When work takes too long."""
-        times = 1 if running.ticket else FIRST_TIMES
-        return overdue_s(self._clock, running.since_s, times * self._timeout_s)
+    def _lose(self, search: _Search, reason: str) -> None:
+        if search.call is None:
+            search.on_result(Refused(reason, "damaged"))
+            return
+        self._tell_fault(search.work, reason)
+        search.attempts += 1
+        if reason == HUNG or search.attempts == MAX_ATTEMPTS:
+            search.call.fail(UnavailableError(f"the search failed: {reason}"))
+        elif not search.call.is_settled:
+            flow = search.call.scope.flow
+            line = self._waiting.pop(flow, deque())
+            line.appendleft(search)
+            self._waiting = {flow: line, **self._waiting}
+
+    def _calls_waiting(self) -> list[Call]:
+        searches = itertools.chain(*self._waiting.values())
+        return [search.call for search in searches if search.call]
 
     def _fail_expired(self) -> None:
-        now_s = self._clock.now_s()
-        late: list[Ticket] = self._queue.expired(now_s)
-        tickets = [running.ticket for running in self._running.values() if running.ticket]
-        late += [ticket for ticket in tickets if ticket.deadline_s <= now_s]
-        for ticket in late:
-            ticket.call.fail(DeadlineExceededError())
-        rest = [ticket.deadline_s for ticket in tickets if not ticket.call.is_settled]
-        self._expiry.arm(min([self._queue.next_deadline_s(), *rest]))
+        running = [search.call for search in self._running.values() if search.call]
+        calls = [call for call in (*self._calls_waiting(), *running) if not call.is_settled]
+        now_s = self._loop.now_s()
+        for call in calls:
+            if call.scope.deadline_s <= now_s:
+                call.fail(DeadlineExceededError())
+        rest = [call.scope.deadline_s for call in calls if not call.is_settled]
+        self._expiry.arm(min(rest, default=math.inf))

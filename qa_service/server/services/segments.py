@@ -9,18 +9,20 @@ a segment when its client goes, and estimates of its tokens are corrected as the
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from qa_service.errors import DeadlineExceededError, ExecutionTimeoutError, QaError
-from qa_service.instance.messages import ModelFacts
-from qa_service.server.scheduling.call import Call, Outcome, SegmentRead, total_timings
+from qa_service.instance.worker_messages import ModelFacts
+from qa_service.server.scheduling.call import Call, SegmentRead
 from qa_service.server.scheduling.request_cost import estimate_tokens, tokens_of
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.server.services.dispatcher import Dispatcher
+from qa_service.server.services.parts import Piece, Reading, admitted
+from qa_service.wire.messages import Answer
 from qa_service.wire.sections import Section, is_one_section, sections
-from qa_service.wire.spans import merge, to_answers
+from qa_service.wire.spans import SegmentResult, merge, to_answers
 
 AHEAD_PER_INSTANCE = 2
 """One that runs and one that lies ready: no instance waits for the loop, and the rest of the text
@@ -40,101 +42,68 @@ class Segments:
         if is_one_section(call.request, model.window_tokens, overlap_tokens):
             self._dispatcher.submit(call)
             return
-        text = Ticket(call, estimate_tokens(call.request))
-        try:
-            self._dispatcher.admit(text, is_long=True)
-        except QaError as error:
-            call.fail(error)
-            return
-        _LongText(text, model, self._dispatcher).submit_next()
+        if whole := admitted(call, estimate_tokens(call.request), self._dispatcher):
+            _LongText(whole, model, self._dispatcher).submit_next()
 
 
-class _LongText:
+class _LongText(Reading):
     """One long text under way."""
 
+    ahead_per_instance = AHEAD_PER_INSTANCE
+
     def __init__(self, whole: Ticket, model: ModelFacts, dispatcher: Dispatcher) -> None:
-        self._whole = whole
+        self._request = whole.call.request
+        self._text = self._request.text
         self._model = model
-        overlap_tokens = model.reading.window_overlap_tokens
-        self._sections = sections(whole.call.request, model.window_tokens, overlap_tokens)
-        self._dispatcher = dispatcher
-        self._text = whole.call.request.text
         self._chars_per_token = max(1.0, len(self._text) / whole.tokens)
-        self._cut_chars = 0
-        self._num_under_way = 0
-        self._read: list[tuple[int, SegmentRead]] = []
-        self._reserved = whole.cost
+        self._cut: list[Section] = []
         self._read_chars = self._read_tokens = 0
         self._estimated_tokens = 0.0
-        dispatcher.begin(whole)
-        whole.call.on_end(lambda _: self._release(self._reserved))
+        super().__init__(whole, self._segments(), self._merged, dispatcher)
 
-    def submit_next(self) -> None:
-        """Submits segments, as many as may be under way."""
-        ahead = AHEAD_PER_INSTANCE * max(1, self._dispatcher.pool.alive)
-        while not self._is_cut and self._num_under_way < ahead:
-            self._submit(next(self._sections))
+    def _segments(self) -> Iterator[Piece]:
+        overlap_tokens = self._model.reading.window_overlap_tokens
+        for section in sections(self._request, self._model.window_tokens, overlap_tokens):
+            self._cut.append(section)
+            text = self._text_of(section)
+            request = msgspec.structs.replace(self._request, text=text)
+            tokens = max(1, round(len(text) / self._chars_per_token))
+            name = f"{section.core_start}:{section.core_end}"
+            yield Piece(request, section.core, name, tokens)
 
-    @property
-    def _is_cut(self) -> bool:
-        return self._cut_chars == len(self._text)
+    def _text_of(self, section: Section) -> str:
+        return self._text[section.start : section.end]
 
-    def _submit(self, section: Section) -> None:
-        self._cut_chars = section.core_end
-        text = self._text[section.start : section.end]
-        request = msgspec.structs.replace(self._whole.call.request, text=text)
-        call = self._whole.call.child(request, f"[{section.core_start}:{section.core_end}]")
-        call.then(partial(self._on_settled, section, text))
-        tokens = max(1, round(len(text) / self._chars_per_token))
-        segment = Ticket(call, tokens, section.core, self._whole.finish)
-        self._num_under_way += 1
-        self._dispatcher.submit_segment(segment)
-        self._release(segment.cost)
-
-    def _release(self, cost: float) -> None:
-        """Takes back what was reserved, as far as there is any; a negative cost reserves more."""
-        cost = min(cost, self._reserved)
-        self._reserved -= cost
-        self._dispatcher.reserve(self._whole, -cost)
-
-    def _on_settled(self, section: Section, text: str, outcome: Outcome) -> None:
-        self._num_under_way -= 1
-        if not isinstance(outcome, SegmentRead):
-            self._fail(outcome)
-            return
-        self._read.append((section.start, outcome))
-        if outcome.segment.tokens:
-            self._chars_per_token = len(text) / outcome.segment.tokens
-        self._read_chars += section.core_end - section.core_start
-        self._read_tokens += outcome.segment.tokens
-        self._estimated_tokens += tokens_of(text)
-        if not self._has_time():
-            self._fail(self._late("the rest was found to take longer than its time"))
-            return
-        self.submit_next()
-        if not self._num_under_way and self._is_cut:
-            self._finish()
-
-    def _has_time(self) -> bool:
+    def _may_go_on(self, number: int, read: SegmentRead) -> bool:
         """Estimates the rest again, by what estimates have been worth; whether it can be done."""
-        rest = self._text[self._cut_chars :]
+        section = self._cut[number]
+        text = self._text_of(section)
+        if read.segment.tokens:
+            self._chars_per_token = len(text) / read.segment.tokens
+        self._read_chars += section.core_end - section.core_start
+        self._read_tokens += read.segment.tokens
+        self._estimated_tokens += tokens_of(text)
+        rest = self._text[self._cut[-1].core_end :]
         error = self._read_tokens / self._estimated_tokens
         cost = self._dispatcher.cost_of(int(tokens_of(rest) * error)) if rest else 0.0
         self._release(self._reserved - cost)
-        return not rest or self._dispatcher.can_finish(self._whole, cost)
+        if rest and not self._dispatcher.can_finish(self._whole, cost):
+            self._fail(self._late("the rest was found to take longer than its time"))
+            return False
+        return True
 
     def _late(self, when: str) -> ExecutionTimeoutError:
         read = f"{self._read_chars} of {len(self._text)} characters had been read"
         return ExecutionTimeoutError(f"reading the text was stopped: {read} when {when}")
 
-    def _fail(self, outcome: Outcome) -> None:
-        error = outcome if isinstance(outcome, QaError) else QaError()
+    def _fail(self, error: QaError) -> None:
         if isinstance(error, DeadlineExceededError) and self._read:
             error = self._late("its time was over")
-        self._whole.call.fail(error)
+        super()._fail(error)
 
-    def _finish(self) -> None:
-        top_k = self._whole.call.request.top_k
-        found = merge([(start, part.segment) for start, part in self._read])
-        answers = to_answers(self._text, found, self._model.reading.null_log_score, top_k)
-        self._whole.call.resolve(answers, total_timings(part for _, part in self._read))
+    def _merged(self, found: Sequence[SegmentResult]) -> list[Answer]:
+        merged = merge(
+            [(section.start, its) for section, its in zip(self._cut, found, strict=True)]
+        )
+        null_log_score = self._model.reading.null_log_score
+        return to_answers(self._text, merged, null_log_score, self._request.top_k)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qa_service.net.timers import Timer
-from qa_service.retrieval.messages import Open
-from qa_service.server.services.options import CollectionOptions
+from qa_service.retrieval.search_messages import Open
 from qa_service.server.services.searches import Searches
+from qa_service.server.services.service_options import CollectionOptions
 from qa_service.server.telemetry.health import CollectionState
 
 FIRST_RETRY_S = 1.0

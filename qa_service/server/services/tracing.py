@@ -20,7 +20,7 @@ from functools import partial
 
 import msgspec
 
-from qa_service.instance.messages import Results
+from qa_service.instance.worker_messages import Results
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import Clock
@@ -28,8 +28,9 @@ from qa_service.server.scheduling.call import Call, Outcome
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.server.sidecars.trace_exporter import TraceExporter
 from qa_service.server.telemetry.metrics import ABANDONED, Metrics
-from qa_service.server.telemetry.options import TraceOptions
+from qa_service.server.telemetry.trace_options import TraceOptions
 from qa_service.wire.codec import Codec
+from qa_service.wire.error_codes import status_of
 from qa_service.wire.messages import Answered
 from qa_service.wire.traces import AttributeValue, Span, Trace, TraceContext
 
@@ -120,7 +121,7 @@ class Tracing:
         """Starts the exporter; `server` is the server's address."""
         if self.tracer and self._exporter:
             self.tracer.server = server
-            self._exporter.program.start()
+            self._exporter.child.try_start()
 
     def close(self) -> None:
         """Ends the exporter once it has exported everything."""
@@ -129,12 +130,12 @@ class Tracing:
 
     def reap(self) -> bool:
         """Whether the exporter has ended, or there is none."""
-        return self._exporter is None or self._exporter.program.reap()
+        return self._exporter is None or self._exporter.child.reap()
 
     def kill(self) -> None:
         """Ends the exporter at once."""
         if self._exporter:
-            self._exporter.program.kill()
+            self._exporter.child.kill()
 
 
 def _address(whose: str, address: str) -> dict[str, AttributeValue]:
@@ -192,4 +193,4 @@ def _note_outcome(span: Span, outcome: Outcome) -> None:
             span.attributes["qa.models_asked"] = source.models_asked
     else:
         span.attributes["error.type"] = outcome.code
-        span.is_error = outcome.status >= 500
+        span.is_error = status_of(outcome) >= 500

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
+from qa_service.child_program import start_program
 from qa_service.net.event_loop import EventLoop
-from qa_service.server.sidecars.side_program import SideProgram
+from qa_service.server.children.child import Child
 from qa_service.sidecars.gateway_messages import LISTENING, RELOAD
 
 logger = logging.getLogger(__name__)
@@ -36,21 +38,24 @@ class GrpcProcess:
     def __init__(self, loop: EventLoop, flags: Sequence[str]) -> None:
         self.failure = ""
         self.has_started = not flags
-        self.program = SideProgram(
-            loop, "the gRPC gateway", GATEWAY_PROGRAM, flags,
-            on_data=self._on_data, on_death=self._on_death,
-        )  # fmt: skip
+        self.child = Child(
+            loop,
+            "the gRPC gateway",
+            partial(start_program, GATEWAY_PROGRAM, *flags),
+            on_data=self._on_data,
+            on_end=self._on_end,
+        )
         self._loop = loop
         self._report = b""
 
     def start(self) -> None:
         """Starts it, if there is one."""
         if not self.has_started:
-            self.program.start()
+            self.child.try_start()
 
     def reload(self) -> None:
         """Has it read the certificates again."""
-        self.program.write(RELOAD)
+        self.child.write(RELOAD)
 
     def _on_data(self, data: bytes) -> None:
         self._report = (self._report + data)[-MAX_REPORT_BYTES:]
@@ -59,7 +64,8 @@ class GrpcProcess:
             self.has_started = True
             self._loop.mark()
 
-    def _on_death(self) -> None:
+    def _on_end(self) -> None:
+        self.child.start_later()
         words, self._report = self._report.decode(errors="replace").strip(), b""
         if not self.has_started:
             self.failure = words or "the gRPC gateway did not start; the log says why"

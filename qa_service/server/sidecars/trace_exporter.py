@@ -7,15 +7,17 @@ dropped. Each span is counted once, as exported or as dropped, also if the progr
 
 from __future__ import annotations
 
+from functools import partial
+
+from qa_service.child_program import start_program
 from qa_service.engine_catalogue import is_installed
 from qa_service.errors import SetupError
 from qa_service.installation import install_hint
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import LazyTimer
-from qa_service.server.sidecars.side_program import SideProgram
+from qa_service.server.children.child import Child
 from qa_service.server.telemetry.metrics import DROPPED, EXPORTED, Metrics
-from qa_service.wire.frames import FrameReader
 from qa_service.wire.traces import MAX_MESSAGE_BYTES, Trace, count_spans, encode, report_decoder
 
 EXPORTER_PROGRAM = "qa_service.sidecars.trace_exporter_main"
@@ -50,16 +52,16 @@ class TraceExporter:
         self._loop = loop
         self._counts = metrics.trace_spans_total
         self._pending: list[Trace] = []
-        self._frames = FrameReader(MAX_MESSAGE_BYTES)
         self._handed = 0
         self._timer = LazyTimer(loop, self._flush)
-        self.program = SideProgram(
+        arguments = (EXPORTER_PROGRAM, endpoint, logs.log_level, logs.log_format)
+        self.child = Child(
             loop,
             "the trace exporter",
-            EXPORTER_PROGRAM,
-            [endpoint, logs.log_level, logs.log_format],
-            on_data=self._on_data,
-            on_death=self._on_death,
+            partial(start_program, *arguments),
+            on_data=self._on_report,
+            max_frame_bytes=MAX_MESSAGE_BYTES,
+            on_end=self._on_end,
         )
 
     def take(self, trace: Trace) -> None:
@@ -73,27 +75,25 @@ class TraceExporter:
     def close(self) -> None:
         """Sends what is left; the program ends when it has exported it."""
         self._flush()
-        self.program.close()
+        self.child.close()
 
     def _flush(self) -> None:
         traces, self._pending = self._pending, []
         number = count_spans(traces)
-        if not self.program.is_running or self.program.output_bytes > MAX_OUTPUT_BYTES:
+        if not self.child.is_running or self.child.output_bytes > MAX_OUTPUT_BYTES:
             self._counts[DROPPED] += number
         elif traces:
             self._handed += number
-            self.program.write(encode(traces))
+            self.child.write(encode(traces))
 
-    def _on_data(self, data: bytes) -> None:
-        self._frames.feed(data)
-        while (frame := self._frames.next_frame()) is not None:
-            report = report_decoder.decode(frame)
-            self._handed -= report.exported + report.dropped
-            self._counts[EXPORTED] += report.exported
-            self._counts[DROPPED] += report.dropped
+    def _on_report(self, data: bytes) -> None:
+        report = report_decoder.decode(data)
+        self._handed -= report.exported + report.dropped
+        self._counts[EXPORTED] += report.exported
+        self._counts[DROPPED] += report.dropped
 
-    def _on_death(self) -> None:
+    def _on_end(self) -> None:
         """Counts spans that the program took and has not reported as dropped."""
         self._counts[DROPPED] += self._handed
         self._handed = 0
-        self._frames = FrameReader(MAX_MESSAGE_BYTES)
+        self.child.start_later()

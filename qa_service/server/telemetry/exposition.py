@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from qa_service import __version__
-from qa_service.errors import ERROR_KINDS
 from qa_service.server.telemetry.metrics import ABANDONED, ANSWERED, Metrics, ModelMetrics
+from qa_service.wire.error_codes import ERRORS
 from qa_service.wire.histogram import Histogram
 from qa_service.wire.http.model_reports import ModelReport, ModelStatistics, StatisticDuration
 from qa_service.wire.http.prometheus import Family, Labels, Sample, histogram_samples
 
 REASONS = {
-    reason: tuple(code for code, kind in ERROR_KINDS.items() if kind.triton_reason == reason)
+    reason: tuple(code for code, row in ERRORS.items() if row.triton_reason == reason)
     for reason in ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 } | {"CANCELED": ("cancelled", ABANDONED)}
 """Triton's reasons for a failed request, each with its outcomes."""

@@ -13,6 +13,10 @@ from qa_service.wire.http.model_reports import State
 STARTING = "starting"
 SERVING = "serving"
 
+READY_TIMEOUT_S = 10.0
+"""An instance that is busy for longer does not count as answering. Batches are of half a second at
+most; only a very long text takes longer."""
+
 CollectionState = Literal["READY", "LOADING", "UNAVAILABLE"]
 
 
@@ -72,13 +76,16 @@ class Health:
     ]
 
 
-def why_not_ready(
-    phase: str, sessions_alive: int, sessions_answering: int, ready_timeout_ms: int
-) -> str | None:
+def busy_since_s(now_s: float) -> float:
+    """An instance that has had its batch since before then does not count as answering."""
+    return now_s - READY_TIMEOUT_S
+
+
+def why_not_ready(phase: str, sessions_alive: int, sessions_answering: int) -> str | None:
     """Why no question should be sent now; None if the server is ready.
 
     An instance counts as answering if it is idle, or has had its batch for no longer than
-    `ready_timeout_ms`. One is enough; so an idle server is ready, and one whose instances all hang
+    `READY_TIMEOUT_S`. One is enough; so an idle server is ready, and one whose instances all hang
     is not.
     """
     if phase != SERVING:
@@ -86,5 +93,5 @@ def why_not_ready(
     if not sessions_alive:
         return "no instance is alive"
     if not sessions_answering:
-        return f"no instance has answered for {ready_timeout_ms} ms"
+        return f"no instance has answered for {READY_TIMEOUT_S:g} s"
     return None

@@ -19,7 +19,7 @@ from qa_service.sidecars.gateway_messages import LISTENING, RELOAD
 from qa_service.sidecars.grpc_gateway.program import parse, run
 
 if TYPE_CHECKING:
-    from qa_service.sidecars.grpc_gateway.gateway import GrpcServer
+    from qa_service.sidecars.grpc_gateway.grpc_server import GrpcServer
 
 
 def main() -> int:

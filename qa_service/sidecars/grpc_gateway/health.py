@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2
 
 from qa_service.errors import HttpError, QaError, UnavailableError
 from qa_service.sidecars.grpc_gateway.calls import Caller
-from qa_service.sidecars.grpc_gateway.messages import (
+from qa_service.sidecars.grpc_gateway.grpc_messages import (
     HEALTH_SERVICE,
     INFERENCE_SERVICE,
     read_message,

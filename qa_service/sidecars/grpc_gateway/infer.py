@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from qa_service.errors import InvalidRequestError
-from qa_service.sidecars.grpc_gateway.messages import ModelInferResponse
+from qa_service.sidecars.grpc_gateway.grpc_messages import ModelInferResponse
 from qa_service.wire.http.open_inference import (
     InferBody,
     InferCall,

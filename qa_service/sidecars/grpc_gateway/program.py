@@ -16,18 +16,16 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from msgspec import structs
-
 from qa_service.command_line import make_parser
 from qa_service.errors import SetupError
 from qa_service.installation import say_missing
 from qa_service.log_relay import relay_standard_streams
 from qa_service.logs import complain, configure_logging
-from qa_service.options import Option, add_flag
+from qa_service.options import add_flags, from_flags
 from qa_service.sidecars.gateway_messages import PACKAGES, GatewaySettings
 
 if TYPE_CHECKING:
-    from qa_service.sidecars.grpc_gateway.gateway import GrpcServer
+    from qa_service.sidecars.grpc_gateway.grpc_server import GrpcServer
 
 _Serve = Callable[["GrpcServer"], Awaitable[None]]
 
@@ -46,9 +44,8 @@ def parse(docstring: str | None, arguments: Sequence[str] | None = None) -> Gate
         SystemExit: The flags are wrong, or ask for help.
     """
     parser = make_parser(docstring)
-    for field in structs.fields(GatewaySettings):
-        add_flag(parser, Option("", field.name, field.type, field.default))
-    return GatewaySettings(**vars(parser.parse_args(arguments)))
+    add_flags(parser, GatewaySettings)
+    return from_flags(GatewaySettings, vars(parser.parse_args(arguments)))
 
 
 def run(settings: GatewaySettings, serve: _Serve) -> SetupError:
@@ -65,7 +62,7 @@ def run(settings: GatewaySettings, serve: _Serve) -> SetupError:
 
 
 async def _run(settings: GatewaySettings, serve: _Serve) -> NoReturn:
-    from qa_service.sidecars.grpc_gateway.gateway import GrpcServer  # noqa: PLC0415 - grpcio may be missing
+    from qa_service.sidecars.grpc_gateway.grpc_server import GrpcServer  # noqa: PLC0415 - grpcio may be missing
 
     await serve(GrpcServer(settings))
     logging.shutdown()

@@ -7,7 +7,8 @@ from typing import NoReturn
 
 import grpc
 
-from qa_service.errors import GRPC_CODES, HttpError, QaError
+from qa_service.errors import HttpError, QaError
+from qa_service.wire.error_codes import grpc_code_of
 
 MAX_MESSAGE_CHARS = 300
 """Percent-encoded, each takes at most 12 bytes: all fit the 8 KiB of metadata that clients take."""
@@ -15,7 +16,7 @@ MAX_MESSAGE_CHARS = 300
 
 def code_of(error: QaError) -> grpc.StatusCode:
     """The status code of an error."""
-    return grpc.StatusCode[error.grpc_code or GRPC_CODES.get(error.status, "INTERNAL")]
+    return grpc.StatusCode[grpc_code_of(error)]
 
 
 def message_of(error: QaError) -> str:

@@ -21,14 +21,14 @@ import grpc
 
 from qa_service.errors import InternalError, QaError, ShuttingDownError
 from qa_service.sidecars.grpc_gateway.calls import Caller
-from qa_service.sidecars.grpc_gateway.infer import read_call, write_response
-from qa_service.sidecars.grpc_gateway.links import PeerLink
-from qa_service.sidecars.grpc_gateway.messages import (
+from qa_service.sidecars.grpc_gateway.grpc_messages import (
     ModelInferRequest,
     ModelInferResponse,
     ModelStreamInferResponse,
     read_message,
 )
+from qa_service.sidecars.grpc_gateway.infer import read_call, write_response
+from qa_service.sidecars.grpc_gateway.links import PeerLink
 from qa_service.sidecars.grpc_gateway.status import message_of, write
 from qa_service.wire.http.open_inference import EMPTY_FINAL
 

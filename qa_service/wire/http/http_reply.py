@@ -12,6 +12,7 @@ from http import HTTPStatus
 import msgspec
 
 from qa_service.errors import HttpError, QaError
+from qa_service.wire.error_codes import header_fields_of, status_of
 from qa_service.wire.messages import Timings
 
 JSON = "application/json"
@@ -39,11 +40,11 @@ def json_reply(value: object, status: int = 200) -> HttpReply:
 
 def error_reply(error: QaError, body: object = None) -> HttpReply:
     """The reply for an error, in Triton's form unless another body is given."""
-    fields = dict(error.fields)
+    fields = header_fields_of(error)
     if error.retry_after_ms is not None:
         fields["Retry-After"] = str(math.ceil(error.retry_after_ms / 1e3))
     content = _encode({"error": error.message} if body is None else body)
-    return HttpReply(content, error.status, fields=fields)
+    return HttpReply(content, status_of(error), fields=fields)
 
 
 def timed_reply(value: object, timings: Timings) -> HttpReply:

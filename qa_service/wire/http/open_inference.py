@@ -20,7 +20,14 @@ from typing import Any
 import msgspec
 
 from qa_service.errors import InvalidRequestError
-from qa_service.wire.fields import NUMBERS, OUTPUTS, PARAMETERS, TENSORS, shown_outputs
+from qa_service.wire.fields import (
+    NUMBERS,
+    OUTPUTS,
+    PARAMETERS,
+    REQUEST,
+    TENSORS,
+    shown_outputs,
+)
 from qa_service.wire.http.http_reply import HttpReply, timed_reply
 from qa_service.wire.http.tensors import as_json, flat, from_binary, to_binary
 from qa_service.wire.json_codec import check_bounds
@@ -28,6 +35,7 @@ from qa_service.wire.messages import (
     MAX_PRIORITY,
     Answer,
     Answered,
+    Filter,
     Request,
     Timings,
 )
@@ -39,10 +47,6 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 EMPTY_FINAL = "triton_enable_empty_final_response"
 """Of a request of a stream: asks for an empty response behind the last one; else without effect."""
 
-_KNOWN_PARAMETERS = {
-    *(*PARAMETERS, "binary_data_output", EMPTY_FINAL),
-    *("sequence_id", "sequence_start", "sequence_end"),
-}
 _OTHER_PARAMETERS = {**OTHER_NAMES, "timeoutms": "timeout", "timeoutus": "timeout"}
 
 _Parameters = dict[str, bool | int | float | str]
@@ -267,10 +271,21 @@ def _read_parameters(parameters: _Parameters) -> dict[str, Any]:
     if parameters.get("sequence_id"):
         raise InvalidRequestError("the model keeps no sequences")
     return {
-        field: _number(parameter, value)
+        field: _json(parameter, value) if REQUEST[field].is_json else _number(parameter, value)
         for parameter, field in PARAMETERS.items()
         if (value := parameters.get(parameter)) is not None
     }
+
+
+_filter_decoder = msgspec.json.Decoder(Filter)
+
+
+def _json(parameter: str, value: object) -> Filter:
+    """The field's value for a parameter's JSON."""
+    try:
+        return _filter_decoder.decode(value if isinstance(value, str) else "")
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequestError(f"the parameter {parameter} must be JSON: {error}") from None
 
 
 def _number(parameter: str, value: object) -> float | int | None:

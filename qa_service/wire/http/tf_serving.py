@@ -20,12 +20,13 @@ from typing import Annotated, Any
 import msgspec
 
 from qa_service.errors import InvalidRequestError, QaError
+from qa_service.wire.error_codes import tf_serving_status_of
 from qa_service.wire.fields import ALWAYS_SHOWN, COLUMNS, OUTPUTS, Shown, shown_outputs
 from qa_service.wire.http.http_reply import HttpReply, error_reply, json_reply, timed_reply
 from qa_service.wire.http.model_reports import INPUT_TYPES, OUTPUT_TYPES, ModelReport
 from qa_service.wire.http.open_inference import MAX_QUESTIONS, output_columns, slowest
 from qa_service.wire.json_codec import check_bounds
-from qa_service.wire.messages import Answered, Request
+from qa_service.wire.messages import Answered, CollectionNames, Request
 from qa_service.wire.near_misses import near_miss
 
 SIGNATURE = "serving_default"
@@ -56,6 +57,9 @@ def _columns(wrap: Callable[[Any], Any]) -> Any:  # noqa: ANN401
         if field.name not in COLUMNS:
             continue
         kind = field.type
+        if field.name == "collection":  # a list is a column
+            about = "the collection to ask, in place of a text; several with commas; `*`: all"
+            kind = Annotated[CollectionNames | None, msgspec.Meta(description=about)]
         if kind.__origin__ is str:  # any string may be in base64
             kind = Annotated[_Text, *kind.__metadata__]
         if field.default is msgspec.NODEFAULT:
@@ -237,8 +241,7 @@ def _plain(name: str, value: object) -> Any:  # noqa: ANN401
 
 def predict_error(error: QaError) -> HttpReply:
     """The reply for an error, with TensorFlow Serving's status."""
-    reply = error_reply(error)
-    return msgspec.structs.replace(reply, status=error.tf_serving_status or reply.status)
+    return msgspec.structs.replace(error_reply(error), status=tf_serving_status_of(error))
 
 
 # Reports on a model.

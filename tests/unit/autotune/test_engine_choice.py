@@ -14,9 +14,9 @@ from qa_service.autotune.engine_table import Choice, EngineTable, Finding, Measu
 from qa_service.autotune.engine_trial import Progress, bundled_rounds
 from qa_service.data.squad import AGREEMENT_QUESTIONS, read_squad
 from qa_service.instance.devices import DeviceAssignment
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.costs_dir import keep
 from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig
-from qa_service.instance.options import InstanceOptions
 from qa_service.machine import Processor
 from tests.support import FakeClock
 
@@ -108,11 +108,11 @@ def test_uninstalled_engines_are_left_out_with_the_reason(tmp_path):
         assert words in str(table)
 
 
-def test_changed_files_or_min_agreement_cause_a_new_measurement(tmp_path, trial):
+def test_changed_files_or_another_bound_cause_a_new_measurement(tmp_path, trial):
     choose(tmp_path, trial)
     other = changed(MANIFEST, files={**MANIFEST.files, "model.onnx": "3"})
     choose(tmp_path, trial, other)
-    choose(tmp_path, trial, min_agreement=0.9)
+    choose(tmp_path, trial, max_batch_size=9)
     assert len(trial.candidates) == 3
 
 

@@ -20,10 +20,10 @@ from qa_service.instance.hooks import (
     LoadedHooks,
     load_hooks,
 )
-from qa_service.instance.messages import Answers, Setup
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.reader.instant import InstantReader
 from qa_service.instance.stages import Stopwatch
+from qa_service.instance.worker_messages import Answers, Setup
 from qa_service.wire.messages import Answer, Task
 from qa_service.wire.spans import SegmentResult
 from tests.unit.instance.tiny_reader import tiny_reader

@@ -12,7 +12,12 @@ from qa_service.errors import InternalError
 from qa_service.instance.batch_cost import BatchRule, CostTable
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.engines.outputs import EngineFaultError
-from qa_service.instance.messages import (
+from qa_service.instance.instance_options import InstanceOptions
+from qa_service.instance.reader.instant import InstantReader, first_word
+from qa_service.instance.runs import answer_in_turn, answer_overlapped
+from qa_service.instance.stages import Holding, StagesMs, Stopwatch
+from qa_service.instance.worker_main import WARMUP, serve
+from qa_service.instance.worker_messages import (
     Answers,
     Batch,
     Failed,
@@ -23,11 +28,6 @@ from qa_service.instance.messages import (
     encode,
     to_loop_decoder,
 )
-from qa_service.instance.options import InstanceOptions
-from qa_service.instance.reader.instant import InstantReader, first_word
-from qa_service.instance.runs import answer_in_turn, answer_overlapped
-from qa_service.instance.stages import Holding, StagesMs, Stopwatch
-from qa_service.instance.worker_main import WARMUP, serve
 from qa_service.wire.frames import PREFIX, FrameReader
 from qa_service.wire.messages import Answer, Task
 

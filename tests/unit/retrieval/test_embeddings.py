@@ -149,6 +149,7 @@ def test_without_the_encoder_there_is_no_collection_unless_words_are_enough(
     index, output, tmp_path, monkeypatch, embeddings
 ):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "saved_models").mkdir()
     why = f"there is no encoder in {tmp_path}/nowhere: --encoder names its folder.*--no-embeddings"
     with pytest.raises(SetupError, match=why):
         index(encoder=Path("nowhere"), embeddings=embeddings)
@@ -158,14 +159,23 @@ def test_without_the_encoder_there_is_no_collection_unless_words_are_enough(
     index(encoder=Path("nowhere"), embeddings=False)
 
 
-def test_the_encoder_is_looked_for_beside_models_then_below_the_working_directory(
+def test_the_encoder_is_looked_for_beside_models_then_in_saved_models_then_in_the_users_folder(
     tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert encoder_folder(None) == tmp_path / "data/qa-server/encoder"
+    Path("saved_models").mkdir()
     models = [Path("a/models/one"), Path("b/models/two")]
     assert encoder_folder(None, models) == tmp_path / "a/models/encoder", "where it may be made"
     assert encoder_folder(None) == tmp_path / "saved_models/encoder"
-    for place in ("saved_models/encoder", "b/models/encoder", "a/models/encoder"):
+    places = (
+        "data/qa-server/encoder",
+        "saved_models/encoder",
+        "b/models/encoder",
+        "a/models/encoder",
+    )
+    for place in places:
         Path(place).mkdir(parents=True)
         Path(place, "manifest.json").write_text("{}")
         assert encoder_folder(None, models) == tmp_path / place

@@ -250,3 +250,10 @@ def test_a_password_in_a_malformed_url_is_not_shown(url):
     with pytest.raises(SetupError, match=r":\*\*\*@h") as caught:
         OpenSearchIndex(url)
     assert "secret" not in str(caught.value)
+
+
+def test_a_passage_has_the_place_that_its_document_says(cluster):
+    source = {"text": "The Nile is long.", "line": 7, "page": 3, "place": "page 3"}
+    cluster.reply = {"hits": {"hits": [{"_id": "1", "_score": 1.0, "_source": source}]}}
+    (found,) = OpenSearchIndex(f"{cluster.url}/handbook").search("?", 1)
+    assert (found.passage.line, found.passage.page, found.passage.place) == (7, 3, "page 3")

@@ -15,7 +15,7 @@ from qa_service.server import deployment as module
 from qa_service.server.config import ServerConfig
 from qa_service.server.deployment import Deployment, encoder_of
 from qa_service.server.models import plan
-from qa_service.server.models.options import ModelOptions
+from qa_service.server.models.model_options import ModelOptions
 from tests.unit.server.fake_services import ManualClock
 from tests.unit.server.test_config import parse_server_flags
 

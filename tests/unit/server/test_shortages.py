@@ -9,12 +9,12 @@ import pytest
 
 from qa_service.instance.devices import assign_devices
 from qa_service.instance.gpus import Gpus
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.server import shortages
 from qa_service.server.check.machine import check_machine
 from qa_service.server.check.report import Level
 from qa_service.server.config import OTHER_DESCRIPTORS, ServerConfig
-from qa_service.server.models.options import ModelOptions
+from qa_service.server.models.model_options import ModelOptions
 from qa_service.server.shortages import find_cpu_shortage
 from tests.programs import run_python
 

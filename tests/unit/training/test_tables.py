@@ -7,10 +7,10 @@ from itertools import islice
 
 import pytest
 
-from qa_service.retrieval.rendering import render_document
 from training import office_pages
 from training.cells import cells, place_in, row_with, tables
 from training.office_tables import make_document, put
+from training.rendering import render_document
 from training.table_questions import Asker, Table
 
 TOWNS = """# Offices

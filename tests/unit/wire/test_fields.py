@@ -15,8 +15,8 @@ pytest.importorskip("grpc", reason="there is no grpcio")
 
 from qa_service.programs.client_main import option_flag, parse_arguments
 from qa_service.programs.jobs.job import encode_request, parse_request
+from qa_service.sidecars.grpc_gateway.grpc_messages import ModelInferRequest
 from qa_service.sidecars.grpc_gateway.infer import read_call, write_response
-from qa_service.sidecars.grpc_gateway.messages import ModelInferRequest
 from qa_service.wire import fields, json_codec
 from qa_service.wire.frames import PREFIX
 from qa_service.wire.http.open_inference import parse_infer
@@ -33,12 +33,12 @@ from qa_service.wire.messages import (
 )
 
 BASES = [{"question": "Who?", "text": "It was Ada."}, {"question": "Who?", "collection": "books"}]
-NUMBER, WORD = 2, "word"
+NUMBER, WORD, FILTER = 2, "word", {"path": "a/", "date": {"after": "2026-01-31"}}
 
 
 def request_with(name: str) -> dict[str, Any]:
     """The fields of a request that has this one."""
-    value = NUMBER if name in fields.NUMBERS else WORD
+    value = NUMBER if name in fields.NUMBERS else FILTER if fields.REQUEST[name].is_json else WORD
     for base in BASES:
         try:
             json_codec.parse_request(json.dumps(asked := {**base, name: value}).encode())
@@ -65,7 +65,9 @@ def infer_body(asked: dict[str, object], outputs: Sequence[str] = ()) -> dict[st
             if name in asked
         ],
         "parameters": {
-            parameter: units.get(name, asked[name])
+            parameter: json.dumps(asked[name])
+            if fields.REQUEST[name].is_json
+            else units.get(name, asked[name])
             for parameter, name in fields.PARAMETERS.items()
             if name in asked
         },
@@ -79,7 +81,8 @@ def grpc_request(body: dict[str, Any]):
         its = request.inputs.add(name=tensor["name"], shape=[1], datatype="BYTES")
         its.contents.bytes_contents.append(tensor["data"][0].encode())
     for name, value in body["parameters"].items():
-        request.parameters[name].int64_param = value
+        kind = "string_param" if isinstance(value, str) else "int64_param"
+        setattr(request.parameters[name], kind, value)
     for output in body["outputs"]:
         request.outputs.add(name=output["name"])
     return request
@@ -114,7 +117,7 @@ def test_tensorflow_serving_has_the_field_in_rows_and_columns(name):
 def test_a_job_has_the_fields_of_jobs_and_no_others(name):
     asked = request_with(name)
     sent = json.loads(encode_request(parse_request(json.dumps(asked).encode()), 7, None))
-    is_kept = sent[name] in {asked[name], 7, None} if name in sent else False
+    is_kept = sent[name] in [asked[name], 7, None] if name in sent else False
     assert is_kept == (name in fields.JOB_FIELDS)
 
 
@@ -125,14 +128,21 @@ def test_pythons_clients_have_the_options_and_no_others():
 @pytest.mark.parametrize("name", fields.OPTIONS)
 def test_an_option_of_pythons_clients_is_a_flag_of_the_terminals_and_a_field_of_the_wire(name):
     value = request_with(name)[name]
-    flags = vars(parse_arguments([option_flag(name), str(value)]))
+    words = json.dumps(value) if fields.REQUEST[name].is_json else str(value)
+    flags = vars(parse_arguments([option_flag(name), words]))
     assert flags[option_flag(name).removeprefix("--")] == value
     assert client.option_fields(cast(client.AskOptions, {name: value}))[name] == value
 
 
-PASSAGE = Passage("a.md", "Title", "Heading", 0, 20, "It was Ada, was it? ", 1)
-ADA = Answer("Ada", 0.5, 7, 10, PASSAGE, (Place(7, 10, "a.md"), Place(40, 43, "b.md")))
-RESULT = Answered([ADA, ADA], Timings(1.0, 2.0), AnswerSource("m", 1, passages=(PASSAGE,)))
+PASSAGE = Passage(
+    "a.md", "Title", "Heading", 0, 20, "It was Ada, was it? ", 1, 3, "page 3", "books"
+)
+ADA = Answer(
+    "Ada", 0.5, 7, 10, PASSAGE, (Place(7, 10, "a.md", "books"), Place(40, 43, "b.md", "books"))
+)
+RESULT = Answered(
+    [ADA, ADA], Timings(1.0, 2.0), AnswerSource("m", 1, passages=(PASSAGE,), unsure=(ADA,))
+)
 EXPECTED = {
     name: json.loads(msgspec.json.encode(row.read(RESULT.source if row.is_of_reply else ADA)))
     for name, row in fields.OUTPUTS.items()
@@ -176,6 +186,7 @@ def test_pythons_clients_read_each_field_of_a_replys_answers():
         }
         assert found == msgspec.to_builtins(ADA)
     assert msgspec.to_builtins(reply.passages) == msgspec.to_builtins(RESULT.source.passages)
+    assert [one.answer for one in reply.unsure] == ["Ada"]
 
 
 @pytest.mark.parametrize("top_k", [1, 2])

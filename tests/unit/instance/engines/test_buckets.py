@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from qa_service.instance.arrays import SPAN_VALUES
 from qa_service.instance.engines.buckets import (
+    RUNS_BEFORE_RECORDING,
     TEXT_MASK,
     Bucket,
     BucketedEngine,
@@ -16,7 +17,6 @@ from qa_service.instance.engines.buckets import (
     stage,
 )
 from qa_service.instance.engines.outputs import EngineFaultError
-from qa_service.instance.model_folder.seen_lengths import SeenLengths
 
 INPUTS = ("input_ids", "attention_mask")
 PAD = 9
@@ -71,7 +71,7 @@ def test_a_batch_is_padded_to_its_bucket_and_its_logits_are_cut_back():
         BucketGrid(4, 4096, 64),
         INPUTS,
         PAD,
-        lambda bucket, _: made.append(bucket) or Adder(bucket),
+        lambda bucket: made.append(bucket) or Adder(bucket),
         device="cuda",
         runtime="test",
     )
@@ -93,7 +93,7 @@ class Recorder:
 
     def __init__(self, *, fails=()):
         self.made, self.proved, self._fails = [], [], fails
-        grid = BucketGrid(2, 4096, 64)
+        grid = BucketGrid(4, 4096, 64)
         self.engine = BucketedEngine(
             grid, INPUTS, PAD, self._make, device="cuda", runtime="test", records=True
         )
@@ -103,9 +103,9 @@ class Recorder:
         batch = np.ones((rows, tokens), np.int64)
         np.testing.assert_array_equal(self.engine.logits(batch, batch, batch)[0], batch)
 
-    def _make(self, bucket, is_recorded):
-        self.made.append((bucket.rows, bucket.tokens, is_recorded))
-        if is_recorded and bucket in self._fails:
+    def _make(self, bucket):
+        self.made.append((bucket.rows, bucket.tokens))
+        if bucket in self._fails:
             raise RuntimeError("cannot be recorded")
         return Adder(bucket)
 
@@ -115,45 +115,66 @@ class Recorder:
         self.proved.append((rows, tokens))
 
 
-def test_a_start_records_only_what_it_runs_and_the_rest_follows_while_nothing_waits(tmp_path):
-    recorder = Recorder()
-    recorder.run(1, 60)
-    assert recorder.made == [(1, 64, True)]
-    recorder.engine.prepare_lengths(SeenLengths(tmp_path), ())
-    assert recorder.made == [(1, 64, True)]
-    while recorder.engine.prepare_next():
-        pass
-    assert sorted(recorder.made) == [(1, 32, True), (1, 64, True), (2, 32, True), (2, 64, True)]
-    assert sorted(recorder.proved) == [(1, 32), (1, 64), (2, 32), (2, 64)]
-    assert sorted(recorder.engine.shapes) == sorted(recorder.proved)
-    assert not recorder.engine.prepare_next()
+FIRST = [(4, 64), (1, 64)]
 
 
-def test_while_serving_a_bucket_runs_once_without_a_recording(tmp_path):
+@given(st.integers(1, 64), st.integers(1, 8192), st.integers(16, 512), st.data())
+def test_the_first_buckets_are_few_and_hold_every_batch_within_the_limits(
+    max_rows, max_tokens, window, data
+):
+    grid = BucketGrid(max_rows, max_tokens, window)
+    tokens = data.draw(st.integers(1, window))
+    rows = data.draw(st.integers(1, max(1, min(max_rows, max_tokens // tokens))))
+    first = grid.first_buckets()
+    assert len(first) <= 16
+    assert any(its.rows >= rows and its.tokens >= tokens for its in first)
+    assert set(first) <= {*grid.buckets(), *first}
+    assert all(its.rows <= grid.most.rows and its.tokens <= grid.most.tokens for its in first)
+
+
+def test_a_start_records_the_first_buckets_and_the_rest_follows_while_nothing_waits():
     recorder = Recorder()
-    recorder.engine.prepare_lengths(SeenLengths(tmp_path), ())
+    assert recorder.made == FIRST
     recorder.run(1, 20)
-    assert recorder.made == [(1, 32, False)]
-    recorder.run(1, 30)
-    recorder.run(1, 32)
-    assert recorder.made == [(1, 32, False), (1, 32, True)]
-    recorder.run(2, 20)
-    recorder.engine.prepare_next()  # what was needed comes first
-    assert recorder.made[2:] == [(2, 32, False), (2, 32, True)]
-
-
-def test_a_recording_that_fails_ends_a_start_and_while_serving_is_left_out(caplog, tmp_path):
-    recorder = Recorder(fails=[Bucket(1, 32), Bucket(2, 64)])
-    with pytest.raises(RuntimeError, match="cannot be recorded"):
-        recorder.run(1, 20)
-    recorder.engine.prepare_lengths(SeenLengths(tmp_path), ())
+    recorder.run(3, 20)
+    recorder.run(3, 20)
+    assert recorder.made == FIRST  # both ran in larger ones
+    recorder.engine.prepare_next()
+    recorder.engine.prepare_next()
+    assert recorder.made[2:] == [(3, 32), (1, 32)]  # the most needed come first
     while recorder.engine.prepare_next():
         pass
-    for rows, tokens in ((1, 32), (2, 64)) * 2:
-        recorder.run(rows, tokens)
-    assert recorder.made.count((1, 32, True)) == 2
-    assert recorder.made.count((2, 64, True)) == 1
-    assert "batches of 1 rows of 32 tokens run without a recording: cannot be" in caplog.text
+    every = [(rows, tokens) for rows in (1, 2, 3, 4) for tokens in (32, 64)]
+    assert sorted(recorder.made) == sorted(recorder.engine.shapes) == every
+    assert sorted([*FIRST, *recorder.proved]) == every
+
+
+def test_a_bucket_that_many_batches_need_is_recorded_though_there_is_always_work():
+    recorder = Recorder()
+    for _ in range(RUNS_BEFORE_RECORDING):
+        recorder.run(1, 20)
+    assert recorder.made == FIRST
+    recorder.run(1, 20)
+    recorder.run(1, 20)
+    assert recorder.made == [*FIRST, (1, 32)]
+
+
+def test_a_recording_that_fails_ends_a_start_and_while_serving_is_left_out(caplog):
+    with pytest.raises(RuntimeError, match="cannot be recorded"):
+        Recorder(fails=[Bucket(1, 64)])
+    recorder = Recorder(fails=[Bucket(1, 32)])
+    while recorder.engine.prepare_next():
+        pass
+    recorder.run(1, 32)
+    assert recorder.made.count((1, 32)) == 1
+    assert (1, 32) not in recorder.engine.shapes
+    assert "batches of 1 rows of 32 tokens run in a larger shape: cannot be" in caplog.text
+
+
+def test_a_batch_over_the_limits_is_recorded_when_it_comes():
+    recorder = Recorder()
+    recorder.run(6, 70)
+    assert recorder.made[-1] == (6, 70)
 
 
 def test_the_texts_mask_is_staged_where_spans_are_chosen():
@@ -162,7 +183,7 @@ def test_the_texts_mask_is_staged_where_spans_are_chosen():
         grid,
         (*INPUTS, TEXT_MASK),
         PAD,
-        lambda bucket, _: Adder(bucket, num_inputs=3),
+        lambda bucket: Adder(bucket, num_inputs=3),
         device="cuda",
         runtime="test",
         chooses_spans=True,
@@ -196,7 +217,7 @@ def test_an_output_of_another_shape_than_the_buckets_is_a_fault(wide):
         BucketGrid(4, 4096, 64),
         (*INPUTS, TEXT_MASK),
         PAD,
-        lambda bucket, _: Wide(bucket, wide),
+        lambda bucket: Wide(bucket, wide),
         device="cuda",
         runtime="test",
         chooses_spans=True,

@@ -4,7 +4,7 @@ import msgspec
 
 from qa_service.instance.devices import DeviceAssignment
 from qa_service.instance.engines import EngineConfig
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
 
 
 def test_an_engine_gets_every_option_of_its_instance_and_its_device():

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from qa_service.instance.messages import Answers
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.stages import Stopwatch
+from qa_service.instance.worker_messages import Answers
 from qa_service.server.scheduling.call import SegmentRead
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.server.services.dispatcher import Dispatcher

@@ -8,7 +8,7 @@ pytest.importorskip("aio_pika", reason="no aio-pika: pip install '.[jobs]'")
 
 from qa_service.programs.jobs import brokers, submit
 from qa_service.programs.jobs.base import BrokerError, Queues
-from qa_service.programs.jobs.flags import make_flags
+from qa_service.programs.jobs.jobs_options import SubmitOptions, parse
 
 
 class LosingBroker:
@@ -35,8 +35,9 @@ def test_a_stopped_submit_prints_how_many_it_submitted(tmp_path, monkeypatch, ca
     monkeypatch.setattr(brokers, "broker_from", lambda _: (broker, Queues()))
     path = tmp_path / "questions.jsonl"
     path.write_text('{"question":"q","text":"t"}\n' * 10)
-    flags = vars(make_flags("").parse_args(["submit", str(path)]))
+    _, options = parse("", ["submit", str(path)])
+    assert isinstance(options, SubmitOptions)
     with pytest.raises(BrokerError):
-        asyncio.run(submit.main(flags))
+        asyncio.run(submit.main(options))
     assert len(broker.published) == 3
     assert "3 jobs submitted before it stopped\n" in capsys.readouterr().err

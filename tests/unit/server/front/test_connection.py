@@ -525,7 +525,7 @@ def test_a_partly_received_request_keeps_an_old_connection_open(make_owner):
 
 
 def test_a_frame_past_its_timeout_gets_an_error_and_a_close(make_owner):
-    owner = make_owner(frame_timeout_ms=50)
+    owner = make_owner(client_timeout_ms=50)
     owner.client.sendall(frame({"id": 1, **ASK}) + frame(ASK)[:-1])
     owner.run_until(lambda: bool(owner.calls))
     owner.pass_s(0.04)
@@ -539,7 +539,7 @@ def test_a_frame_past_its_timeout_gets_an_error_and_a_close(make_owner):
 
 
 def test_trickling_bytes_do_not_extend_the_frame_timeout(make_owner):
-    owner = make_owner(frame_timeout_ms=100)
+    owner = make_owner(client_timeout_ms=100)
     for count, byte in enumerate(frame({"id": 1, **ASK})[:9], 1):
         owner.client.send(bytes([byte]))
         owner.run_until(lambda count=count: owner.connection._codec.buffered_bytes == count)
@@ -551,7 +551,7 @@ def test_trickling_bytes_do_not_extend_the_frame_timeout(make_owner):
 
 
 def test_a_client_that_does_not_read_its_answers_is_dropped(make_owner):
-    owner = make_owner(client_stall_timeout_ms=50, max_output_buffer_bytes=1000)
+    owner = make_owner(client_timeout_ms=50, max_output_buffer_bytes=1000)
     owner.client.setblocking(False)
     owner.run_until(lambda: not sendable(owner.client, frame(b"x") * 1000))
     owner.pass_s(0.04)

@@ -10,7 +10,7 @@ import pytest
 from harness.frames import frame
 from harness.hostile_http import head
 from qa_service.errors import QueueFullError, ShuttingDownError
-from qa_service.server.front.options import HttpOptions
+from qa_service.server.front.connection_options import HttpOptions
 from qa_service.server.front.protocols import Protocols
 from qa_service.wire.http import http_routes
 from qa_service.wire.http.open_inference import InferCall
@@ -32,7 +32,7 @@ class Setting(Surroundings):
     """A connection that chooses its protocol, and may want a token; its service may fail."""
 
     def __init__(self, tmp_path, *, tokens=False, rights="", **limits):
-        auth = {"auth_timeout_ms": 1_000}
+        auth = {}
         if tokens:
             token_file = tmp_path / "tokens"
             token_file.write_text(f"{TOKEN}{rights}\n")
@@ -40,7 +40,7 @@ class Setting(Surroundings):
         self.submitting = self.reporting = None
         self.clock, self.stream = LoopClock(), ScriptedStream()
         protocols = Protocols(20_000, HttpOptions(), is_loopback=False)
-        limits = {"idle_timeout_ms": 60_000, "frame_timeout_ms": 5_000, **limits}
+        limits = {"idle_timeout_ms": 60_000, "client_timeout_ms": 3_000, **limits}
         super().__init__(
             self.stream,
             lambda data: protocols.codec_for(data, wants_token=tokens),

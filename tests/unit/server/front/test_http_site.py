@@ -8,7 +8,7 @@ import pytest
 
 from qa_service.errors import HttpError
 from qa_service.server.front import protocols as protocols_module
-from qa_service.server.front.options import HttpOptions
+from qa_service.server.front.connection_options import HttpOptions
 from qa_service.server.front.protocols import HttpDate, Protocols, reply_without_tls
 from qa_service.wire.codec import Codec
 from qa_service.wire.messages import Query

@@ -5,15 +5,12 @@ import socket
 
 import pytest
 
-from qa_service.errors import ERROR_KINDS
-from qa_service.instance.messages import Answers, Batch, Ready, Results, Setup
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.stages import StagesMs
-from qa_service.server.instances.pool import WorkerPool
-from qa_service.server.telemetry.metrics import ModelMetrics
+from qa_service.instance.worker_messages import Answers, Batch, Ready, Results
 from tests.support import FakeTimeLoop, run_until
 from tests.unit.calls import make_ticket
-from tests.unit.server.handled_worker import HandledWorker
+from tests.unit.server.handled_worker import HandledPool
 
 TIMEOUT_S = 5.0
 
@@ -74,27 +71,21 @@ def test_waiting_for_events_is_not_a_pause(loop):
     assert loop.last_pause_s == -math.inf
 
 
-class Pool:
+class Pool(HandledPool):
     """A pool of one instance, which the test plays."""
 
     def __init__(self, loop):
-        self.waiting_s = 0.0
-        self.loop, self.results, self.lost = loop, [], []
         options = InstanceOptions(
             num_inference_sessions=1, execution_timeout_ms=int(TIMEOUT_S * 1e3)
         )
-        metrics = ModelMetrics(ERROR_KINDS)
-        self.pool = WorkerPool(loop, options, self.make, metrics, drain_timeout_s=30.0)
-        self.pool.batches = self
+        super().__init__(loop, options)
         self.pool.resize(1)
-        self.worker.peer.receive()
         self.worker.peer.send(Ready())
         run_until(loop, lambda: self.pool.is_complete)
 
-    def make(self, number, listener):
-        options = InstanceOptions(num_inference_sessions=1)
-        self.worker = HandledWorker(number, self.loop, listener, Setup("", options))
-        return self.worker
+    @property
+    def worker(self):
+        return self.workers[0]
 
     def on_results(self, batch, results):
         self.results.append(results)
@@ -113,8 +104,7 @@ class Pool:
 def pool(loop):
     made = Pool(loop)
     yield made
-    made.pool.close()
-    made.worker.peer.close()
+    made.close()
 
 
 def test_an_instance_that_answered_during_a_pause_is_not_overdue(loop, pool):

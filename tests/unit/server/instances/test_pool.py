@@ -1,16 +1,18 @@
 """Instances that end while they start, for a reason of their own or by a signal."""
 
 import logging
+import signal
 
 import pytest
 
-from qa_service.instance.messages import Failed, Ready
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
+from qa_service.instance.worker_messages import Failed, Ready
+from qa_service.server.children.child import MAX_BACKOFF_S
 from qa_service.server.instances.base import WorkerState
-from qa_service.server.instances.pool import MAX_BACKOFF_S, MAX_FAILED_STARTS
+from qa_service.server.instances.pool import MAX_FAILED_STARTS
 from tests.support import FakeTimeLoop, run_until
 from tests.unit.calls import make_ticket
-from tests.unit.server.handled_worker import DRAIN_TIMEOUT_S, HandledPool, HandledWorker
+from tests.unit.server.handled_worker import DRAIN_TIMEOUT_S, HandledPool
 
 WRONG = Failed("it computes wrongly", is_blameless=True, is_wrong=True)
 
@@ -39,10 +41,10 @@ class Setting(HandledPool):
         worker.peer.send(Ready(can_test=True))
         run_until(self.loop, lambda: worker.state is WorkerState.READY)
 
-    def end(self, number, *messages, status: str | None = "exited with 1", was_killed=False):
+    def end(self, number, *messages, code: int | None = 1):
         """Ends an instance's process; it is reaped once its status is known."""
         worker = self.workers[number]
-        worker.status, worker.was_killed = status, was_killed
+        worker.process.code = code
         for message in messages:
             worker.peer.send(message)
         worker.peer.close()
@@ -52,7 +54,7 @@ class Setting(HandledPool):
     def is_started_again(self, worker):
         """Whether another instance has its number, once any backoff is over."""
         self.settle(MAX_BACKOFF_S)
-        self.settle()
+        self.settle(MAX_BACKOFF_S)
         return self.workers[worker.number] is not worker
 
 
@@ -75,12 +77,12 @@ def test_starts_that_signals_end_fail_no_pool_however_many_they_are(start, has_s
     if has_served:
         for number in (0, 1):
             setting.become_ready(number)
-            setting.end(number, was_killed=True)
+            setting.end(number, code=-signal.SIGKILL)
             setting.settle(MAX_BACKOFF_S)
             setting.settle()
     for _ in range(3 * MAX_FAILED_STARTS):
         for number in (0, 1):
-            worker = setting.end(number, status="killed by SIGKILL", was_killed=True)
+            worker = setting.end(number, code=-signal.SIGKILL)
             assert setting.is_started_again(worker)
     assert setting.pool.take_failure() == ""
     setting.become_ready(0)
@@ -92,30 +94,30 @@ def test_a_start_that_a_signal_ends_counts_for_the_backoff(start, caplog):
     setting = start()
     with caplog.at_level(logging.INFO):
         for _ in range(4):
-            worker = setting.end(0, was_killed=True)
+            worker = setting.end(0, code=-signal.SIGKILL)
             assert setting.is_started_again(worker)
     delays = [r.args[-1] for r in caplog.records if "starts again" in r.msg]
-    assert delays == [0.0, 0.1, 0.2, 0.4]
+    assert delays == [0.1, 0.2, 0.4, 0.8]
 
 
 def test_what_ended_a_start_is_decided_when_its_process_is_reaped(start):
     """Its channel closes a moment before its status is known."""
     setting = start()
-    worker = setting.end(0, status=None)
+    worker = setting.end(0, code=None)
     setting.settle(1.0)
     assert setting.workers[0] is worker
-    assert not worker.is_killed  # which would hide the signal that ends it
-    worker.status, worker.was_killed = "killed by SIGTERM", True
+    assert not worker.process.is_killed  # which would hide the signal that ends it
+    worker.process.code = -signal.SIGTERM
     assert setting.is_started_again(worker)
     assert setting.pool.take_failure() == ""
 
 
 def test_a_start_that_fails_by_itself_fails_a_pool_that_boots(start):
     setting = start()
-    worker = setting.end(0, status=None)
-    worker.status = "killed by SIGSEGV"
+    worker = setting.end(0, code=None)
+    worker.process.code = -signal.SIGSEGV
     setting.settle(1.0)
-    assert setting.pool.take_failure() == "instance 0 cannot start: killed by SIGSEGV"
+    assert setting.pool.take_failure() == "instance 0 cannot start: it was killed by SIGSEGV"
 
 
 def test_failed_starts_are_given_up_though_some_are_killed_between(start):
@@ -124,7 +126,7 @@ def test_failed_starts_are_given_up_though_some_are_killed_between(start):
     assert setting.is_started_again(setting.end(0))
     for _ in range(MAX_FAILED_STARTS):
         assert setting.pool.take_failure() == ""
-        assert setting.is_started_again(setting.end(0, was_killed=True))
+        assert setting.is_started_again(setting.end(0, code=-signal.SIGKILL))
         failed = setting.end(0, Failed("no memory"))
         setting.is_started_again(failed)
     assert setting.pool.take_failure() == "instance 0 cannot start: no memory"
@@ -134,16 +136,16 @@ def test_a_process_that_is_killed_before_it_gets_its_setup_is_replaced(start, mo
     """Its channel fails while its worker is made."""
     setting = start()
     setting.become_ready(0)
-    launch, killed = HandledWorker._launch, []
+    launch, killed = setting.launch, []
 
-    def launch_killed(worker):
-        ours = launch(worker)
-        worker.was_killed = True
-        worker.peer.close()
-        killed.append(worker)
-        return ours
+    def launch_killed():
+        process, ours = launch()
+        process.code = -signal.SIGKILL
+        process.peer.close()
+        killed.append(process)
+        return process, ours
 
-    monkeypatch.setattr(HandledWorker, "_launch", launch_killed)
+    monkeypatch.setattr(setting.pool._children[0], "_launch", launch_killed)
     worker = setting.workers[0]
     setting.end(0)
     setting.settle(MAX_BACKOFF_S)
@@ -159,11 +161,11 @@ def test_a_process_that_is_killed_before_it_gets_its_setup_is_replaced(start, mo
 def test_a_number_that_is_wanted_again_is_not_started_twice(start):
     setting = start(size=2)
     setting.become_ready(0)
-    gone = setting.end(1, status=None)
+    gone = setting.end(1, code=None)
     setting.pool.resize(1)
     setting.pool.resize(2)
     again = setting.workers[1]
-    gone.status, gone.was_killed = "killed by SIGKILL", True
+    gone.process.code = -signal.SIGKILL
     setting.settle(MAX_BACKOFF_S)
     setting.settle()
     assert setting.workers[1] is again
@@ -188,18 +190,18 @@ def test_a_drained_instance_that_does_not_end_is_killed_with_a_line(start, caplo
     setting = start()
     setting.become_ready(0)
     worker = setting.workers[0]
-    worker.status = None
+    worker.process.code = None
     setting.pool.resize(0)
     with caplog.at_level(logging.WARNING):
         setting.settle(DRAIN_TIMEOUT_S - 1)
-        assert not worker.is_killed
+        assert not worker.process.is_killed
         setting.settle(2)
         setting.settle(1)
-    assert worker.is_killed
+    assert worker.process.is_killed
     assert [record.getMessage() for record in caplog.records] == [
-        "instance 0 has not ended 30 s after it was closed, and is killed"
+        "instance 0 has not ended since its channel did: killed"
     ]
-    worker.status = "killed by SIGKILL"
+    worker.process.code = -signal.SIGKILL
     setting.settle(1)
     assert setting.pool.is_gone
 

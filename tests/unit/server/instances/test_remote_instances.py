@@ -8,7 +8,10 @@ import pytest
 
 from qa_service.errors import SetupError
 from qa_service.instance.channel import WorkerChannel
-from qa_service.instance.messages import (
+from qa_service.instance.instance_options import InstanceOptions
+from qa_service.instance.model_folder.manifest import fingerprint_of, load_manifest
+from qa_service.instance.ray_instance import RayInstance, find_model, pack
+from qa_service.instance.worker_messages import (
     Answers,
     Check,
     Checked,
@@ -18,9 +21,6 @@ from qa_service.instance.messages import (
     encode,
     to_loop_decoder,
 )
-from qa_service.instance.model_folder.manifest import fingerprint_of, load_manifest
-from qa_service.instance.options import InstanceOptions
-from qa_service.instance.ray_instance import RayInstance, find_model, pack
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.instances.base import WorkerState
 from qa_service.server.instances.pool import WorkerPool
@@ -34,11 +34,10 @@ from tests.unit.server.handled_worker import HandledPool
 class Listening(HandledPool):
     """A pool, and what it reports."""
 
-    def __init__(self, num_local, num_remote, idle_timeout_ms=60_000):
+    def __init__(self, num_local, num_remote):
         options = InstanceOptions(
             num_inference_sessions=num_local,
             ray_instances=num_remote,
-            ray_idle_timeout_ms=idle_timeout_ms,
             inference_engine_type="instant",
         )
         super().__init__(EventLoop(), options, RayPool if num_remote else WorkerPool)
@@ -139,7 +138,8 @@ def test_a_batch_lost_with_a_node_counts_no_attempt(start, is_blameless):
 def growing(start, monkeypatch):
     """One local instance, and one to three on Ray; it is looked at in every round."""
     monkeypatch.setattr("qa_service.server.instances.ray_pool.LOOK_INTERVAL_S", 0.0)
-    listening = start(num_local=1, num_remote="1:3", idle_timeout_ms=1)
+    monkeypatch.setattr("qa_service.server.instances.ray_pool.IDLE_TIMEOUT_S", 0.001)
+    listening = start(num_local=1, num_remote="1:3")
     listening.hear_ready(0, 1)
     listening.waiting_s = 100.0
     run_until(listening.loop, lambda: len(listening.workers) == 4)

@@ -4,7 +4,9 @@ import logging
 
 import pytest
 
-from qa_service.instance.messages import (
+from qa_service.instance.instance_options import InstanceOptions
+from qa_service.instance.stages import StagesMs
+from qa_service.instance.worker_messages import (
     Answers,
     Batch,
     Check,
@@ -13,8 +15,6 @@ from qa_service.instance.messages import (
     Ready,
     Results,
 )
-from qa_service.instance.options import InstanceOptions
-from qa_service.instance.stages import StagesMs
 from qa_service.server.instances.base import WorkerState
 from tests.support import FakeTimeLoop, run_until
 from tests.unit.calls import make_ticket
@@ -168,6 +168,7 @@ def test_a_wrong_instance_is_replaced_and_its_batch_runs_elsewhere_without_an_at
     assert "6 answers that it gave since the last one that it passed, 601 s ago, are in doubt" in (
         caplog.text
     )
+    setting.pass_s(1)
     run_until(setting.loop, lambda: setting.workers[0] is not wrong)
     assert setting.pool.take_failure() == ""
 
@@ -195,6 +196,7 @@ def test_if_the_replacement_is_wrong_too_the_pool_fails_with_the_reason(start):
     setting = start(size=1)
     wrong = setting.workers[0]
     setting.end(0, WRONG)
+    setting.pass_s(1)
     run_until(setting.loop, lambda: setting.workers[0] is not wrong)
     setting.end(0, WRONG)
     assert setting.pool.is_wrong
@@ -216,7 +218,7 @@ def test_a_batch_result_in_reply_to_a_test_ends_the_instance(start):
     setting.pass_s(INTERVAL_S + 1)
     test = setting.take_test(0)
     setting.end(0, Results(test.number, [], 0.0, 1.0, StagesMs()))
-    assert setting.workers[0].failure or setting.lost == []
+    assert setting.workers[0].child.failure or setting.lost == []
 
 
 def test_a_test_result_in_reply_to_a_batch_ends_the_instance(start):

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from qa_service.instance.batch_cost import CostTable
-from qa_service.instance.messages import Answers, ModelFacts, Ready, Results, Setup
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.stages import StagesMs
+from qa_service.instance.worker_messages import Answers, ModelFacts, Ready, Results, Setup
 from qa_service.net.event_loop import EventLoop
-from qa_service.server.instances.base import InFlight
+from qa_service.server.instances.base import InFlight, WorkerState
 from tests.unit.calls import make_ticket
 from tests.unit.server.handled_worker import HandledWorker
 
@@ -24,8 +24,8 @@ class Pool:
 
     def __init__(self, costs=TABLE, device="cpu"):
         self.loop = EventLoop()
-        self.results, self.runs, self.deaths = [], 0, 0
-        self.worker = HandledWorker(0, self.loop, self, SETUP)
+        self.results, self.deaths = [], 0
+        self.worker = HandledWorker(self.loop, self, SETUP)
         self.peer = self.worker.peer
         assert self.peer.receive() == SETUP
         self.peer.send(Ready(ModelFacts("a model"), costs, device))
@@ -34,9 +34,6 @@ class Pool:
     def on_worker_ready(self, worker):
         self.loop.stop()
 
-    def on_worker_run(self, worker):
-        self.runs += 1
-
     def on_worker_results(self, worker, batch, results):
         self.results.append(batch)
         self.loop.stop()
@@ -44,7 +41,8 @@ class Pool:
     def on_worker_tested(self, worker):
         pass
 
-    def on_worker_death(self, worker):
+    def on_worker_death(self):
+        self.worker.state = WorkerState.DEAD
         self.deaths += 1
         self.loop.stop()
 
@@ -59,7 +57,7 @@ class Pool:
         self.loop.run()
 
     def close(self):
-        self.worker.close()
+        self.worker.child.kill()
         self.peer.close()
         self.loop.close()
 
@@ -85,7 +83,7 @@ def test_the_second_batch_may_come_when_half_of_the_first_should_be_over(pool):
 
 def test_the_times_of_an_instance_only_grow_and_it_waits_while_it_holds_no_batch(pool):
     worker, moments = pool.worker, iter([10.0, 14.0])
-    worker._loop = SimpleNamespace(now_s=lambda: next(moments, 30.0))
+    worker._clock = SimpleNamespace(now_s=lambda: next(moments, 30.0))
     worker.times.begin(4.0)
     worker.since_s = 8.0
     idle = worker.report()
@@ -208,7 +206,7 @@ def test_results_that_match_no_batch_lose_no_request(pool, num_outcomes):
     pool.loop.run()
     assert (pool.deaths, pool.results) == (1, [])
     assert len(pool.worker.in_flight[batch.number].members) == 2
-    assert pool.worker.failure == "it sent results that fit no batch"
+    assert pool.worker.child.failure == "it sent results that fit no batch"
 
 
 def test_bytes_that_are_no_message_end_the_worker(pool, caplog):
@@ -216,5 +214,5 @@ def test_bytes_that_are_no_message_end_the_worker(pool, caplog):
     pool.peer._sock.sendall(b"\0\0\0\3???")
     pool.loop.run()
     assert (pool.deaths, list(pool.worker.in_flight)) == (1, [batch.number])
-    assert pool.worker.failure.startswith("it sent an invalid message")
+    assert pool.worker.child.failure.startswith("it sent an invalid message")
     assert not caplog.records

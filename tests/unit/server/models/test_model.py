@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qa_service.errors import ERROR_KINDS, SetupError, UnavailableError, UnknownModelError
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.server.instances.pool import WorkerPool
 from qa_service.server.models.model import FIRST_RETRY_S, LOADING_RETRY_S, MAX_RETRY_S, Model
 from qa_service.server.models.on_disk import FoundVersion

@@ -67,6 +67,7 @@ def test_a_path_without_a_prepared_model_names_the_command_that_prepares_it(
     tmp_path, monkeypatch, path, command
 ):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "saved_models").mkdir()
     (tmp_path / "made").mkdir()
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "config.json").touch()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from qa_service.instance.options import InstanceOptions
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.plan import ModelPlan, Plan, VersionSpec
 

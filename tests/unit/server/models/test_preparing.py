@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import socket
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 
 from harness.process import GIVE_UP_S
 from qa_service.errors import SetupError
+from qa_service.files import SAVED_MODELS
 from qa_service.net.event_loop import EventLoop
+from qa_service.server.models.model_options import RepositoryOptions
 from qa_service.server.models.preparing import (
     TIMEOUT_S,
     Preparing,
@@ -20,13 +23,18 @@ from qa_service.server.models.preparing import (
     served_folder,
     source_to_prepare,
 )
-from tests.support import FakeTimeLoop, run_until
+from tests.support import FakeTimeLoop, present, run_until
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / SAVED_MODELS).mkdir()
     return tmp_path
+
+
+def repository(model, **given):
+    return RepositoryOptions(model=Path(model), **given)
 
 
 def make(path, name):
@@ -47,20 +55,20 @@ def make(path, name):
 def test_a_source_is_prepared_and_served_from_saved_models(model, source, caplog):
     caplog.set_level(logging.INFO)
     make("trained", "config.json")
-    assert source_to_prepare(Path(model), may_prepare=True) == source
+    assert source_to_prepare(repository(model)) == source
     assert caplog.messages[0].startswith(f"{model} is not prepared yet")
     target = f"saved_models/{source.replace('/', '--')}"
     make(target, "manifest.json")
-    assert served_folder(Path(model)) == Path(target)
-    assert source_to_prepare(Path(model), may_prepare=True) is None
+    assert served_folder(repository(model)) == Path(target)
+    assert source_to_prepare(repository(model)) is None
 
 
 @pytest.mark.parametrize("model", ["elsewhere/m", "notes", "saved_models/other", "/nowhere/at/all"])
 def test_a_folder_that_is_no_source_is_served_unprepared(model):
     make("elsewhere", "x")
     make("notes", "x")
-    assert source_to_prepare(Path(model), may_prepare=True) is None
-    assert served_folder(Path(model)) == Path(model)
+    assert source_to_prepare(repository(model)) is None
+    assert served_folder(repository(model)) == Path(model)
 
 
 def test_the_program_that_prepares_runs_and_its_reason_is_the_starts(monkeypatch, caplog):
@@ -68,7 +76,7 @@ def test_the_program_that_prepares_runs_and_its_reason_is_the_starts(monkeypatch
     caplog.set_level(logging.INFO)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(SetupError, match=r"^the model could not be prepared: there is no dir.*a/b"):
-        prepare_first(Path("a/b"), may_prepare=True)
+        prepare_first(repository("a/b"))
     assert "there is no directory a/b" not in caplog.text, "the server says it"
 
 
@@ -88,28 +96,49 @@ class TestSilentHub:
     def test_it_ends_at_its_time_limit_with_a_reason(self, silent_hub):
         loop, failures = FakeTimeLoop(), []
         with contextlib.closing(loop):
-            preparing = Preparing(loop, "a/b", failures.append)
+            preparing = Preparing(loop, "a/b", SAVED_MODELS, failures.append)
             with silent_hub.accept()[0]:
                 loop.clock.pass_s(TIMEOUT_S)
-                run_until(loop, lambda: bool(failures))
+                run_until(loop, lambda: preparing.child.reap() and bool(failures))
             assert failures == ["the model could not be prepared: it took longer than 3600 s"]
-            assert preparing._process.returncode == -signal.SIGKILL
+            assert preparing.child.exit_code == -signal.SIGKILL
 
     def test_one_that_is_killed_says_so(self, silent_hub):
         loop, failures = EventLoop(), []
         with contextlib.closing(loop):
-            preparing = Preparing(loop, "a/b", failures.append)
+            preparing = Preparing(loop, "a/b", SAVED_MODELS, failures.append)
             with silent_hub.accept()[0]:
-                preparing._process.kill()
+                os.kill(present(preparing.child.pid), signal.SIGKILL)
                 run_until(loop, lambda: bool(failures))
         assert failures == ["the model could not be prepared: its program was killed by SIGKILL"]
 
 
 def test_the_name_of_a_prepared_model_is_enough():
     make("saved_models/bertqa", "manifest.json")
-    assert served_folder(Path("bertqa")) == Path("saved_models/bertqa")
+    assert served_folder(repository("bertqa")) == Path("saved_models/bertqa")
 
 
 def test_no_prepare_refuses_a_model_that_is_not_prepared():
     with pytest.raises(SetupError, match=r"builtin is not prepared.*--no-prepare"):
-        source_to_prepare(Path("builtin"), may_prepare=False)
+        source_to_prepare(repository("builtin", prepare=False))
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [({}, "data/qa-server"), ({"saved_models": Path("mine")}, "mine")],
+)
+def test_without_the_folder_it_is_the_users_or_the_flags(folder, monkeypatch, caplog, given, where):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setenv("XDG_DATA_HOME", str(folder / "data"))
+    (folder / SAVED_MODELS).rmdir()
+    monkeypatch.chdir(folder)
+    its = RepositoryOptions(**given)
+    assert source_to_prepare(its) == "builtin"
+    target = its.models_dir / "builtin"
+    assert target.absolute() == folder / where / "builtin"
+    assert caplog.messages == [
+        f"saved_models/builtin is not prepared yet: preparing it in {target}"
+    ]
+    make(target, "manifest.json")
+    assert served_folder(its) == target
+    assert source_to_prepare(its) is None

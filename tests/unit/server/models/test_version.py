@@ -8,14 +8,11 @@ from typing import Any
 import pytest
 
 from qa_service.errors import ERROR_KINDS, InternalError, UnavailableError
-from qa_service.instance.messages import Setup
-from qa_service.instance.options import InstanceOptions
-from qa_service.server.instances.pool import WorkerPool
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.plan import VersionSpec
 from qa_service.server.models.version import Version, VersionState
-from qa_service.server.scheduling.admission import Admission
-from qa_service.server.scheduling.options import QueueOptions
+from qa_service.server.scheduling.queue_options import QueueOptions
 from qa_service.server.scheduling.scheduler import Scheduler
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.telemetry.metrics import ModelMetrics
@@ -23,28 +20,26 @@ from qa_service.wire.messages import Answered, AnswerSource, Passage
 from tests.support import run_until
 from tests.unit.calls import make_call
 from tests.unit.server.fake_services import ANSWER, TIMINGS, FakeService
-from tests.unit.server.handled_worker import HandledWorker
+from tests.unit.server.handled_worker import HandledPool, HandledProcess
 
 OPTIONS = InstanceOptions(inference_engine_type="instant", num_inference_sessions=1)
 PASSAGE = Passage("a.md", "A", "", 0, 3, "Ada")
 SPEC = VersionSpec("m", FoundVersion(1, Path("m"), "f"), OPTIONS)
 
 
-class HungWorker(HandledWorker):
-    """Ends when it is killed, and not before."""
+class HungPool(HandledPool):
+    """Its processes end when they are killed, and not before."""
 
-    def exit_status(self):
-        return "killed" if self.is_killed else None
+    def launch(self):
+        self.launched = HandledProcess(None, obeys=True)
+        return self.launched, self.launched.ours
 
 
 def make_version(loop, service=None):
-    def make_worker(number, listener):
-        return HungWorker(number, loop, listener, Setup("", OPTIONS))
-
+    pool = HungPool(loop, OPTIONS, drain_timeout_s=0.001).pool
     metrics = ModelMetrics(ERROR_KINDS)
-    pool = WorkerPool(loop, OPTIONS, make_worker, metrics, drain_timeout_s=0.001)
     queue = QueueOptions()
-    dispatcher = Dispatcher(loop, Scheduler(queue), pool, metrics, Admission(queue))
+    dispatcher = Dispatcher(loop, Scheduler(queue), pool, metrics)
     return Version(SPEC, loop, pool, dispatcher, service or dispatcher, metrics=metrics)
 
 
@@ -94,7 +89,12 @@ def test_an_answer_says_which_version_it_is_of_and_keeps_what_else_is_known(loop
     service, outcomes = FakeService(), []
     version = make_version(loop, service)
     version.submit(make_call(on_settled=outcomes.append))
-    known: dict[str, Any] = {"is_cached": True, "models_asked": 2, "passages": (PASSAGE,)}
+    known: dict[str, Any] = {
+        "is_cached": True,
+        "models_asked": 2,
+        "passages": (PASSAGE,),
+        "unsure": (ANSWER,),
+    }
     assert {"model", "version", *known} == set(AnswerSource.__struct_fields__)
     service.submitted[0].settle(Answered([ANSWER], TIMINGS, AnswerSource(**known)))
     assert [outcome.source for outcome in outcomes] == [AnswerSource("m", 1, **known)]
@@ -111,10 +111,10 @@ def test_a_cancelled_call_leaves_the_queue_and_is_counted(version):
 
 def test_an_instance_that_hangs_when_it_is_to_end_is_killed(version, loop, monkeypatch):
     """What waits for its end, as the next version does, does not wait for ever."""
-    monkeypatch.setattr("qa_service.server.instances.pool.REAP_DELAY_S", 0.0)
+    monkeypatch.setattr("qa_service.server.children.child.REAP_INTERVAL_S", 0.0)
     version.pool.resize(1)
     [worker] = version.pool.workers
     version.close()
-    assert (version.state, worker.is_killed) == (VersionState.ENDING, False)
+    assert (version.state, worker.process.is_killed) == (VersionState.ENDING, False)
     run_until(loop, lambda: version.state is VersionState.GONE)
-    assert worker.is_killed
+    assert worker.process.is_killed

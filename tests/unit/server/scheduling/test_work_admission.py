@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from qa_service.errors import DeadlineExceededError, QueueFullError, TextTooLongError
-from qa_service.server.scheduling.admission import MAX_RETRY_AFTER_MS, Admission
-from qa_service.server.scheduling.options import QueueOptions
+from qa_service.server.scheduling.admission import MAX_RETRY_AFTER_MS, admit_long
+from qa_service.server.scheduling.admission import admit as admit_short
+from qa_service.server.scheduling.queue_options import QueueOptions
 from qa_service.server.scheduling.scheduler import Scheduler
 from tests.support import present
 from tests.unit.calls import make_ticket
@@ -19,42 +20,42 @@ def queue_of(*costs, flow="others", max_queue_size=1000):
     return scheduler
 
 
-def admit(admission, scheduler, *, cost=10.0, time_ms=1000.0, long=False, **fields):
-    check = admission.admit_long if long else admission.admit
+def admit(scheduler, *, cost=10.0, time_ms=1000.0, long=False, **fields):
+    check = admit_long if long else admit_short
     ticket = make_ticket(cost=cost, flow="mine", **fields)
     check(ticket, scheduler, ms_per_cost=0.5, time_ms=time_ms)
 
 
 def test_a_full_queues_error_has_the_time_until_it_is_done():
     with pytest.raises(QueueFullError) as caught:
-        admit(Admission(QueueOptions()), queue_of(100.0, 100.0, max_queue_size=2))
+        admit(queue_of(100.0, 100.0, max_queue_size=2))
     assert caught.value.retry_after_ms == 100
 
 
 def test_more_work_than_may_wait_is_refused():
     with pytest.raises(QueueFullError) as caught:
-        admit(Admission(QueueOptions(max_queue_cost_ms=60)), queue_of(100.0, 100.0))
+        admit(queue_of(100.0, 100.0), max_timeout_s=0.03)
     assert caught.value.retry_after_ms == 40
-    admit(Admission(QueueOptions(max_queue_cost_ms=100)), queue_of(100.0, 100.0))
+    admit(queue_of(100.0, 100.0), max_timeout_s=0.05)
 
 
 def test_a_modest_clients_question_is_not_refused_for_what_others_have_waiting():
     scheduler = queue_of(*[100.0] * 50)
-    admit(Admission(QueueOptions()), scheduler, time_ms=1000.0)
+    admit(scheduler, time_ms=1000.0)
     for _ in range(30):
         scheduler.add(make_ticket(flow="mine", cost=100.0))
     with pytest.raises(QueueFullError, match="deadline"):
-        admit(Admission(QueueOptions()), scheduler, time_ms=1000.0)
+        admit(scheduler, time_ms=1000.0)
 
 
 def test_a_text_that_takes_too_long_alone_is_refused_with_the_length_limit():
     taking_2000_ms = {"cost": 4000.0, "time_ms": 1000.0, "long": True}
     said = r"about 100 tokens, .* about 50 can be read in its 1,000 ms"
     with pytest.raises(TextTooLongError, match=said):
-        admit(Admission(QueueOptions()), queue_of(), max_timeout_s=1.9, **taking_2000_ms)
+        admit(queue_of(), max_timeout_s=1.9, **taking_2000_ms)
     with pytest.raises(DeadlineExceededError, match=said):
-        admit(Admission(QueueOptions()), queue_of(), max_timeout_s=2.0, **taking_2000_ms)
-    admit(Admission(QueueOptions()), queue_of(), cost=2000.0, time_ms=1000.0, long=True)
+        admit(queue_of(), max_timeout_s=2.0, **taking_2000_ms)
+    admit(queue_of(), cost=2000.0, time_ms=1000.0, long=True)
 
 
 def test_a_long_text_that_cannot_be_done_among_others_is_refused_at_once():
@@ -62,10 +63,10 @@ def test_a_long_text_that_cannot_be_done_among_others_is_refused_at_once():
     for number in range(20):
         text = make_ticket(flow=f"client {number}", cost=200.0)
         if scheduler.flows.cost_until_done(text) * 0.5 <= 1000.0:
-            admit(Admission(QueueOptions()), scheduler, cost=200.0, long=True)
+            admit(scheduler, cost=200.0, long=True)
             scheduler.begin(text)
     with pytest.raises(QueueFullError) as caught:
-        admit(Admission(QueueOptions()), scheduler, cost=200.0, long=True)
+        admit(scheduler, cost=200.0, long=True)
     assert scheduler.flows.cost == 2000.0
     assert 1 <= present(caught.value.retry_after_ms) <= MAX_RETRY_AFTER_MS
 
@@ -73,7 +74,7 @@ def test_a_long_text_that_cannot_be_done_among_others_is_refused_at_once():
 @pytest.mark.parametrize("long", [False, True])
 def test_an_expired_request_gets_deadline_exceeded_from_a_full_queue(long):
     with pytest.raises(DeadlineExceededError):
-        admit(Admission(QueueOptions()), queue_of(), time_ms=0.0, long=long)
+        admit(queue_of(), time_ms=0.0, long=long)
 
 
 def test_a_text_is_admitted_by_its_share_among_clients_that_ask_again():
@@ -81,9 +82,9 @@ def test_a_text_is_admitted_by_its_share_among_clients_that_ask_again():
     scheduler = queue_of()
     for number in range(10):
         scheduler.add(make_ticket(flow=f"client {number}", cost=10.0))
-    admit(Admission(QueueOptions()), scheduler, cost=180.0, long=True)
+    admit(scheduler, cost=180.0, long=True)
     with pytest.raises(QueueFullError):
-        admit(Admission(QueueOptions()), scheduler, cost=190.0, long=True)
+        admit(scheduler, cost=190.0, long=True)
 
 
 def test_passages_that_take_too_long_are_refused_with_what_helps():
@@ -93,7 +94,6 @@ def test_passages_that_take_too_long_are_refused_with_what_helps():
     )
     with pytest.raises(TextTooLongError, match=words):
         admit(
-            Admission(QueueOptions()),
             queue_of(),
             cost=4000.0,
             long=True,

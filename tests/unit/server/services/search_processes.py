@@ -1,43 +1,80 @@
-"""A search process without a process: the test says what it replies, and when it dies."""
+"""Search processes without processes: the test says what they reply, and when they die."""
 
 from __future__ import annotations
 
-from qa_service.retrieval.messages import Close, Closed, Found, Open, Opened
+from typing import ClassVar
+
+from qa_service.retrieval.search_messages import (
+    Close,
+    Closed,
+    Found,
+    Open,
+    Opened,
+    Reply,
+    ask_decoder,
+    encode,
+)
+from qa_service.server.children.child import Child
+from qa_service.wire.frames import PREFIX
+from tests.support import present
 
 
-class FakeProcess:
-    """Remembers what it is asked.
+class Program:
+    """What the child's process and its end of the channel would be."""
+
+    pid = 1
+    code = None
+
+    def poll(self):
+        return self.code
+
+    def kill(self):
+        self.code = -9
+
+    def setblocking(self, _):
+        pass
+
+    def close(self):
+        pass
+
+
+class FakeProcess(Child):
+    """The real child, whose program is the test.
 
     Attributes:
         asked: What it has not replied to, by number.
         identity: Of the indexes that it opens.
     """
 
-    def __init__(self, name, concurrency, listener):
-        self.name, self.concurrency, self.listener = name, concurrency, listener
+    made: ClassVar[dict[str, FakeProcess]] = {}
+    """The latest, by what they search."""
+
+    def __init__(self, loop, name, launch, **options):
+        super().__init__(loop, name, self._launch_fake, **options)
         self.asked, self.works = {}, []
-        self.is_running = self.is_killed = False
+        self.is_killed = False
         self.identity, self.starts = "one", 0
+        self.concurrency = launch
+        self.made[name.removeprefix("the search process of ")] = self
+
+    def _launch_fake(self):
+        self.starts += 1
+        self.asked = {}
+        program = Program()
+        return program, program
 
     def start(self):
-        self.starts += 1
-        self.is_running = True
-        self.listener.on_process_start()
-
-    def ask(self, work):
-        number = len(self.works)
-        self.works.append(work)
-        self.asked[number] = work
-        return number
-
-    def replace(self):
-        self.die()
+        if not self.is_running:
+            super().start()
 
     def kill(self):
-        self.is_running, self.is_killed = False, True
+        self.is_killed = True
+        super().kill()
 
-    def reap(self):
-        return not self.is_running
+    def write(self, data):
+        ask = ask_decoder.decode(data[PREFIX.size :])
+        self.works.append(ask.work)
+        self.asked[ask.number] = ask.work
 
     # What a test has it do.
 
@@ -51,16 +88,21 @@ class FakeProcess:
     def reply(self, result, number=None):
         number = min(self.asked) if number is None else number
         del self.asked[number]
-        self.listener.on_result(number, result)
+        present(self._run).stream._on_data(bytes(encode(Reply(number, result))))
 
     def find(self, passages=(), took_ms=0.5):
         self.reply(Found(list(passages), took_ms))
 
     def die(self):
-        self.is_running, self.asked = False, {}
-        self.listener.on_process_death()
+        self.asked = {}
+        present(self._run).stream._ended()
 
     @property
     def waiting(self):
         """What it is at."""
         return list(self.asked.values())
+
+
+def concurrency_of(concurrency):
+    """In place of what starts a process."""
+    return concurrency

@@ -37,7 +37,12 @@ class Setting:
         self.model, self.counts = "one", ModelMetrics([])
         self.service, self.clock, self.store = FakeService(), ManualClock(), CacheStore(max_bytes)
         self.cached = Cached(
-            self.service, self.store, lambda _: self.model, self.clock, self.counts, max_joined=100
+            self.service,
+            self.store,
+            lambda _: self.model,
+            self.clock,
+            self.counts,
+            max_queue_size=100,
         )
         self.client = Client(self.cached)
         self.ask, self.of = self.client.ask, self.client.of
@@ -284,7 +289,12 @@ def test_two_versions_of_equal_files_keep_an_answer_once(setting):
     """As with shadow traffic: both run before either answer is kept."""
     other_service = FakeService()
     other = Cached(
-        other_service, setting.store, lambda _: "one", setting.clock, setting.counts, max_joined=100
+        other_service,
+        setting.store,
+        lambda _: "one",
+        setting.clock,
+        setting.counts,
+        max_queue_size=100,
     )
     setting.ask()
     Client(other).ask()
@@ -324,7 +334,7 @@ def test_the_places_of_an_answer_are_kept():
 def test_what_a_reply_has_once_is_kept():
     store, key = CacheStore(4 * ENTRY_BYTES), cache_key("m", Question("Who?", ""))
     read = (Passage("a.txt", "Title", "", 3, 6, "Ada"), Passage("b.txt", "Title", "", 0, 3, "Ida"))
-    source = AnswerSource("m", 2, True, 3, read)
+    source = AnswerSource("m", 2, True, 3, read, (ANSWER,))
     defaults = [field.default for field in msgspec.structs.fields(AnswerSource)]
     assert not any(map(eq, msgspec.structs.astuple(source), defaults))
     store.put(key, [NO_ANSWER], source)

@@ -11,7 +11,7 @@ from qa_service.errors import (
     WorkerCrashedError,
 )
 from qa_service.server.services.cascade import Cascade
-from qa_service.server.services.options import RouteOptions
+from qa_service.server.services.service_options import RouteOptions
 from qa_service.server.telemetry.services import CascadeCounts
 from qa_service.wire.messages import Answer, Answered, AnswerSource, Timings
 from tests.unit.server.fake_services import Client, FakeService, ManualClock

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from qa_service.errors import SetupError, UnknownCollectionError
-from qa_service.retrieval.messages import Close, List, Listed, Open, Opened, Refused, Search
+from qa_service.net.event_loop import EventLoop
+from qa_service.retrieval.search_messages import Close, List, Listed, Open, Opened, Refused, Search
 from qa_service.server.services.collection_set import LIST_AGAIN_S, REMOTE_SEARCHES
-from qa_service.server.services.options import CollectionOptions, SearchOptions
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.searches import DIED, HUNG
 from qa_service.server.services.served_collection import (
@@ -18,9 +19,10 @@ from qa_service.server.services.served_collection import (
     LOG_AGAIN_S,
     MAX_RETRY_S,
 )
+from qa_service.server.services.service_options import CollectionOptions
 from qa_service.server.telemetry.services import ServiceCounts
 from tests.unit.server.fake_services import ManualClock
-from tests.unit.server.services.search_processes import FakeProcess
+from tests.unit.server.services.search_processes import FakeProcess, concurrency_of
 
 FOLDER = Path("folder")
 DAMAGED = Refused("the manifest is no JSON", "damaged")
@@ -28,16 +30,12 @@ DOCS = {"docs": CollectionOptions(path=Path("docs"))}
 
 
 class Setting:
-    def __init__(self, **options):
-        self.clock, self.counts, self.processes = ManualClock(), ServiceCounts(), {}
-        self.retrieval = Retrieval(
-            self.clock, self.make_process, self.counts, SearchOptions(**options), 256
-        )
+    def __init__(self, **bounds):
+        self.clock, self.counts = ManualClock(), ServiceCounts()
+        self.processes = FakeProcess.made
+        loop = cast(EventLoop, self.clock)
+        self.retrieval = Retrieval(loop, concurrency_of, self.counts, 256, **bounds)
         self.collections = self.retrieval.collections
-
-    def make_process(self, name, concurrency, searches):
-        self.processes[name] = FakeProcess(name, concurrency, searches)
-        return self.processes[name]
 
     def use(self, options=DOCS, folder=None):
         self.retrieval.use(options, folder)
@@ -71,7 +69,7 @@ def test_a_collection_is_served_when_it_is_open(setting):
 
 
 def test_collections_have_separate_processes_up_to_the_limit():
-    setting = Setting(max_search_processes=2)
+    setting = Setting(max_processes=2)
     options = {name: CollectionOptions(path=Path(name)) for name in "abcd"}
     setting.use_and_settle({**options, "far": CollectionOptions(url="http://cluster:9200/x")})
     assert set(setting.processes) == {"a", "b", "far"}
@@ -151,11 +149,11 @@ def test_a_collection_that_kills_its_process_is_opened_later(setting):
 def test_a_failed_search_is_reported_for_a_while(setting):
     setting.use_and_settle()
     work = Search("docs", "Who?", 3)
-    setting.collections.on_search_fault(work, DIED)
+    setting.collections._on_fault(work, DIED)
     assert setting.collections.faults() == {"docs": f"a search failed: {DIED}"}
     setting.clock.advance(FAULT_KEPT_S + 1)
     assert setting.collections.faults() == {}
-    setting.collections.on_search_fault(work, DIED)
+    setting.collections._on_fault(work, DIED)
     setting.processes["docs"].identity = "two"
     setting.use_and_settle()
     assert setting.collections.faults() == {}
@@ -165,11 +163,11 @@ def test_a_failed_search_is_reported_for_a_while(setting):
 def test_a_search_that_took_too_long_is_no_fault_once_another_is_made(setting):
     setting.use_and_settle()
     served = setting.collections.find("docs")
-    setting.collections.on_search_fault(Search("docs", "Who?", 3), HUNG)
+    setting.collections._on_fault(Search("docs", "Who?", 3), HUNG)
     assert setting.collections.faults() == {"docs": f"a search failed: {HUNG}"}
     served.note_success()
     assert setting.collections.faults() == {}
-    setting.collections.on_search_fault(Search("docs", "Who?", 3), DIED)
+    setting.collections._on_fault(Search("docs", "Who?", 3), DIED)
     served.note_success()
     assert setting.collections.faults() == {"docs": f"a search failed: {DIED}"}, "another place"
 
@@ -214,7 +212,7 @@ def test_collections_are_added_and_removed(setting):
 
 
 def test_a_removed_collection_is_closed_in_its_shared_process():
-    setting = Setting(max_search_processes=1)
+    setting = Setting(max_processes=1)
     options = {name: CollectionOptions(path=Path(name)) for name in "ab"}
     setting.use_and_settle(options)
     setting.use_and_settle({"b": options["b"]})

@@ -9,21 +9,22 @@ from typing import cast
 import pytest
 
 from qa_service.errors import QueueFullError, WorkerCrashedError
-from qa_service.instance.messages import ModelFacts
 from qa_service.instance.model_folder.manifest import ReadingConfig
-from qa_service.retrieval.messages import Found, Open, Refused
+from qa_service.instance.worker_messages import ModelFacts
+from qa_service.net.event_loop import EventLoop
 from qa_service.retrieval.retriever import MAX_LEAD, TYPICAL_COSINE, FoundPassage, read_text
+from qa_service.retrieval.search_messages import Found, Open, Refused
 from qa_service.server.scheduling.call import SegmentRead
 from qa_service.server.services.collections import Collections
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.server.services.options import CollectionOptions, SearchOptions
 from qa_service.server.services.retrieval import Retrieval
+from qa_service.server.services.service_options import CollectionOptions
 from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.messages import Passage, Place
 from qa_service.wire.spans import ReadPassage, ScoredSpan, SegmentResult, answers_from_passages
 from tests.unit.calls import make_call
 from tests.unit.server.fake_services import TIMINGS, FakeDispatcher, FakeService, ManualClock
-from tests.unit.server.services.search_processes import FakeProcess
+from tests.unit.server.services.search_processes import FakeProcess, concurrency_of
 
 # Were the threshold of given texts taken, "no answer" would always be the first.
 MODEL = ModelFacts(
@@ -50,9 +51,11 @@ FOUND = [
 
 class Setting:
     def __init__(self):
-        self.clock, self.counts, self.processes = ManualClock(), ServiceCounts(), {}
+        self.clock, self.counts = ManualClock(), ServiceCounts()
+        self.processes = FakeProcess.made
         self.dispatcher, self.texts, self.found = FakeDispatcher(MODEL), FakeService(), FOUND
-        self.retrieval = Retrieval(self.clock, self.make_process, self.counts, SearchOptions(), 256)
+        loop = cast(EventLoop, self.clock)
+        self.retrieval = Retrieval(loop, concurrency_of, self.counts, 256)
         self.options = {"docs": CollectionOptions(path=Path("docs"), max_passages=3)}
         self.retrieval.use(self.options)
         self.process = self.processes["docs"]
@@ -60,10 +63,6 @@ class Setting:
         dispatcher = cast(Dispatcher, self.dispatcher)
         self.service = Collections(self.texts, dispatcher, self.retrieval)
         self.outcomes = []
-
-    def make_process(self, name, concurrency, searches):
-        self.processes[name] = FakeProcess(name, concurrency, searches)
-        return self.processes[name]
 
     def ask(self, **fields):
         given = {"collection": "docs", "text": "", **fields}
@@ -171,6 +170,26 @@ def test_the_passages_that_were_read_are_shown(setting, wanted, log_score, num_s
     [outcome] = setting.outcomes
     assert (outcome.answers[0].start is None) == (log_score < 0)
     assert outcome.source.passages == tuple(its.passage for its in FOUND[:num_shown])
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 20])
+def test_without_an_answer_the_best_ones_are_shown_as_not_sure_enough(setting, top_k):
+    setting.found = [passage(9.0, f"{n}.txt", f"A{n} wrote it.") for n in range(7)]
+    setting.ask_and_search(max_passages=7, top_k=top_k)
+    for number in range(7):
+        setting.settle(number, -9.0 - number)
+    [outcome] = setting.outcomes
+    unsure = outcome.source.unsure
+    assert [document_of(answer) for answer in unsure] == [f"{n}.txt" for n in range(5)]
+    assert sorted(unsure, key=lambda answer: -answer.score) == [*unsure]
+    assert (outcome.answers[0].start, len(outcome.answers)) == (None, min(top_k, 8))
+
+
+def test_with_an_answer_none_is_not_sure_enough(setting):
+    setting.ask_and_search()
+    for number in range(3):
+        setting.settle(number, 2.0 - number)
+    assert setting.outcomes[0].source.unsure == ()
 
 
 def test_the_cache_keeps_replies_with_other_passages_apart(setting):

@@ -9,11 +9,10 @@ import pytest
 
 from qa_service.errors import ERROR_KINDS, TextTooLongError
 from qa_service.instance.batch_cost import BatchRule
-from qa_service.instance.messages import Answers, Failure, ModelFacts, Results
 from qa_service.instance.stages import StagesMs
+from qa_service.instance.worker_messages import Answers, Failure, ModelFacts, Results
 from qa_service.server.instances.pool import WorkerPool
-from qa_service.server.scheduling.admission import Admission
-from qa_service.server.scheduling.options import QueueOptions
+from qa_service.server.scheduling.queue_options import QueueOptions
 from qa_service.server.scheduling.scheduler import Scheduler
 from qa_service.server.services.dispatcher import MAX_MOVES, Dispatcher
 from qa_service.server.services.segments import Segments
@@ -61,9 +60,7 @@ class Setting:
         self.metrics = ModelMetrics(ERROR_KINDS)
         queue = QueueOptions(**{"max_queue_size": 10, **options})
         instances = cast(WorkerPool, FakeInstances(self.instance))
-        self.dispatcher = Dispatcher(
-            self.clock, Scheduler(queue), instances, self.metrics, Admission(queue)
-        )
+        self.dispatcher = Dispatcher(self.clock, Scheduler(queue), instances, self.metrics)
 
     def submit(self, service=None, **fields):
         def settle(outcome):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from qa_service.errors import UnavailableError, UnknownModelError
-from qa_service.server.services.options import RouteOptions
 from qa_service.server.services.router import Router
+from qa_service.server.services.service_options import RouteOptions
 from tests.unit.calls import make_call
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from qa_service.errors import QueueFullError, UnavailableError
-from qa_service.retrieval.messages import Found, List, Open, Opened, Refused, Search
+from qa_service.net.event_loop import EventLoop
+from qa_service.retrieval.search_messages import Found, List, Open, Opened, Refused, Search
 from qa_service.server.services.searches import DIED, FIRST_TIMES, HUNG, MAX_DEATHS_IN_ROW, Searches
 from tests.unit.calls import make_call
 from tests.unit.server.fake_services import ManualClock
-from tests.unit.server.services.search_processes import FakeProcess
+from tests.unit.server.services.search_processes import FakeProcess, concurrency_of
 
 FOUND = Found([], 1.0)
 TIMEOUT_S = 10.0
@@ -22,31 +25,32 @@ class Setting:
         self.clock, self.results, self.outcomes, self.faults = ManualClock(), [], {}, []
         self.starts = self.deaths = 0
         self.searches = Searches(
-            self.clock,
-            lambda searches: FakeProcess("docs", concurrency, searches),
-            self,
+            cast(EventLoop, self.clock),
+            "docs",
+            concurrency_of(concurrency),
             concurrency=concurrency,
             max_waiting=max_waiting,
             timeout_s=TIMEOUT_S,
+            on_start=self.on_start,
+            on_death=self.on_death,
+            on_fault=self.on_fault,
         )
-        process = self.searches._process
-        assert isinstance(process, FakeProcess)
-        self.process = process
+        self.process = FakeProcess.made["docs"]
 
-    def on_search_process_start(self, _):
+    def on_start(self, _):
         self.starts += 1
 
-    def on_search_process_death(self, _):
+    def on_death(self, _):
         self.deaths += 1
 
-    def on_search_fault(self, work, reason):
+    def on_fault(self, work, reason):
         self.faults.append((work.question, reason))
 
-    def ask(self, name, cost=1.0, **fields):
+    def ask(self, name, **fields):
         call = make_call(self.clock.time_s, question=name, **fields)
         call.then(lambda outcome: self.outcomes.update({name: outcome.code}))
         work = Search("docs", name, 10)
-        self.searches.submit(call, work, lambda _: self.results.append(name), cost)
+        self.searches.submit(call, work, lambda _: self.results.append(name))
         return call
 
     @property
@@ -76,14 +80,14 @@ def test_one_clients_searches_do_not_block_other_clients(setting):
     assert setting.running == ["other"]
 
 
-def test_a_search_is_charged_by_its_cost(setting):
+def test_clients_have_turns_one_after_another(setting):
     setting.ask("first", flow="x")
-    for number in range(4):
-        setting.ask(f"long {number}", cost=4.0, flow="long")
-        setting.ask(f"short {number}", cost=1.0, flow="short")
-    for _ in range(6):
+    for name in ("a1", "a2", "a3", "b1", "b2", "c1"):
+        setting.ask(name, flow=name[0])
+    for _ in range(7):
         setting.process.reply(FOUND)
-    assert [name.split()[0] for name in setting.results].count("long") == 1
+    assert setting.results == ["first", "a1", "b1", "c1", "a2", "b2", "a3"]
+    assert setting.searches.num_waiting == 0
 
 
 def test_a_search_cancelled_in_the_queue_does_not_run(setting):

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from qa_service.errors import DeadlineExceededError, QueueFullError, WorkerCrashedError
-from qa_service.instance.messages import ModelFacts
 from qa_service.instance.model_folder.manifest import ReadingConfig
+from qa_service.instance.worker_messages import ModelFacts
 from qa_service.server.scheduling.call import SegmentRead
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.segments import Segments

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from qa_service.errors import ERROR_KINDS, QueueFullError, SetupError, UnknownModelError
-from qa_service.instance.messages import Results
 from qa_service.instance.stages import StagesMs
+from qa_service.instance.worker_messages import Results
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.options import OptionError
@@ -23,7 +23,7 @@ from qa_service.server.sidecars.trace_exporter import (
     TraceExporter,
 )
 from qa_service.server.telemetry.metrics import Metrics
-from qa_service.server.telemetry.options import TraceOptions
+from qa_service.server.telemetry.trace_options import TraceOptions
 from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.frames import PREFIX
 from qa_service.wire.messages import (
@@ -180,8 +180,9 @@ def test_the_parts_of_a_span_are_bounded():
 class FakeProgram:
     """Stands in for the program, so that what it does not read is the test's to say."""
 
-    def __init__(self, *_, on_data, on_death):
-        self.on_data, self.on_death = on_data, on_death
+    def __init__(self, *_, on_data, on_end, **__):
+        self.on_data, self.on_end = on_data, on_end
+        self.num_restarts = 0
         self.is_running, self.output_bytes = True, 0
         self.written = []
         self.is_closed = False
@@ -191,6 +192,9 @@ class FakeProgram:
         assert size == len(data) - PREFIX.size
         self.written.append(traces_decoder.decode(data[PREFIX.size :]))
 
+    def start_later(self):
+        self.num_restarts += 1
+
     def close(self):
         self.is_closed = True
 
@@ -199,14 +203,14 @@ class Exporting:
     """An exporter and its program."""
 
     def __init__(self, monkeypatch):
-        monkeypatch.setattr(trace_exporter, "SideProgram", FakeProgram)
+        monkeypatch.setattr(trace_exporter, "Child", FakeProgram)
         self.loop = LoopClock()
         metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
         self.counts = metrics.trace_spans_total
         self.exporter = TraceExporter(
             cast(EventLoop, self.loop), "http://there", metrics, LogOptions()
         )
-        self.program = cast(FakeProgram, self.exporter.program)
+        self.program = cast(FakeProgram, self.exporter.child)
 
     def take(self, number):
         for _ in range(number):
@@ -271,12 +275,13 @@ def test_spans_while_the_exporter_is_down_are_dropped(exporting):
 def test_unreported_spans_of_a_dead_exporter_are_dropped(exporting):
     exporting.take(MAX_PENDING)
     report = encode(ExportReport(exported=5, dropped=2))
-    exporting.program.on_data(bytes(report[:3]))
-    exporting.program.on_data(bytes(report[3:]) + b"\0\0")
-    exporting.program.on_death()
+    exporting.program.on_data(bytes(report[PREFIX.size :]))
+    exporting.program.on_end()
+    assert exporting.program.num_restarts == 1
     assert exporting.counts == {"exported": 5, "dropped": 2 * MAX_PENDING - 5}
     exporting.take(MAX_PENDING)
-    exporting.program.on_data(bytes(encode(ExportReport(exported=2 * MAX_PENDING))))
+    report = encode(ExportReport(exported=2 * MAX_PENDING))
+    exporting.program.on_data(bytes(report[PREFIX.size :]))
     assert exporting.counts["exported"] == 5 + 2 * MAX_PENDING
 
 

@@ -20,8 +20,8 @@ def test_without_a_port_no_gateway_runs():
     gateway = GrpcProcess(loop, [])
     gateway.start()
     gateway.reload()
-    gateway.program.close()
-    assert (gateway.has_started, gateway.program.reap(), gateway.failure) == (True, True, "")
+    gateway.child.close()
+    assert (gateway.has_started, gateway.child.reap(), gateway.failure) == (True, True, "")
     loop.close()
 
 
@@ -68,8 +68,8 @@ class Started:
         self.changes += 1
 
     def close(self):
-        self.gateway.program.kill()
-        run_until(self.loop, self.gateway.program.reap)
+        self.gateway.child.kill()
+        run_until(self.loop, self.gateway.child.reap)
         self.loop.close()
 
 

@@ -1,5 +1,7 @@
 """The figures of GPUs, with a stand-in for NVIDIA's management library: there is no GPU here."""
 
+import os
+import signal
 import sys
 import types
 
@@ -62,7 +64,7 @@ nv_energy_consumption{gpu_uuid="GPU-0"} 0.0
 def meter(loop):
     meter = GpuMeter(loop)
     yield meter
-    meter.close()
+    meter.child.kill()
 
 
 @pytest.fixture
@@ -81,7 +83,7 @@ def reporting(meter, library):
     """A meter that has had its first report."""
     library()
     meter.start()
-    run_until(meter._loop, lambda: bool(meter.readings))
+    run_until(meter.child._loop, lambda: bool(meter.readings))
     return meter
 
 
@@ -114,17 +116,17 @@ def test_busy_time_is_the_utilization_by_the_time_between_readings(monkeypatch):
 def test_without_a_driver_no_figures_are_reported(meter, library):
     library(is_broken=True)
     meter.start()
-    run_until(meter._loop, lambda: not meter._stream.is_open)
-    assert (lines(meter), meter._process.wait(20)) == ("", 0)
+    run_until(meter.child._loop, meter.child.reap)
+    assert (lines(meter), meter.child.exit_code) == ("", 0)
 
 
 def test_figures_are_removed_when_the_meter_ends(reporting):
-    reporting._process.kill()
-    run_until(reporting._loop, lambda: not reporting._stream.is_open)
+    os.kill(reporting.child.pid, signal.SIGKILL)
+    run_until(reporting.child._loop, reporting.child.reap)
     assert lines(reporting) == ""
-    reporting._process.wait(20)
 
 
 def test_the_meter_ends_when_its_reader_closes(reporting):
-    reporting.close()
-    assert reporting._process.wait(20) == 0
+    reporting.child.close()
+    run_until(reporting.child._loop, reporting.child.reap)
+    assert reporting.child.exit_code == 0

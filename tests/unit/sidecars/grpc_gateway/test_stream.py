@@ -12,11 +12,10 @@ grpc = pytest.importorskip("grpc", reason="there is no grpcio")
 from harness.process import GIVE_UP_S
 from qa_service.errors import QaError, QueueFullError
 from qa_service.sidecars.grpc_gateway.calls import Caller
+from qa_service.sidecars.grpc_gateway.grpc_messages import ModelInferRequest
 from qa_service.sidecars.grpc_gateway.links import PeerLink
-from qa_service.sidecars.grpc_gateway.messages import ModelInferRequest
 from qa_service.sidecars.grpc_gateway.status import PeerLostError
 from qa_service.sidecars.grpc_gateway.stream import InferStream
-from qa_service.wire.messages import RequestLimits
 
 NUM_PLACES = 3
 
@@ -76,7 +75,7 @@ def run(context):
 
     async def scenario():
         link = Link()
-        stream = InferStream(context, Caller(context), cast(PeerLink, link), RequestLimits())
+        stream = InferStream(context, Caller(context), cast(PeerLink, link))
         async with asyncio.timeout(GIVE_UP_S):
             try:
                 end = await stream.run()

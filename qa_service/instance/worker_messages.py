@@ -14,8 +14,8 @@ import msgspec
 
 from qa_service.instance.batch_cost import CostTable
 from qa_service.instance.devices import DeviceAssignment
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import ReadingConfig
-from qa_service.instance.options import InstanceOptions
 from qa_service.instance.stages import StagesMs
 from qa_service.wire.frames import encode_frame
 from qa_service.wire.messages import Answer, Task

@@ -14,6 +14,11 @@ from qa_service.engine_catalogue import AUTO, EngineType, Precision
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.options import Ms
 
+START_TIMEOUT_S = 300.0
+"""An instance that has not loaded and warmed up by then hangs: the slowest takes a tenth of it."""
+BUILD_TIMEOUT_S = 1800.0
+"""The same for TensorRT, which builds a program for each shape at its first start."""
+
 _Count = Annotated[int, Meta(ge=0, le=1024)]
 _Amount = Annotated[float, Meta(ge=0, le=1024)]
 _Share = Annotated[float, Meta(gt=0, le=1)]
@@ -46,9 +51,6 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
             "queued work, and shrinks when instances are idle",
         ),
     ] = 0
-    ray_idle_timeout_ms: Annotated[
-        Ms, Meta(description="milliseconds without work before an instance on Ray is removed")
-    ] = 60_000
     ray_address: Annotated[
         str,
         Meta(
@@ -57,9 +59,6 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
             "runs on this machine",
         ),
     ] = "auto"
-    ray_num_cpus: Annotated[
-        _Amount, Meta(description="CPUs of the cluster that an instance on it takes")
-    ] = 1.0
     ray_num_gpus: Annotated[
         _Amount, Meta(description="GPUs of the cluster that an instance on it takes; 0 for the CPU")
     ] = 0.0
@@ -86,13 +85,6 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
             "pytorch and tensorrt fp32, fp16 or bf16; int8 is for a CPU"
         ),
     ] = "auto"
-    min_agreement: Annotated[
-        _Share,
-        Meta(
-            description="minimum share of answers in which an engine must agree with fp32 for auto "
-            "to take it"
-        ),
-    ] = 0.94
     hooks: Annotated[
         Annotated[str, Meta(pattern=_CLASS)] | None,
         Meta(
@@ -113,9 +105,6 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
     gpu_memory_fraction: Annotated[
         _Share, Meta(description="share of a GPU's memory that one instance may take")
     ] = 1.0
-    cuda_graphs: Annotated[
-        bool, Meta(description="whether kernels on a GPU are recorded and replayed as CUDA graphs")
-    ] = True
     static_shapes_bytes: Annotated[
         int,
         Meta(
@@ -138,13 +127,6 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
     max_batch_tokens: Annotated[
         int, Meta(ge=1, le=2**24, description="tokens in a batch, padding included")
     ] = 16384
-    max_batch_cost_ms: Annotated[
-        Ms,
-        Meta(
-            description="milliseconds that a batch may cost by the cost table; a request that "
-            "costs more runs alone"
-        ),
-    ] = 500
     cost_table: Annotated[
         str,
         Meta(
@@ -167,9 +149,6 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
             "no self-tests",
         ),
     ] = 600
-    start_timeout_ms: Annotated[
-        Ms, Meta(description="milliseconds an instance may take to load and warm up")
-    ] = 300_000
 
     @property
     def is_engine_open(self) -> bool:
@@ -189,8 +168,13 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def start_timeout_s(self) -> float:
-        """`start_timeout_ms` in seconds."""
-        return self.start_timeout_ms / 1e3
+        """How long an instance may take to load and warm up."""
+        return BUILD_TIMEOUT_S if self.inference_engine_type == "tensorrt" else START_TIMEOUT_S
+
+    @property
+    def ray_num_cpus(self) -> int:
+        """The CPUs of the cluster that an instance on it takes."""
+        return max(1, self.intra_op_num_threads)
 
     @property
     def execution_timeout_s(self) -> float:
@@ -200,4 +184,4 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
     @property
     def batch_rule(self) -> BatchRule:
         """Bounds on a batch; an instance adds what it measured."""
-        return BatchRule(self.max_batch_size, self.max_batch_tokens, self.max_batch_cost_ms)
+        return BatchRule(self.max_batch_size, self.max_batch_tokens)

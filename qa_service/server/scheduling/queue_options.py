@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from qa_service.options import MAX_COUNT, MAX_MS
+from qa_service.options import MAX_COUNT
 
 
 class QueueOptions(Struct, frozen=True, kw_only=True):
@@ -22,15 +21,6 @@ class QueueOptions(Struct, frozen=True, kw_only=True):
             "wait for a search process, and with a cache of those that wait for an equal request",
         ),
     ] = 1000
-    max_queue_cost_ms: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=MAX_MS,
-            description="milliseconds that the instances may need for all waiting requests; 0 for "
-            "no limit",
-        ),
-    ] = 60_000
     max_queue_delay_us: Annotated[
         int,
         Meta(
@@ -45,8 +35,3 @@ class QueueOptions(Struct, frozen=True, kw_only=True):
     def max_queue_delay_s(self) -> float:
         """`max_queue_delay_us` in seconds."""
         return self.max_queue_delay_us / 1e6
-
-    @property
-    def queue_cost_limit_ms(self) -> float:
-        """`max_queue_cost_ms`; infinity for no limit."""
-        return self.max_queue_cost_ms or math.inf

@@ -17,10 +17,15 @@ MAX_MESSAGE_BYTES = 1 << 24
 
 
 class TrialRequest(msgspec.Struct, frozen=True):
-    """What to measure, and the log of the instances that run it."""
+    """What to measure, and the log of the instances that run it.
+
+    Attributes:
+        is_beside: Whether the server serves meanwhile, and has the processor first.
+    """
 
     measurement: Measurement
     logs: LogOptions
+    is_beside: bool = False
 
 
 class TrialReply(msgspec.Struct, frozen=True):

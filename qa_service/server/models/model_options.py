@@ -7,13 +7,14 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from qa_service.instance.options import InstanceOptions
+from qa_service.files import SAVED_MODELS, saved_models
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.options import MAX_COUNT
 from qa_service.server.models.on_disk import MAX_VERSION, NUMBER, VERSIONS_WORDS
-from qa_service.server.services.options import NAME
+from qa_service.server.services.service_options import NAME
 from qa_service.wire.messages import MAX_NAME_CHARS
 
-DEFAULT_MODEL = Path("saved_models/builtin")
+DEFAULT_MODEL = SAVED_MODELS / "builtin"
 
 LABEL = rf"^[A-Za-z_][A-Za-z0-9_.-]{{0,{MAX_NAME_CHARS - 1}}}\Z"
 """A label does not begin with a digit, so that it is no number."""
@@ -36,6 +37,14 @@ class RepositoryOptions(Struct, frozen=True, kw_only=True):
         bool,
         Meta(description="prepare the model first, if it is not prepared yet"),
     ] = True
+    saved_models: Annotated[
+        Path | None,
+        Meta(
+            description="folder in which models are prepared and looked for by their names; if not "
+            "given, `saved_models` of the working directory if it has one, else `qa-server` in the "
+            "user's folder of data (`XDG_DATA_HOME`, `~/.local/share`)"
+        ),
+    ] = None
     collections_dir: Annotated[
         Path | None,
         Meta(
@@ -61,6 +70,11 @@ class RepositoryOptions(Struct, frozen=True, kw_only=True):
             "is not loaded; 0 for no limit",
         ),
     ] = 0
+
+    @property
+    def models_dir(self) -> Path:
+        """The folder in which models are prepared."""
+        return self.saved_models or saved_models()
 
 
 class ModelOptions(InstanceOptions, frozen=True, kw_only=True):

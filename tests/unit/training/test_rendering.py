@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qa_service.retrieval.formats.markups import MARKUPS
-from qa_service.retrieval.rendering import render_document, render_fragment, render_span
+from training.rendering import render_document, render_fragment, render_span
 
 MARKDOWN = [
     ("The fee is ~~20~~ 25 euros <del>a week</del> a month.", "The fee is 25 euros a month."),

@@ -42,7 +42,6 @@ from qa_service.programs.jobs.base import (
     UnroutableError,
 )
 from qa_service.programs.jobs.brokers import broker_from
-from qa_service.programs.jobs.flags import address_from
 from qa_service.programs.jobs.job import (
     Job,
     as_server_error,
@@ -51,6 +50,7 @@ from qa_service.programs.jobs.job import (
     parse_request,
     peek_id,
 )
+from qa_service.programs.jobs.jobs_options import GatewayOptions
 from qa_service.programs.jobs.metrics import GatewayMetrics
 from qa_service.programs.jobs.window import StoppedError
 
@@ -65,22 +65,22 @@ _MAX_REASON_CHARS = 500
 _logger = logging.getLogger(__name__)
 
 
-async def main(flags: dict[str, Any]) -> int:
+async def main(options: GatewayOptions) -> int:
     """Runs a gateway until SIGTERM or Ctrl-C; returns its exit code."""
-    metrics = GatewayMetrics()
-    broker, queues = broker_from(flags)
+    metrics, asking = GatewayMetrics(), options.asking
+    broker, queues = broker_from(options.broker)
     gateway = JobGateway(
         broker,
-        Asker(address_from(flags), flags["prefetch"], flags["num_connections"]),
+        Asker(asking.address, asking.prefetch, asking.num_connections),
         queues,
-        JobGatewaySettings(flags["prefetch"], flags["max_attempts"], flags["drain_timeout_s"]),
+        JobGatewaySettings(asking.prefetch, asking.max_attempts, options.drain_timeout_s),
         metrics,
     )
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, gateway.stop)
     with ExitStack() as stack:
-        if flags["metrics_port"] is not None:
-            stack.callback(metrics.serve(flags["metrics_host"], flags["metrics_port"]))
+        if options.metrics_port is not None:
+            stack.callback(metrics.serve(options.metrics_host, options.metrics_port))
         await gateway.run()
     return 0
 

@@ -10,7 +10,6 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from qa_service.errors import SetupError
-from qa_service.options import MAX_MS
 from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER, encoder_folder
 from qa_service.wire.messages import MAX_NAME_CHARS, MAX_PASSAGES
 
@@ -77,6 +76,18 @@ class CollectionOptions(Struct, frozen=True, kw_only=True):
             "up to twice as many if they are short, such as rows of tables",
         ),
     ] = 5
+    tokens: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=64)]] | None,
+        Meta(
+            title="a list of names of tokens",
+            description="the tokens that may ask it, by their `name` in `--auth_token_file`; if "
+            "not given, every client",
+        ),
+    ] = None
+
+    def is_for(self, token: str) -> bool:
+        """Whether the client with this name may ask it."""
+        return self.tokens is None or token in self.tokens
 
 
 class SearchOptions(Struct, frozen=True, kw_only=True):
@@ -90,33 +101,10 @@ class SearchOptions(Struct, frozen=True, kw_only=True):
             f"`{DEFAULT_ENCODER}`"
         ),
     ] = None
-    search_timeout_ms: Annotated[
-        int,
-        Meta(
-            ge=100,
-            le=MAX_MS,
-            description="milliseconds that a search may take, and a third of the time for opening "
-            "a collection; then the search process is replaced",
-        ),
-    ] = 10_000
-    max_search_processes: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=1024,
-            description="maximum number of search processes for collections on disk: one for each "
-            "collection, and further collections share them",
-        ),
-    ] = 16
 
     def encoder_folder(self, models: Iterable[Path]) -> Path:
         """The encoder's folder, where these folders of models are served."""
         return encoder_folder(self.encoder, models)
-
-    @property
-    def search_timeout_s(self) -> float:
-        """`search_timeout_ms` in seconds."""
-        return self.search_timeout_ms / 1e3
 
 
 class CacheOptions(Struct, frozen=True, kw_only=True):

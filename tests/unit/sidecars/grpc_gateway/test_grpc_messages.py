@@ -17,10 +17,11 @@ from qa_service.errors import (
     InvalidRequestError,
     QueueFullError,
 )
-from qa_service.sidecars.grpc_gateway import messages, reports, status
+from qa_service.sidecars.grpc_gateway import grpc_messages, reports, status
 from qa_service.sidecars.grpc_gateway.calls import Caller
 from qa_service.sidecars.grpc_gateway.infer import read_call
 from qa_service.sidecars.grpc_gateway.links import read_reply
+from qa_service.wire.error_codes import status_of
 from qa_service.wire.frames import PREFIX
 from qa_service.wire.json_codec import encode_answers
 from qa_service.wire.messages import (
@@ -29,11 +30,10 @@ from qa_service.wire.messages import (
     AnswerSource,
     Passage,
     Request,
-    RequestLimits,
     Timings,
 )
 
-FOLDER = messages._DESCRIPTORS.parent
+FOLDER = grpc_messages._DESCRIPTORS.parent
 
 
 class Context:
@@ -69,16 +69,16 @@ def test_a_calls_deadline_goes_to_the_server(left_s, timeout_ms, limited_ms):
 
 
 def test_contents_of_two_kinds_are_refused():
-    asked = messages.ModelInferRequest(model_name="m")
+    asked = grpc_messages.ModelInferRequest(model_name="m")
     for column in ("question", "text"):
         its = asked.inputs.add(name=column, datatype="BYTES", shape=[1])
         its.contents.bytes_contents.append(b"typed")
         asked.raw_input_contents.append(b"\x03\0\0\0raw")
     with pytest.raises(InvalidRequestError, match="has contents besides raw_input_contents"):
-        read_call(asked, RequestLimits())
+        read_call(asked)
     for its in asked.inputs:
         its.ClearField("contents")
-    assert [request.question for request in read_call(asked, RequestLimits()).requests] == ["raw"]
+    assert [request.question for request in read_call(asked).requests] == ["raw"]
 
 
 @pytest.mark.parametrize("status", [400, 404, 503])
@@ -111,7 +111,7 @@ def test_the_descriptors_are_those_of_the_proto_file(tmp_path):
     assert protoc.main(arguments) == 0
     found, expected = (
         descriptor_pb2.FileDescriptorSet.FromString(path.read_bytes())
-        for path in (messages._DESCRIPTORS, made)
+        for path in (grpc_messages._DESCRIPTORS, made)
     )
     assert found == expected
 
@@ -125,7 +125,7 @@ def messages_of(file):
 
 
 def test_names_numbers_and_types_are_tritons():
-    ours = messages_of(messages.POOL.FindFileByName("inference.proto"))
+    ours = messages_of(grpc_messages.POOL.FindFileByName("inference.proto"))
     theirs = messages_of(service_pb2.DESCRIPTOR)
     for dependency in service_pb2.DESCRIPTOR.dependencies:
         theirs |= messages_of(dependency)
@@ -139,9 +139,11 @@ def test_names_numbers_and_types_are_tritons():
 
 def test_the_methods_are_tritons():
     service = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
-    for name in messages.METHODS:
+    for name in grpc_messages.METHODS:
         theirs = service.methods_by_name[name]
-        ours = messages.POOL.FindServiceByName(messages.INFERENCE_SERVICE).methods_by_name[name]
+        ours = grpc_messages.POOL.FindServiceByName(
+            grpc_messages.INFERENCE_SERVICE
+        ).methods_by_name[name]
         assert (ours.input_type.full_name, ours.output_type.full_name) == (
             theirs.input_type.full_name, theirs.output_type.full_name
         )  # fmt: skip
@@ -153,7 +155,7 @@ def test_the_methods_are_tritons():
 @pytest.mark.parametrize("kind", ERROR_KINDS.values())
 def test_every_error_but_status_500_has_its_own_grpc_code(kind):
     error = kind()
-    assert (status.code_of(error) is grpc.StatusCode.INTERNAL) == (error.status == 500)
+    assert (status.code_of(error) is grpc.StatusCode.INTERNAL) == (status_of(error) == 500)
 
 
 def test_messages_are_short_and_have_the_retry_time():

@@ -58,11 +58,13 @@ class ConnectionOptions(Struct, frozen=True, kw_only=True):
             "has nothing in flight, so that servers started later get their share; 0 for no limit",
         ),
     ] = 0
-    frame_timeout_ms: Annotated[
-        Ms, Meta(description="milliseconds from a request's first byte to its last")
-    ] = 30_000
-    client_stall_timeout_ms: Annotated[
-        Ms, Meta(description="milliseconds that a client may leave answers unread")
+    client_timeout_ms: Annotated[
+        Ms,
+        Meta(
+            description="milliseconds from a request's first byte to its last, and that a client "
+            "may leave answers unread; it has a third of them for the TLS handshake, and from "
+            "connecting to its token"
+        ),
     ] = 30_000
     request_timeout_ms: Annotated[
         OptionalMs,
@@ -72,6 +74,16 @@ class ConnectionOptions(Struct, frozen=True, kw_only=True):
     def for_local(self) -> ConnectionOptions:
         """The same for a connection of this machine, which age does not move to another server."""
         return msgspec.structs.replace(self, max_connection_age_s=0)
+
+    @property
+    def client_timeout_s(self) -> float:
+        """`client_timeout_ms` in seconds."""
+        return self.client_timeout_ms / 1e3
+
+    @property
+    def handshake_timeout_s(self) -> float:
+        """How long a client may stay without a token, and without TLS."""
+        return self.client_timeout_s / 3
 
     @property
     def idle_timeout_s(self) -> float:
@@ -93,18 +105,6 @@ class AuthOptions(Struct, frozen=True, kw_only=True):
             description="tokens, one a line; a client must show one, as docs/SECURITY.md explains"
         ),
     ] = None
-    auth_timeout_ms: Annotated[
-        Ms,
-        Meta(
-            description="milliseconds that a client may take for the TLS handshake, and from "
-            "connecting to its token"
-        ),
-    ] = 10_000
-
-    @property
-    def auth_timeout_s(self) -> float:
-        """The same in seconds."""
-        return self.auth_timeout_ms / 1e3
 
 
 class HttpOptions(Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ pytest.importorskip("aio_pika", reason="no aio-pika: pip install '.[jobs]'")
 
 from harness.server import ROOT
 from qa_service.client import ConnectionLostError, QaServerError
-from qa_service.programs.jobs import gateway
+from qa_service.programs.jobs import job_gateway
 from qa_service.programs.jobs.asker import Asker, ExpiredError
 from qa_service.programs.jobs.base import (
     BrokerError,
@@ -25,8 +25,8 @@ from qa_service.programs.jobs.base import (
     UnreadableError,
     UnroutableError,
 )
-from qa_service.programs.jobs.gateway import MAX_NOT_TAKEN, JobGateway, JobGatewaySettings
 from qa_service.programs.jobs.job import Job
+from qa_service.programs.jobs.job_gateway import MAX_NOT_TAKEN, JobGateway, JobGatewaySettings
 from qa_service.programs.jobs.metrics import GatewayMetrics
 from qa_service.programs.jobs.window import AdaptiveLimit, StoppedError, Window
 
@@ -107,8 +107,8 @@ class FakeAsker:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch):
-    monkeypatch.setattr(gateway, "_NOT_TAKEN_PAUSE_S", 0)
-    monkeypatch.setattr(gateway, "_RECONNECT_S", 0)
+    monkeypatch.setattr(job_gateway, "_NOT_TAKEN_PAUSE_S", 0)
+    monkeypatch.setattr(job_gateway, "_RECONNECT_S", 0)
 
 
 def make_job(message_id="m1", **fields):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from qa_service.options import MAX_COUNT, OptionalMs
+from qa_service.options import MAX_COUNT
 
 
 class ListenOptions(Struct, frozen=True, kw_only=True):
@@ -39,14 +39,6 @@ class ListenOptions(Struct, frozen=True, kw_only=True):
             description="port of the gRPC gateway (docs/GRPC.md); Triton's is 8001; 0 for none",
         ),
     ] = 0
-    grpc_http2_min_recv_ping_interval_without_data_ms: Annotated[
-        OptionalMs,
-        Meta(
-            description="minimum milliseconds between two HTTP/2 pings of a gRPC client that sends "
-            "nothing else; a client that pings more often is disconnected. Triton's flag; 0 for no "
-            "limit"
-        ),
-    ] = 300_000
     max_connections: Annotated[
         int,
         Meta(

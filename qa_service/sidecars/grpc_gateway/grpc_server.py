@@ -19,15 +19,15 @@ from qa_service.net.addresses import listening_addresses, try_port
 from qa_service.net.listener import bracketed
 from qa_service.sidecars.gateway_messages import GatewaySettings
 from qa_service.sidecars.grpc_gateway.credentials import Credentials
-from qa_service.sidecars.grpc_gateway.health import HealthService
-from qa_service.sidecars.grpc_gateway.links import PeerLinks
-from qa_service.sidecars.grpc_gateway.messages import (
+from qa_service.sidecars.grpc_gateway.grpc_messages import (
     HEALTH_SERVICE,
     INFERENCE_SERVICE,
     POOL,
     REFLECTION_SERVICES,
     read_message,
 )
+from qa_service.sidecars.grpc_gateway.health import HealthService
+from qa_service.sidecars.grpc_gateway.links import PeerLinks
 from qa_service.sidecars.grpc_gateway.peers import RESERVE, SilentPeers, fitting_peers
 from qa_service.sidecars.grpc_gateway.reports import Reports
 from qa_service.sidecars.grpc_gateway.service import InferenceService
@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 LINGER_S = 0.2
 """Clients read their last answers meanwhile: closing a connection with unread bytes resets it."""
+MIN_PING_INTERVAL_MS = 300_000
+"""grpc's and Triton's default; a client that has no call and pings more often is disconnected."""
 
 
 class GrpcServer:
@@ -135,9 +137,7 @@ def _options(its: GatewaySettings) -> dict[str, int]:
         "grpc.max_receive_message_length": its.max_frame_bytes,
         "grpc.max_send_message_length": -1,
         "grpc.keepalive_permit_without_calls": 1,
-        "grpc.http2.min_ping_interval_without_data_ms": (
-            its.grpc_http2_min_recv_ping_interval_without_data_ms
-        ),
+        "grpc.http2.min_ping_interval_without_data_ms": MIN_PING_INTERVAL_MS,
     }
     if its.idle_timeout_ms:
         options["grpc.max_connection_idle_ms"] = its.idle_timeout_ms

@@ -12,8 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from qa_service.retrieval.retriever import FoundPassage
+from qa_service.retrieval.retriever import FoundPassage, WordCounts
 from qa_service.wire.frames import encode_frame
+from qa_service.wire.messages import Filter
 
 MAX_MESSAGE_BYTES = 2**32 - 1
 """All that a frame's prefix can say: texts are bounded as they come, and neither end is hostile."""
@@ -51,9 +52,18 @@ class Search(msgspec.Struct, frozen=True, tag=True, array_like=True):
     collection: str
     question: str
     max_passages: int
+    wanted: Filter | None = None
+    counts: WordCounts | None = None
 
 
-Work = Open | Close | List | Search
+class Count(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Counts the passages of a collection that have each word of a question."""
+
+    collection: str
+    question: str
+
+
+Work = Open | Close | List | Search | Count
 
 
 class Opened(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -91,7 +101,13 @@ class Found(msgspec.Struct, frozen=True, tag=True, array_like=True):
     left_out: int = 0
 
 
-Kind = Literal["setup", "damaged", "unavailable"]
+class Counted(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What was counted."""
+
+    counts: WordCounts
+
+
+Kind = Literal["setup", "damaged", "unavailable", "request"]
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -100,7 +116,8 @@ class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
     Attributes:
         reason: For the log and for health.
         kind: `setup` if a person has to change something: the configuration, what is installed;
-            `damaged` if files cannot be read; `unavailable` if a cluster does not answer.
+            `damaged` if files cannot be read; `unavailable` if a cluster does not answer; `request`
+            if the client has to.
         is_open: Of an `Open`: whether the index of before is still open.
     """
 
@@ -109,7 +126,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
     is_open: bool = False
 
 
-Result = Opened | Closed | Listed | Found | Refused
+Result = Opened | Closed | Listed | Found | Counted | Refused
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True):

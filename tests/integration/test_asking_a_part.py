@@ -1,0 +1,212 @@
+"""Parts of collections, and the places of their answers: a real server, model and indexes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from harness.collections import index
+from harness.server import EXACT_ENGINE, running_server
+from qa_service.client import QaClient, QaServerError
+from tests.http_calls import post
+from tests.programs import run_python, token_flags
+from tests.unit.retrieval.formats.pdf_files import pdf_file
+
+PAGES = ("Charles Babbage designed the engine.", "Ada Lovelace wrote the notes in 1843.")
+LOOMS = {
+    "1804/notes.md": "Joseph Jacquard wrote the notes on the loom.",
+    "1843/notes.md": "Luigi Menabrea wrote the notes on the loom.",
+}
+QUESTION = "Who wrote the notes?"
+
+
+@pytest.fixture(scope="module")
+def collections(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("parts")
+    (folder / "docs").mkdir()
+    (folder / "docs" / "engine.pdf").write_bytes(pdf_file(*PAGES))
+    index(folder / "docs", folder / "all" / "machines")
+    for name, words in LOOMS.items():
+        (folder / "looms" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "looms" / name).write_text(f"---\ndate: {name[:4]}-05-01\n---\n{words}\n")
+    index(folder / "looms", folder / "all" / "looms")
+    return folder / "all"
+
+
+@pytest.fixture(scope="module")
+def server(builtin_model, collections):
+    flags = ("--collections_dir", str(collections), *EXACT_ENGINE)
+    with running_server(builtin_model, *flags) as running:
+        yield running
+
+
+def test_an_answer_has_its_page_in_every_protocol(server):
+    asked = {"question": QUESTION, "collection": "machines"}
+    reply = server.ask(**asked, passages=1)
+    assert (reply["answer"], reply["passage"]["page"]) == ("Ada Lovelace", 2)
+    assert reply["passage"]["place"] == "page 2"
+    assert reply["passages"][0]["place"] == "page 1", "where the passage begins"
+    with QaClient("localhost", server.port) as client:
+        passage = client.ask(QUESTION, collection="machines").passage
+    assert passage is not None
+    assert (passage.page, passage.place) == (2, "page 2")
+    row = post(server.port, "/v1/models/builtin:predict", {"instances": [asked]})
+    assert (row.json["predictions"][0]["page"], row.json["predictions"][0]["place"]) == (
+        2,
+        "page 2",
+    )
+    inputs = [
+        {"name": name, "shape": [1], "datatype": "BYTES", "data": [value]}
+        for name, value in asked.items()
+    ]
+    body = {"inputs": inputs, "outputs": [{"name": "page"}, {"name": "place"}]}
+    outputs = post(server.port, "/v2/models/builtin/infer", body).json["outputs"]
+    assert [output["data"] for output in outputs] == [[2], ["page 2"]]
+
+
+def test_the_terminals_client_shows_the_page(server):
+    flags = ("--port", server.port, "--collection", "machines", "--question", QUESTION)
+    ended = run_python("client.py", *map(str, flags))
+    assert ended.stdout == "Ada Lovelace\n"
+    assert "engine.pdf, page 2, character " in ended.stderr
+
+
+def test_without_an_answer_the_best_places_are_there_as_not_sure_enough(server):
+    question = "How many euros does the engine cost?"
+    reply = server.ask(question=question, collection="machines")
+    assert (reply["answer"], "answers" in reply) == ("", False)
+    assert 1 <= len(reply["unsure"]) <= 5
+    for one in reply["unsure"]:
+        assert one["score"] < reply["score"]
+        assert one["passage"]["document"] == "engine.pdf"
+    flags = ("--port", server.port, "--collection", "machines", "--question", question)
+    ended = run_python("client.py", *map(str, flags))
+    assert ended.returncode == 1
+    assert f"{reply['unsure'][0]['answer']}\n" in ended.stderr.partition("not sure enough:")[2]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "answer"),
+    [
+        ({"path": "1804/"}, "Joseph Jacquard"),
+        ({"path": "1843/"}, "Luigi Menabrea"),
+        ({"date": {"before": "1805-01-01"}}, "Joseph Jacquard"),
+        ({"date": {"after": "1805-01-01"}}, "Luigi Menabrea"),
+    ],
+)
+def test_a_filter_chooses_the_documents_in_every_protocol(server, wanted, answer):
+    asked = {"question": QUESTION, "collection": "looms"}
+    for reply in (
+        server.ask(**asked, filter=wanted),
+        post(server.port, "/qa", {**asked, "filter": wanted}).json,
+    ):
+        assert (reply["answer"], len(reply.get("places", [1]))) == (answer, 1)
+    row = post(
+        server.port, "/v1/models/builtin:predict", {"instances": [asked | {"filter": wanted}]}
+    )
+    assert row.json["predictions"][0]["answer"] == answer
+    inputs = [
+        {"name": name, "shape": [1], "datatype": "BYTES", "data": [value]}
+        for name, value in asked.items()
+    ]
+    body = {"inputs": inputs, "parameters": {"filter": json.dumps(wanted)}}
+    outputs = post(server.port, "/v2/models/builtin/infer", body).json["outputs"]
+    assert outputs[0]["data"] == [answer]
+    flags = ("--collection", "looms", "--question", QUESTION, "--filter", json.dumps(wanted))
+    ended = run_python("client.py", "--port", server.port, *flags)
+    assert ended.stdout == f"{answer}\n"
+
+
+def test_a_field_that_is_not_there_is_an_error_that_names_those_that_are(server):
+    reply = server.ask(question=QUESTION, collection="looms", filter={"dtae": "1804-05-01"})
+    assert reply["error"] == {
+        "code": "invalid_request",
+        "message": "no document of the collection has the field `dtae` of `filter`; there are: "
+        "date, path, title",
+        "retryable": False,
+    }
+    body = {"question": QUESTION, "collection": "looms", "filter": {"path": {}}}
+    assert post(server.port, "/qa", body).status == 400
+
+
+def test_the_terminals_client_takes_a_name_and_a_value(server):
+    flags = ("--port", server.port, "--collection", "looms", "--question", QUESTION)
+    ended = run_python("client.py", *flags, "--filter", "path=1843/")
+    assert ended.stdout == "Luigi Menabrea\n"
+    assert "neither NAME=VALUE nor JSON" in run_python("client.py", *flags, "--filter", "x").stderr
+
+
+@pytest.mark.parametrize("collection", [["machines", "looms"], "looms,machines", "*"])
+def test_several_collections_are_asked_as_one(server, collection):
+    for question, its, answers in (
+        ("Who wrote the notes in 1843?", "machines", {"Ada Lovelace"}),
+        ("Who wrote the notes on the loom?", "looms", {"Joseph Jacquard", "Luigi Menabrea"}),
+    ):
+        reply = server.ask(question=question, collection=collection, passages=9)
+        assert reply["answer"] in answers
+        assert reply["passage"]["collection"] == its
+        assert {one["collection"] for one in reply["passages"]} == {"machines", "looms"}
+
+
+def test_several_collections_are_asked_in_every_protocol(server):
+    asked = {"question": "Who designed the engine?", "collection": "looms,machines"}
+    rows = post(server.port, "/v1/models/builtin:predict", {"instances": [asked]})
+    inputs = [
+        {"name": name, "shape": [1], "datatype": "BYTES", "data": [value]}
+        for name, value in asked.items()
+    ]
+    tensors = post(server.port, "/v2/models/builtin/infer", {"inputs": inputs})
+    flags = ("--port", server.port, "--question", asked["question"])
+    ended = run_python("client.py", *flags, "--collection", asked["collection"])
+    answers = (
+        post(server.port, "/qa", {**asked, "collection": ["looms", "machines"]}).json["answer"],
+        rows.json["predictions"][0]["answer"],
+        tensors.json["outputs"][0]["data"][0],
+        ended.stdout.strip(),
+    )
+    assert answers == ("Charles Babbage",) * 4
+    assert "machines: engine.pdf, page 1" in ended.stderr
+    error = server.ask(question="Who?", collection=["looms", "books"])["error"]
+    assert error["code"] == "unknown_collection"
+    error = server.ask(question="Who?", collection=[f"c{n}" for n in range(17)])["error"]
+    assert error["message"] == "`collection` names more than 16 collections"
+
+
+def test_a_collection_is_asked_by_its_tokens_alone(builtin_model, collections, tmp_path):
+    looms = collections / "looms"
+    file = tmp_path / "server.toml"
+    file.write_text(
+        f'[collections.looms]\npath = "{looms}"\ntokens = ["weaver"]\n'
+        f'[collections.open]\npath = "{looms}"\n[cache]\ncache_bytes = 1048576\n'
+    )
+    tokens = token_flags(tmp_path, "weaver-0123456789abcdef name=weaver", "miller-0123456789abcdef")
+    with running_server(builtin_model, "--config", str(file), *tokens, *EXACT_ENGINE) as running:
+        found = {}
+        for token in ("weaver-0123456789abcdef", "miller-0123456789abcdef"):
+            with QaClient("localhost", running.port, token=token) as client:
+                both = client.ask(QUESTION, collection="*", passages=9)
+                found[token[:6]] = {passage.collection for passage in both.passages}
+                if token.startswith("weaver"):
+                    assert client.ask(QUESTION, collection="looms").known
+                    continue
+                with pytest.raises(QaServerError) as refused:
+                    client.ask(QUESTION, collection="looms")
+                assert (refused.value.code, refused.value.retryable) == ("forbidden", False)
+        assert found == {"weaver": {"looms", "open"}, "miller": {""}}
+        headers = {"Authorization": "Bearer miller-0123456789abcdef"}
+        body = {"question": QUESTION, "collection": "looms"}
+        assert post(running.port, "/qa", body, headers).status == 403
+
+
+def test_a_collection_for_tokens_needs_a_server_with_tokens(builtin_model, collections, tmp_path):
+    looms = collections / "looms"
+    (tmp_path / "server.toml").write_text(
+        f'[collections.looms]\npath = "{looms}"\ntokens = ["weaver"]\n'
+    )
+    flags = ("--model", builtin_model, "--config", tmp_path / "server.toml")
+    for more in ((), ("--check",)):
+        ended = run_python("server.py", "--port", "0", *flags, *more)
+        assert ended.returncode == 2
+        shown = ended.stdout + ended.stderr
+        assert "[collections.looms] tokens: needs --auth_token_file" in shown

@@ -1,0 +1,112 @@
+"""A passage of a file with pages, slides or sheets says where a person finds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import openpyxl
+import pptx
+import pytest
+
+from qa_service.retrieval import build as building
+from qa_service.retrieval import passages, tantivy_index
+from qa_service.retrieval.build import IndexArgs, Reporter, build
+from qa_service.retrieval.collection import Collection
+from qa_service.wire.messages import Passage
+from tests.unit.retrieval.formats.pdf_files import pdf_file
+from tests.unit.retrieval.formats.test_odf import odf_file
+
+
+class Notes(Reporter):
+    """Remembers what a run says."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def on_note(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def found(output: Path, question: str) -> Passage:
+    """The best passage, with the place of the question's last word in it."""
+    best = Collection(output).search(question, 1)[0]
+    at = best.passage.text.lower().index(question.rsplit(maxsplit=1)[-1].lower())
+    return best.passage_at(best.passage.start + at)
+
+
+def index(docs: Path, output: Path, *, update: bool = False) -> Notes:
+    notes = Notes()
+    build(IndexArgs(sources=(docs,), output=output, embeddings=False, update=update), notes)
+    return notes
+
+
+def presentation(path: Path) -> None:
+    deck = pptx.Presentation()
+    for title, is_hidden in (("Spring", False), ("Draft", True), ("Autumn", False)):
+        slide = deck.slides.add_slide(deck.slide_layouts[1])
+        slide.shapes.title.text = title
+        slide.placeholders[1].text = f"Plant in {title.lower()}."
+        if is_hidden:
+            slide.element.set("show", "0")
+    deck.save(str(path))
+
+
+def workbook(path: Path) -> None:
+    book = openpyxl.Workbook()
+    book.active.title = "Stock"
+    book.active.append(["Item", "Pieces"])
+    prices = book.create_sheet("Prices")
+    for row in (["Plan", "Euros"], ["Solo", 5], ["Team", 18], ["Group", 40]):
+        prices.append(row)
+    book.save(path)
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "report.pdf").write_bytes(pdf_file("Whales are mammals.", "Herrings are fish."))
+    presentation(folder / "garden.pptx")
+    workbook(folder / "plans.xlsx")
+    slides = "".join(
+        f"<draw:page><draw:frame><draw:text-box><text:p>{words}</text:p></draw:text-box>"
+        "</draw:frame></draw:page>"
+        for words in ("Foxes dig.", "Badgers sleep.")
+    )
+    (folder / "animals.odp").write_bytes(odf_file("presentation", slides))
+    (folder / "notes.md").write_text("# Notes\n\nOwls hunt at night.\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("question", "document", "page", "place"),
+    [
+        ("herrings", "report.pdf", 2, "page 2"),
+        ("plant autumn", "garden.pptx", 3, "slide 3"),
+        ("Euros Group", "plans.xlsx", 0, "sheet Prices, row 4"),
+        ("badgers", "animals.odp", 2, "slide 2"),
+        ("owls", "notes.md", 0, ""),
+    ],
+)
+def test_a_passage_has_its_page_slide_or_row(docs, tmp_path, question, document, page, place):
+    index(docs, tmp_path / "out")
+    passage = found(tmp_path / "out", question)
+    assert (passage.document, passage.page, passage.place) == (document, page, place)
+
+
+def test_an_index_from_before_is_searched_without_places_and_an_update_reads_all_again(
+    docs, tmp_path, monkeypatch
+):
+    output = tmp_path / "out"
+    with monkeypatch.context() as before:
+        before.setattr(building, "FIELDS", 0)
+        before.setattr(passages, "_marks", lambda _: ())
+        before.setattr(tantivy_index, "MARKS", "another")
+        index(docs, output)
+    passage = found(output, "herrings")
+    assert (passage.document, passage.page, passage.place) == ("report.pdf", 0, "")
+    notes = index(docs, output, update=True)
+    assert notes.lines == ["other settings or versions than before: all files are read again"]
+    assert found(output, "herrings").place == "page 2"
+    assert Collection(output).search("herrings", 1)[0].passage.place == "page 1", "its start"
+    assert index(docs, output, update=True).lines == []
