@@ -102,7 +102,7 @@ def test_plain_questions_get_their_answers(reader):
         "Harriet Colquhoun",
         "1622",
         "1790",
-        "Idris Pugh",
+        "two brothers, Owen and Idris Pugh",
         "Portnahaven",
         "40 %",
         "14 square kilometres",

@@ -157,7 +157,7 @@ def test_metrics_at_intervals_are_logged(tmp_path, caplog):
 
 def test_a_run_with_a_time_limit_ends_by_then_at_a_rate_of_zero(tmp_path, monkeypatch):
     seconds = itertools.count()
-    monkeypatch.setattr(trainer.time, "monotonic", lambda: next(seconds))
+    monkeypatch.setattr("training.trainer.time.monotonic", lambda: next(seconds))
     rates = []
 
     class Seen(Trainer):
