@@ -205,19 +205,20 @@ def test_a_start_writes_its_measurements_and_no_other_file(builtin_model, tmp_pa
 
 
 def test_the_fastest_engine_takes_the_likeliest_ones_place(builtin_model, tmp_path):
-    """Of these two float32 alone gives all its own answers; int8 is likely faster with VNNI."""
+    """Which of the two is faster depends on the processor; int8 is likely to be with VNNI."""
     model = copy_model(builtin_model, tmp_path / "model", "costs")
     flags = ("--inference_engine_type", "onnx", *ONE_INSTANCE)
     permits = Permits(tmp_path, 0, TRIAL)
-    with starting_server(permits, model, *flags, "--min_agreement", "1") as server:
+    with starting_server(permits, model, *flags) as server:
         server.wait_until_ready()
         server.wait_for_log("finding the fastest of")
         (trial,) = wait_until(lambda: trials(server))  # it is logged before it is begun
         first = set(server.worker_pids()) - {trial}
         assert server.ask(**ASK)["answer"] == ANSWER
         permits.give()
-        server.wait_for_log("onnx engine in fp32, nothing else measured faster")
-        if PROCESSOR_FLAGS["int8"] & processor().flags:
+        server.wait_for_log("the fastest for ")
+        is_fp32 = ": onnx engine in fp32," in server.log
+        if is_fp32 and PROCESSOR_FLAGS["int8"] & processor().flags:
             server.wait_for_log("the reloaded model serves")
             wait_until(lambda: first.isdisjoint(server.worker_pids()))
         assert server.ask(**ASK)["answer"] == ANSWER
