@@ -272,10 +272,10 @@ class BucketedEngine(Engine):
     def _choose(self, bucket: Bucket) -> None:
         holding = [
             one
-            for one in self._programs
-            if self._records and one.rows >= bucket.rows and one.tokens >= bucket.tokens
+            for one in (self._programs if self._records and self._grid.may_pad else ())
+            if one.rows >= bucket.rows and one.tokens >= bucket.tokens
         ]
-        if not holding or not self._grid.may_pad:
+        if not holding:
             self._make(bucket)
         self._chosen[bucket] = min(holding, key=lambda one: one.rows * one.tokens, default=bucket)
 

@@ -91,9 +91,9 @@ def test_a_batch_is_padded_to_its_bucket_and_its_logits_are_cut_back():
 class Recorder:
     """An engine whose programs are recorded, and what was made for it and proved."""
 
-    def __init__(self, *, fails=()):
-        self.made, self.proved, self._fails = [], [], fails
-        grid = BucketGrid(4, 4096, 64)
+    def __init__(self, *, fails=(), may_pad=True):
+        self.made, self.proved, self.ran, self._fails = [], [], [], fails
+        grid = BucketGrid(4, 4096, 64, may_pad=may_pad)
         self.engine = BucketedEngine(
             grid, INPUTS, PAD, self._make, device="cuda", runtime="test", records=True
         )
@@ -107,7 +107,10 @@ class Recorder:
         self.made.append((bucket.rows, bucket.tokens))
         if bucket in self._fails:
             raise RuntimeError("cannot be recorded")
-        return Adder(bucket)
+        program = Adder(bucket)
+        run = program.run
+        program.run = lambda: self.ran.append((bucket.rows, bucket.tokens)) or run()
+        return program
 
     def _check(self, run, rows, tokens):
         batch = np.full((rows, tokens), 3)
@@ -169,6 +172,15 @@ def test_a_recording_that_fails_ends_a_start_and_while_serving_is_left_out(caplo
     assert recorder.made.count((1, 32)) == 1
     assert (1, 32) not in recorder.engine.shapes
     assert "batches of 1 rows of 32 tokens run in a larger shape: cannot be" in caplog.text
+
+
+def test_rows_that_may_not_be_padded_never_run_in_a_larger_bucket():
+    recorder = Recorder(may_pad=False)
+    for tokens in (20, 12, 16):
+        recorder.run(2, tokens)
+    made = [(2, 20), (2, 12), (2, 16)]
+    assert recorder.made == made
+    assert recorder.ran == [shape for shape in made for _ in ("its proof", "the batch")]
 
 
 def test_a_batch_over_the_limits_is_recorded_when_it_comes():
