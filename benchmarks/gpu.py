@@ -9,7 +9,7 @@ a start as users start it, what `auto` takes, a killed instance and a share of t
 model with each number of instances and clients; a longer load with the gaps in its answers.
 
 Each result is a line of `OUTPUT/gpu.jsonl` as soon as it is there, and `OUTPUT/gpu.md` is written
-anew. A run may be stopped at any time; one with the same folder leaves out what is in it.
+again. A run may be stopped at any time; one with the same folder leaves out what is in it.
 
 Models are prepared with `--precision fp16`; PyTorch takes those that have no `model.fp16.onnx` too.
 Exit code 0 if every request was answered and every test passed, 1 if not, 2 without a GPU.
@@ -63,6 +63,7 @@ PACKAGES = ("torch", "transformers", "onnxruntime-gpu", "onnxruntime", "numpy")
 TESTS = ("tests/integration/test_on_a_gpu.py", "tests/integration/test_gpu_engines.py")
 TOKENS, FULL_ROWS = 128, 64
 ROUNDS = 3
+GPU, PROCESSES = "gpu=name,memory.total,driver_version", "compute-apps=pid,used_memory"
 GAP_S = 0.05
 """A time without any answer that a load of hundreds of clients does not have by chance."""
 
@@ -86,11 +87,7 @@ REHEARSAL = Scale((1,), (1, 20), 0.3, 1.0, TESTS[:1], 120.0, "cpu", "fp32")
 
 @dataclass(slots=True)
 class Run:
-    """What is measured with what, until when, and what has been found.
-
-    Attributes:
-        engines: Those that a model's folder and the packages allow, PyTorch first.
-    """
+    """What is measured with what, until when, and what has been found."""
 
     flags: argparse.Namespace
     scale: Scale
@@ -188,7 +185,7 @@ def steps(run: Run, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 def about() -> dict[str, str]:
     """What the figures were measured on."""
-    found = {"machine": machine(), "versions": versions(*PACKAGES), "gpu": gpu_name()}
+    found = {"machine": machine(), "versions": versions(*PACKAGES), "gpu": nvidia_smi(GPU)}
     return found | {"command": command(), "date": now()}
 
 
@@ -216,11 +213,11 @@ def random_bert(run: Run, folder: Path) -> Path:
     return make_random_bert(shape, run.flags.models[0], folder, engine_type="pytorch")
 
 
-def gpu_name() -> str:
-    """The GPU and its driver, as nvidia-smi says them; empty where there is none."""
-    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+def nvidia_smi(query: str) -> str:
+    """What it says of the GPU; empty where there is none."""
+    words = ["nvidia-smi", f"--query-{query}", "--format=csv,noheader"]
     with contextlib.suppress(OSError):
-        return subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+        return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
     return ""
 
 
@@ -268,7 +265,7 @@ def starts(run: Run, model: Path) -> dict[str, Any]:
                 found["metrics"] = gpu_metrics(server)
     share = ("--gpu_memory_fraction", "0.1", "--num_inference_sessions", "4")
     with running_server(model, *device, *share) as server:
-        found["share"] = [server.ready_line, gpu_memory()]
+        found["share"] = [server.ready_line, nvidia_smi(PROCESSES)]
     return found
 
 
@@ -288,14 +285,6 @@ def gpu_metrics(server: RunningServer) -> list[str]:
     with urllib.request.urlopen(f"http://localhost:{server.port}/metrics") as reply:
         lines: list[str] = reply.read().decode().splitlines()
     return [line for line in lines if line.startswith(("nv_gpu", "nv_energy"))]
-
-
-def gpu_memory() -> str:
-    """The memory of each process on the GPU."""
-    query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader"]
-    with contextlib.suppress(OSError):
-        return subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
-    return ""
 
 
 def pace(run: Run, model: Path, engine_type: str) -> dict[str, float]:

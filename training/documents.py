@@ -262,6 +262,22 @@ def read_lines(path: Path) -> Iterator[DocumentQuestion]:
             yield msgspec.json.decode(line, type=DocumentQuestion)
 
 
+def generator_flags(doc: str | None) -> argparse.ArgumentParser:
+    """The flags of a program that makes documents and asks questions of them."""
+    parser = make_parser(doc)
+    add = parser.add_argument
+    add("--output", type=Path, required=True, help="for the questions with their passages")
+    add("--count", type=int, default=2000, help="how many questions to ask")
+    add("--seed", type=int, default=0)
+    return parser
+
+
+def write_groups(groups: list[list[Asked]], flags: argparse.Namespace, rng: random.Random) -> None:
+    """Writes as many questions as the flags of a generator say, each with its passages."""
+    rng.shuffle(groups)
+    write_squad([asked for group in groups[: flags.count] for asked in group], flags.output)
+
+
 def write_squad(asked: Sequence[Asked], path: Path) -> None:
     """Writes questions as SQuAD JSON."""
     data = []

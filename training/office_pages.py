@@ -9,7 +9,6 @@ of another product. So what is near and wrong competes, and what is not there is
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,13 +16,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from qa_service.command_line import make_parser
 from qa_service.retrieval.blocks import Block, BlockList, Kind, Parsed, row_text
 from qa_service.retrieval.documents import Document
 from qa_service.retrieval.layout import lay_out
 from qa_service.retrieval.passages import cut
 from qa_service.retrieval.retriever import read_text
-from training.documents import Asked, DocumentQuestion, write_squad
+from training.documents import Asked, DocumentQuestion, generator_flags, write_groups
 from training.office_values import LISTS, drawn_value
 from training.table_questions import as_typed
 
@@ -292,19 +290,9 @@ def put(
     return (found + others)[:_PASSAGES]
 
 
-def make_flags() -> argparse.ArgumentParser:
-    """The flags."""
-    parser = make_parser(__doc__)
-    add = parser.add_argument
-    add("--output", type=Path, required=True, help="for the questions with their passages")
-    add("--count", type=int, default=2000, help="how many questions to ask")
-    add("--seed", type=int, default=0)
-    return parser
-
-
 def main() -> int:
     """Writes the questions."""
-    flags = make_flags().parse_args()
+    flags = generator_flags(__doc__).parse_args()
     rng = random.Random(flags.seed)
     made = [make_page(number, rng) for number in range(flags.count // _QUESTIONS_A_PAGE)]
     pools = [
@@ -324,8 +312,7 @@ def main() -> int:
             ]
             if len(elsewhere) >= _PASSAGES and (group := put(one, document, elsewhere, rng)):
                 groups.append(group)
-    rng.shuffle(groups)
-    write_squad([asked for group in groups[: flags.count] for asked in group], flags.output)
+    write_groups(groups, flags, rng)
     return 0
 
 

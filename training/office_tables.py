@@ -9,22 +9,19 @@ any: what is to be learned is which words mean the same.
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from qa_service.command_line import make_parser
 from qa_service.retrieval.blocks import BlockList, Parsed, row_text
 from qa_service.retrieval.documents import Document
 from qa_service.retrieval.layout import lay_out
 from qa_service.retrieval.passages import cut
 from qa_service.retrieval.retriever import read_text
 from training.cells import place_in
-from training.documents import Asked, DocumentQuestion, write_squad
+from training.documents import Asked, DocumentQuestion, generator_flags, write_groups
 from training.office_values import LISTS, OFFICE, Column, Kind, drawn_value
 from training.table_questions import as_typed
 
@@ -274,19 +271,9 @@ def put(
     return (found + rng.sample(others, min(_PASSAGES, len(others))))[:_PASSAGES]
 
 
-def make_flags() -> argparse.ArgumentParser:
-    """The flags."""
-    parser = make_parser(__doc__)
-    add = parser.add_argument
-    add("--output", type=Path, required=True, help="for the questions with their passages")
-    add("--count", type=int, default=2000, help="how many questions to ask")
-    add("--seed", type=int, default=0)
-    return parser
-
-
 def main() -> int:
     """Writes the questions."""
-    flags = make_flags().parse_args()
+    flags = generator_flags(__doc__).parse_args()
     rng = random.Random(flags.seed)
     made = [make_document(number, rng) for number in range(flags.count // _QUESTIONS_A_DOCUMENT)]
     pool = [
@@ -297,8 +284,7 @@ def main() -> int:
     groups = [
         put(one, document, rng.sample(pool, 40), rng) for document, asked in made for one in asked
     ]
-    rng.shuffle(groups)
-    write_squad([asked for group in groups[: flags.count] for asked in group], flags.output)
+    write_groups(groups, flags, rng)
     return 0
 
 

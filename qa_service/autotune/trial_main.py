@@ -23,7 +23,7 @@ from qa_service.instance.model_folder.costs_dir import keep
 from qa_service.logs import configure_logging
 
 LOWEST_PRIORITY = 19
-"""As nice(1) counts: beside a busy instance, a program of it gets 1 or 2 % of a core."""
+"""As nice(1) counts: next to a busy instance, a program of it gets 1 or 2 % of a core."""
 
 
 def reply_to(request: TrialRequest) -> TrialReply:

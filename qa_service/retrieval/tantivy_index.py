@@ -142,7 +142,7 @@ def words_to_find(
 
 
 def rarity(passages: int, with_word: int) -> float:
-    """How much a word counts that so many of an index's passages have: the `idf` of BM25."""
+    """How much a word counts that a number of an index's passages have: the `idf` of BM25."""
     return math.log(1 + (passages - with_word + 0.5) / (with_word + 0.5))
 
 

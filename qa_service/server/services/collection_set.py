@@ -61,7 +61,7 @@ MAX_SEARCH_PROCESSES = 16
 collections share them."""
 
 LaunchSearches = Callable[[int], Launch]
-"""What starts a process that makes so many searches at a time."""
+"""What starts a process that makes a number of searches at a time."""
 
 
 class CollectionSet:
