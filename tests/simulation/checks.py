@@ -197,6 +197,11 @@ def _may_shut_down(sim, talk, _asked):
     return sim.stop_s is not None
 
 
+def _may_be_unauthorized(_sim, talk, _asked):
+    """A token that comes in pieces may come too late: a client's bounds of time are one option."""
+    return talk.client.plan.token == "wrong" or "drips" in talk.reasons
+
+
 def _may_be_unknown(sim, _talk, asked):
     return asked.options.get("model") or asked.options.get("version") or sim.may_be_unknown
 
@@ -215,7 +220,7 @@ _ALLOWED = {
     "unknown_model": (_may_be_unknown, "it is asked for by nothing"),
     "cancelled": (lambda _sim, _talk, asked: asked.is_cancelled, "its client has not cancelled it"),
     "shutting_down": (_may_shut_down, "nobody has stopped it"),
-    "unauthorized": (lambda _, talk, __: talk.client.plan.token == "wrong", "the token is good"),
+    "unauthorized": (_may_be_unauthorized, "the token is good, and was sent at once"),
     "frame_timeout": (lambda _, talk, __: talk.reasons, "it was sent at once"),
     "frame_too_large": (
         lambda _, talk, __: "bad length" in talk.reasons,
