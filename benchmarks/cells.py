@@ -71,11 +71,9 @@ class Cells:
             section.say(f"{name} did not take part: {error}")
 
     def add(self, target: str, row: str, figures: Figures) -> None:
-        """Keeps one repeat's figures."""
         self.raw.setdefault(target, {}).setdefault(row, []).append(figures)
 
     def values(self, target: str, row: str, name: str) -> list[float]:
-        """One figure in each repeat."""
         return [cell[name] for cell in self.raw[target].get(row, []) if name in cell]
 
     def median(self, target: str, row: str, name: str) -> float:

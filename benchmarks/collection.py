@@ -56,8 +56,6 @@ class Indexed:
 
 @dataclass(frozen=True)
 class Searched:
-    """What searching took, and what was found."""
-
     questions: int
     p50_us: float
     p99_us: float
@@ -185,7 +183,6 @@ def rows(indexed: Indexed, searched: Searched) -> dict[str, str]:
 
 
 def make_flags() -> argparse.ArgumentParser:
-    """The flags."""
     parser = make_parser(__doc__ or "")
     parser.add_argument("paths", nargs="*", type=Path, help="more files in SQuAD's format")
     parser.add_argument("--texts", type=int, default=100_000, help="the larger collection's")
@@ -193,7 +190,6 @@ def make_flags() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Measures both collections."""
     flags = make_flags().parse_args()
     section = Section("collection", "A collection: index and search", flags, ("tantivy",))
     questions = [q for q in read_squad(flags.questions_file) if q.answers]

@@ -76,7 +76,6 @@ def index(folder: Path, name: str, documents: Path) -> Path:
 
 @contextmanager
 def serving(model: Path, folder: Path, collections: dict[str, Path]) -> Iterator[RunningServer]:
-    """Runs a server with these collections."""
     config = folder / "server.toml"
     tables = (f'[collections.{name}]\npath = "{path}"\n' for name, path in collections.items())
     config.write_text("".join(tables) + f"[connections]\nrequest_timeout_ms = {TIMEOUT_MS}\n")
@@ -87,7 +86,6 @@ def serving(model: Path, folder: Path, collections: dict[str, Path]) -> Iterator
 def ask(
     server: RunningServer, pairs: Sequence[tuple[str, str | None]], **options: object
 ) -> list[Answer]:
-    """Asks all; an error ends the run."""
     with QaClient("localhost", server.port, None) as client:
         results = client.ask_many(pairs, max_in_flight=8, **options)  # type: ignore[arg-type]
     for result in results:
@@ -218,7 +216,6 @@ def run(
     folder: Path, documents: Path, questions: Sequence[DocumentQuestion], model: Path,
     section: Section,
 ) -> None:  # fmt: skip
-    """Indexes, asks, and says what was found."""
     by_tree: dict[str, list[DocumentQuestion]] = {}
     for one in questions:
         by_tree.setdefault(one.tree, []).append(one)
@@ -250,7 +247,6 @@ def _or_itself(documents: Path, tree: str) -> Path:
 
 
 def make_flags() -> argparse.ArgumentParser:
-    """The flags."""
     parser = make_parser(__doc__ or "")
     parser.add_argument(
         "documents", type=Path, help="a folder with a folder for each tree, or one tree"
@@ -261,7 +257,6 @@ def make_flags() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Measures everything."""
     flags = make_flags().parse_args()
     section = Section(flags.name, "Answers from documents", flags, ("tantivy",))
     questions = [one for path in flags.questions for one in read_lines(path)]

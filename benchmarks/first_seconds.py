@@ -90,7 +90,6 @@ def measure(flags: argparse.Namespace, items: Sequence[Item]) -> dict[str, Rates
 
 
 def report(section: Section, engine: str, found: dict[str, Rates]) -> None:
-    """Says what was found."""
     rows = [
         [
             name,

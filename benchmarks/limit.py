@@ -114,8 +114,6 @@ def run_session(pipe: Connection, model: Path, settings: dict[str, str]) -> None
 
 
 class Limit:
-    """The instances with no server around them."""
-
     def __init__(self, model: Path, settings: dict[str, str]) -> None:
         os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         context = multiprocessing.get_context("spawn")
@@ -139,7 +137,6 @@ class Limit:
         return {name: statistics.fmean(one[name] for one in found) for name in found[0]}
 
     def close(self) -> None:
-        """Ends the instances."""
         for pipe in self._pipes:
             pipe.send(None)
 
@@ -216,7 +213,6 @@ def compare(
 
 
 def report(section: Section, engine: str, found: dict[str, list[float]]) -> None:
-    """Says what was found, and how near the server comes."""
     server_ms = median(found["server_ms"])
     targets = ("limit_ms", "server_ms", "cold_limit_ms", "cold_server_ms")
     steps = [name for name in found if name not in {*targets, "ratio", "cpu_share"}]

@@ -72,8 +72,6 @@ def allow_descriptors() -> None:
 
 
 class Loop:
-    """All targets, all rows."""
-
     def __init__(self, flags: argparse.Namespace) -> None:
         self._items = uniform(read_squad(flags.questions_file))[:500]
         self._idle = 200 if flags.quick else IDLE

@@ -76,12 +76,10 @@ class Row:
 
     @property
     def column(self) -> str:
-        """What a table of one mix calls it."""
         return f"{self.clients} client{'s' * (self.clients > 1)}"
 
     @property
     def name(self) -> str:
-        """What it is called among all mixes."""
         return f"{self.mix}, {self.column}"
 
 
@@ -107,8 +105,6 @@ TABLES = [
 
 
 class Comparison:
-    """The comparison: all targets, the rows, the repeats."""
-
     def __init__(
         self,
         model: Path,
@@ -178,7 +174,6 @@ class Comparison:
 
 
 def report(section: Section, comparison: Comparison, targets: Sequence[Target]) -> None:
-    """Says it all in tables."""
     cells, rows = comparison.cells, comparison.rows
     section.say(markdown(["target", "settings"], [[c.name, c.settings] for c in targets]))
     cells.say_absent(section)
@@ -229,7 +224,6 @@ def against_goal(cells: Cells, rows: Sequence[Row], figure: str) -> str:
 
 
 def make_flags() -> argparse.ArgumentParser:
-    """The flags."""
     parser = make_parser(__doc__)
     clients = sorted({row.clients for row in ROWS})
     add = parser.add_argument

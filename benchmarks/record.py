@@ -24,7 +24,6 @@ PACKAGES = ("onnxruntime", "tokenizers", "msgspec", "numpy")
 
 
 def make_parser(doc: str) -> argparse.ArgumentParser:
-    """The flags that every benchmark has."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     add = parser.add_argument
     add("--model", type=Path, default=DEFAULT_MODEL, help="a prepared model")

@@ -21,7 +21,6 @@ def spread(values: Sequence[float], digits: int = 1) -> str:
 
 
 def median(values: Sequence[float]) -> float:
-    """The median of the values that are numbers; NaN if none is."""
     values = [value for value in values if not math.isnan(value)]
     return statistics.median(values) if values else math.nan
 

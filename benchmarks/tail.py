@@ -76,7 +76,6 @@ def wrapper(flags: argparse.Namespace, root: Path) -> tuple[str, ...]:
 
 
 def report(section: Section, engine: str, found: dict[tuple[int, str], Figures]) -> None:
-    """Says what was found."""
     rows = []
     for (clients, name), figures in sorted(found.items()):
         plain = found[clients, AS_THEY_COME]

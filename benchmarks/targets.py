@@ -73,11 +73,9 @@ class Running:
     pid: int
 
     def plan(self, questions: Sequence[SquadQuestion], **fields: Any) -> LoadPlan:
-        """A load on it."""
         return LoadPlan(HOST, self.port, questions, wire=self.target.wire, **fields)
 
     def connect(self) -> socket.socket:
-        """A connection to it."""
         sock = socket.create_connection((HOST, self.port), REPLY_TIMEOUT_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
@@ -105,19 +103,16 @@ class Running:
         return sum(map(cpu_s, tree(self.pid)))
 
     def rss_bytes(self) -> int:
-        """Memory resident in all of its processes."""
         return sum(map(rss_bytes, tree(self.pid)))
 
 
 def ours(name: str, *flags: str, settings: str = "") -> Target:
-    """This project's server."""
     return Target(name, "", (*EXACT_ENGINE, "--log_level", "warning", *flags), QaWire, settings)
 
 
 def peer(
     name: str, module: str, wire: Callable[[], Wire], *flags: str, settings: str = ""
 ) -> Target:
-    """One of `benchmarks/servers/`."""
     return Target(name, module, flags, wire, settings)
 
 

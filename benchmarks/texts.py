@@ -30,12 +30,10 @@ class Item:
 
     @property
     def asked(self) -> SquadQuestion:
-        """The same for the load generator."""
         return SquadQuestion("", self.question, self.text, (), ())
 
 
 def uniform(questions: Sequence[SquadQuestion], seed: int = 0) -> list[Item]:
-    """Every question with its paragraph, shuffled."""
     order = random.Random(seed).sample(questions, len(questions))
     return [_paragraph(question) for question in order]
 

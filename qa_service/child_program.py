@@ -102,5 +102,4 @@ def inherited_socket(descriptor: int) -> socket.socket:
 
 
 def turn_off_telemetry() -> None:
-    """Turns it off in this process, before the libraries are imported."""
     os.environ.update(NO_TELEMETRY)

@@ -93,7 +93,6 @@ class Parser(argparse.ArgumentParser):
         args: Sequence[str] | None = None,
         namespace: argparse.Namespace | None = None,
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parses the environment's flags, then the command line's."""
         words = sys.argv[1:] if args is None else args
         self._words = list(words)
         flags = [*self._from_environment(), *self._with_real_names(words)]
@@ -224,21 +223,18 @@ def port(value: str) -> int:
 
 
 def count(value: str) -> int:
-    """An integer of at least 1."""
     if int(value) < 1:
         raise argparse.ArgumentTypeError(f"{value} is less than 1")
     return int(value)
 
 
 def seconds(value: str) -> float:
-    """A finite time above zero."""
     if not 0 < float(value) < math.inf:
         raise argparse.ArgumentTypeError(f"{value} is not a time above 0")
     return float(value)
 
 
 def rate(value: str) -> float:
-    """A finite number above zero of something per second."""
     if not 0 < float(value) < math.inf:
         raise argparse.ArgumentTypeError(f"{value} is not a rate above 0")
     return float(value)

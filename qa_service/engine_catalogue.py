@@ -153,7 +153,6 @@ MODEL_ENGINES = tuple(name for name in ENGINES if name != INSTANT)
 
 
 def precisions_of(engine_type: str) -> tuple[str, ...]:
-    """What an engine can compute in."""
     return tuple(precision for name, precision in ROWS if name == engine_type)
 
 

@@ -28,42 +28,34 @@ CANNOT_RUN = 2
 
 
 def server() -> int:
-    """Runs the program qa-server; returns its exit code."""
     return run("qa_service.server.main", "cpu")
 
 
 def client() -> int:
-    """Runs the program qa-client; returns its exit code."""
     return run("qa_service.programs.client_main", "cpu")
 
 
 def stress_test() -> int:
-    """Runs the program qa-stress-test; returns its exit code."""
     return run("qa_service.programs.load.main", "load")
 
 
 def grpc_gateway() -> int:
-    """Runs the program qa-grpc-gateway; returns its exit code."""
     return run("qa_service.sidecars.grpc_gateway.program", "grpc")
 
 
 def jobs() -> int:
-    """Runs the program qa-jobs; returns its exit code."""
     return run("qa_service.programs.jobs.program", "jobs")
 
 
 def index() -> int:
-    """Runs the program qa-index; returns its exit code."""
     return run("qa_service.retrieval.index_main", "cpu")
 
 
 def prepare_model() -> int:
-    """Runs the program qa-prepare-model; returns its exit code."""
     return run("qa_service.preparation.main", "cpu")
 
 
 def evaluate_model() -> int:
-    """Runs the program qa-evaluate-model; returns its exit code."""
     return run("qa_service.evaluation.main", "cpu")
 
 
@@ -101,7 +93,6 @@ class _Output(io.FileIO):
     """Standard output or error, which drops what is written once nobody reads it."""
 
     def write(self, data: Any) -> int:  # noqa: ANN401 - Python 3.11 has no name for its type
-        """Writes as a file does."""
         try:
             return super().write(data)
         except BrokenPipeError:

@@ -37,7 +37,6 @@ class LockedFolder:
         self._lock = _lock(self.path)
 
     def close(self) -> None:
-        """Removes the folder, and releases the lock."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)

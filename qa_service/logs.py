@@ -47,7 +47,6 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line: time (RFC 3339), level, logger, process, message, any traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line of JSON."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC)
             .astimezone()
@@ -77,7 +76,6 @@ class OneLineAPeer(logging.Filter):
         self._num_left_out = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is to be logged."""
         if (name := getattr(record, "peer", None)) is None:
             return True
         now_s, peer = self._now_s(), name.rpartition(":")[0]

@@ -110,7 +110,6 @@ def process_age_s() -> float:
 
 
 def resident_bytes() -> int:
-    """The memory that this process has in use."""
     return _memory_bytes()[0]
 
 

@@ -64,7 +64,6 @@ class Option:
 
     @property
     def description(self) -> str:
-        """One phrase."""
         return str(self._said.get("description", ""))
 
     @property
@@ -82,7 +81,6 @@ class Option:
 
     @property
     def is_switch(self) -> bool:
-        """Whether it is true or false."""
         return isinstance(self._type, inspect.BoolType)
 
     @property
@@ -97,7 +95,6 @@ class Option:
 
     @property
     def placeholder(self) -> str:
-        """Stands for the value in a help text."""
         if self.choices:
             return f"{{{','.join(self.choices)}}}"
         kind = self._type
@@ -195,7 +192,6 @@ def _in_words(kind: inspect.Type) -> str:
 
 
 def sections_of(tree: type[Struct]) -> dict[str, type[Struct]]:
-    """The sections whose options are flags, by name."""
     return {f.name: f.type for f in structs.fields(tree) if _is_section(f.type)}
 
 

@@ -46,13 +46,10 @@ _NORMALISATION = "LayerNorm"
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """The encoder under an adapter."""
-
     name: str
     directory: Path
 
     def tokenizer(self) -> Tokenizer:
-        """Its tokenizer."""
         return Tokenizer.from_file(str(self.directory / TOKENIZER_FILE))
 
     def pad_token_id(self) -> int:

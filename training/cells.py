@@ -37,7 +37,6 @@ def cells(row: str) -> list[Cell]:
 
 
 def tables(document: Document) -> Iterator[list[str]]:
-    """The rows of each table of a document."""
     rows = list[str]()
     for block in document.blocks:
         if rows and (block.kind is not Kind.ROW or block.is_first):

@@ -256,7 +256,6 @@ def _distinct(asked: Sequence[Asked]) -> list[Asked]:
 
 
 def read_lines(path: Path) -> Iterator[DocumentQuestion]:
-    """The questions of a file of JSON lines."""
     with path.open("rb") as file:
         for line in file:
             yield msgspec.json.decode(line, type=DocumentQuestion)
@@ -279,7 +278,6 @@ def write_groups(groups: list[list[Asked]], flags: argparse.Namespace, rng: rand
 
 
 def write_squad(asked: Sequence[Asked], path: Path) -> None:
-    """Writes questions as SQuAD JSON."""
     data = []
     for number, one in enumerate(asked):
         has_answer = one.start >= 0
@@ -297,7 +295,6 @@ def write_squad(asked: Sequence[Asked], path: Path) -> None:
 
 
 def make_flags() -> argparse.ArgumentParser:
-    """The flags."""
     parser = make_parser(__doc__)
     add = parser.add_argument
     add("data", type=Path, help="a folder of groups: questions.jsonl and docs_TREE.tar.gz in each")
@@ -313,7 +310,6 @@ def make_flags() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Writes the files."""
     turn_off_telemetry()
     flags = make_flags().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")

@@ -60,7 +60,6 @@ class Target:
 
     @property
     def stop(self) -> int:
-        """One past the last token."""
         return self.first + len(self.start)
 
 

@@ -11,7 +11,6 @@ from qa_service.entry import run
 
 
 def main() -> int:
-    """Runs the program; returns its exit code."""
     turn_off_telemetry()
     return run("training.finetune_model_main", "cpu,models")
 

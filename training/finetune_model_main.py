@@ -20,7 +20,6 @@ from training.trainer import TrainingConfig
 
 
 def parse_flags(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Reads the command line."""
     parser = make_parser(__doc__)
     _add_data(parser)
     _add_training(parser)
@@ -126,14 +125,12 @@ def check_files(flags: argparse.Namespace) -> None:
 
 
 def run_labelling(flags: argparse.Namespace, encoder: Encoder) -> dict[str, float]:
-    """Labels the file that the flags name."""
     source, destination = flags.label or flags.label_sentences
     parsed = Source.parse(source, are_sentences=flags.label is None)
     return label(encoder, flags.init, parsed, Path(destination))
 
 
 def run_training(flags: argparse.Namespace, encoder: Encoder) -> dict[str, float]:
-    """Trains or averages."""
     sources = [Source.parse(text) for text in flags.train]
     sources += [Source.parse(text, are_sentences=True) for text in flags.train_sentences]
     sources += [Source.parse(text, are_passages=True) for text in flags.train_passages]

@@ -291,7 +291,6 @@ def put(
 
 
 def main() -> int:
-    """Writes the questions."""
     flags = generator_flags(__doc__).parse_args()
     rng = random.Random(flags.seed)
     made = [make_page(number, rng) for number in range(flags.count // _QUESTIONS_A_PAGE)]

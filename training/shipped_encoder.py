@@ -47,7 +47,6 @@ MIN_SIZE = 2
 
 
 def main() -> int:
-    """Runs the program; returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("source", type=Path, help="all-MiniLM-L6-v2, as it was published")
     parser.add_argument("target", type=Path, help="the folder to write")
@@ -58,7 +57,6 @@ def main() -> int:
 
 
 def ship(source: Path, target: Path) -> None:
-    """Writes the folder."""
     target.mkdir(parents=True, exist_ok=True)
     encoder = _encoder(AutoModel, source)
     kept = {name: value for name, value in _arrays(encoder).items() if "pooler" not in name}

@@ -29,7 +29,6 @@ from qa_service.retrieval.encoder_folder import ENCODER_FILE, KNOWN_FILE
 
 
 def main() -> int:
-    """Runs the program; returns its exit code."""
     adapter = MODELS_DIR / "builtin"
     with tempfile.TemporaryDirectory() as scratch:
         answers = answers_results(adapter, Path(scratch))

@@ -68,11 +68,9 @@ class SoftLabels:
         return len(self._labels)
 
     def get(self, question: SquadQuestion) -> SoftLabel | None:
-        """The label of a question and its text, if there is one."""
         return self._labels.get(_key(question))
 
     def add(self, question: SquadQuestion, label: SoftLabel) -> None:
-        """Adds a label, or replaces it."""
         self._labels[_key(question)] = label
 
     def _read(self, path: Path) -> None:

@@ -100,7 +100,6 @@ class Asker:
         self._names: list[str] = []
 
     def ask(self, table: Table) -> Iterator[Asked]:
-        """Questions of a table without end."""
         self._labels += [
             row.cells[table.label].value for row in table.rows[:20] if table.label in row.cells
         ]
@@ -255,7 +254,6 @@ def questions_of(tree: Tree, asker: Asker, rng: random.Random) -> Iterator[tuple
 
 
 def make_flags() -> argparse.ArgumentParser:
-    """The flags."""
     parser = make_parser(__doc__)
     add = parser.add_argument
     add("data", type=Path, help="a folder of groups with docs_TREE.tar.gz in each")

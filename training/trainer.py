@@ -170,7 +170,6 @@ class Trainer:
         partial.replace(whole)
 
     def _resume(self, total_steps: int) -> None:
-        """Resumes from the checkpoint, if there is one."""
         path = self._output_dir / _CHECKPOINT_FILE
         if not path.exists():
             return
@@ -235,7 +234,6 @@ def span_loss(start: torch.Tensor, end: torch.Tensor, batch: TrainingBatch) -> t
 
 
 def training_device() -> torch.device:
-    """A GPU if there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

@@ -81,7 +81,6 @@ class Tree:
         return not name or name in self._documents
 
     def files(self) -> list[str]:
-        """The names of its files of known kinds."""
         return [file.name for file in find_files([self._folder], self._index).files]
 
     def found(self, question: str) -> list[str]:

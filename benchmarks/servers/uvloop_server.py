@@ -32,8 +32,6 @@ def reply_to(body: bytes) -> bytes:
 
 
 class Framed(asyncio.Protocol):
-    """Cuts the stream into frames."""
-
     def __init__(self) -> None:
         self._buffer = b""
 
@@ -60,8 +58,6 @@ class Framed(asyncio.Protocol):
 
 
 class Answering(Framed):
-    """A client whose questions the loop answers."""
-
     def frame_received(self, body: bytes) -> None:
         self.send(reply_to(body))
 

@@ -107,7 +107,6 @@ class PreparedModel:
         self._logits = remembered(engine.logits)
 
     def reader(self, reading: ReadingConfig) -> Reader:
-        """A reader of the model with these settings."""
         manifest = msgspec.structs.replace(self.manifest, reading=reading)
         return Reader(self._model_dir, manifest, self._logits, _LIMITS)
 

@@ -43,7 +43,6 @@ _COLUMNS = (
 
 
 def main() -> int:
-    """Runs the program; returns its exit code."""
     turn_off_telemetry()
     flags = _parser().parse_args()
     try:

@@ -80,7 +80,6 @@ def answer_length(question: SquadQuestion) -> str:
 
 
 def abstained_percent(answers: Sequence[Answer]) -> float:
-    """The share of "no answer", in percent."""
     return 100 * sum(answer.start is None for answer in answers) / len(answers)
 
 

@@ -23,7 +23,6 @@ Probe = Callable[[Sequence[SquadQuestion]], list[SquadQuestion]]
 
 
 def lower_cased(questions: Sequence[SquadQuestion]) -> list[SquadQuestion]:
-    """Writes the questions without capitals."""
     return [replace(item, question=item.question.lower()) for item in questions]
 
 

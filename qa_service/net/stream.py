@@ -51,13 +51,13 @@ class ByteStream(Protocol):
     """
 
     @property
-    def is_open(self) -> bool: ...  # noqa: D102
+    def is_open(self) -> bool: ...
 
     @property
-    def output_bytes(self) -> int: ...  # noqa: D102
+    def output_bytes(self) -> int: ...
 
     @property
-    def waiting_since_s(self) -> float | None: ...  # noqa: D102
+    def waiting_since_s(self) -> float | None: ...
 
     def start(self, on_data: OnData, on_end: OnEvent, on_flushed: OnEvent = ...) -> None:
         """Begins to read.

@@ -29,17 +29,17 @@ class SourceModel(Protocol):
     """
 
     @property
-    def tokenizer(self) -> Tokenizer: ...  # noqa: D102
+    def tokenizer(self) -> Tokenizer: ...
     @property
-    def inputs(self) -> tuple[str, ...]: ...  # noqa: D102
+    def inputs(self) -> tuple[str, ...]: ...
     @property
-    def pad_token_id(self) -> int: ...  # noqa: D102
+    def pad_token_id(self) -> int: ...
     @property
-    def max_sequence_tokens(self) -> int: ...  # noqa: D102
+    def max_sequence_tokens(self) -> int: ...
     @property
-    def null_position(self) -> int: ...  # noqa: D102
+    def null_position(self) -> int: ...
     @property
-    def may_pad(self) -> bool: ...  # noqa: D102
+    def may_pad(self) -> bool: ...
 
     def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         """What the model computes, for comparing the files: a `LogitsFunction`."""

@@ -37,7 +37,6 @@ class Access:
 
     @staticmethod
     def add_flags(parser: argparse.ArgumentParser) -> None:
-        """Adds the flags that `from_flags` reads."""
         add = parser.add_argument
         add("--tls", action="store_true", help="use TLS; so do the next three flags")
         add("--ca_file", type=Path, help="the authority of the server's certificate, in PEM")

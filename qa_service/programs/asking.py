@@ -121,7 +121,6 @@ class Conversation:
         return text
 
     def _answer_questions_on(self, text: str | None) -> None:
-        """Answers questions until an empty one."""
         while question := self._read("Question").strip():
             self._answer(question, text)
 

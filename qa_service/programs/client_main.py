@@ -69,7 +69,6 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def ask_options() -> dict[str, tuple[Callable[[str], object], str]]:
-    """The type and the help of each of `AskOptions`."""
     hints = get_type_hints(AskOptions, include_extras=True)
     found: dict[str, tuple[Callable[[str], object], str]] = {}
     for name, hint in hints.items():
@@ -162,7 +161,6 @@ def monitor(parsed: argparse.Namespace, access: Access) -> int:
 
 
 def main() -> int:
-    """Runs the program; returns its exit code."""
     parsed = parse_arguments()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Characters that the terminal's encoding lacks are shown as escapes.

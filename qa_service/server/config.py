@@ -135,7 +135,6 @@ class ConfigSource:
         return with_values(_read_file(self.file, self.given), self.given)
 
     def stamp(self) -> Stamp:
-        """What changes when the file does."""
         return stamp_of(self.file) if self.file else None
 
     def has_table(self, name: str) -> bool:

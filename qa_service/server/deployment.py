@@ -156,7 +156,6 @@ class Deployment:
         return self._preparing is None
 
     def close(self) -> None:
-        """Ends what is being prepared."""
         if self._preparing:
             self._preparing.close()
 

@@ -292,7 +292,6 @@ class QaServer:
                 self.reload()
 
     def _end_lost(self, message: str) -> None:
-        """No version serves any more."""
         if self._phase in {_Phase.SERVING, _Phase.DRAINING}:
             logger.critical("no instance can be started any more: %s", message)
             self._failure = InstancesLostError(message)

@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 
 def main() -> int:
-    """Runs the server; returns its exit code."""
     if sys.stderr:
         faulthandler.register(signal.SIGQUIT)  # even while the loop hangs
     try:

@@ -49,5 +49,4 @@ class Queries:
         return self._answers[query.type](query)
 
     def _in_flight(self) -> list[int]:
-        """The number of requests in flight of each open connection."""
         return [len(connection.calls.in_flight) for connection in self._connections]

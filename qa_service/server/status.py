@@ -113,7 +113,6 @@ class Status:
         ]
 
     def metrics_text(self, in_flight: Sequence[int]) -> bytes:
-        """The same, in Prometheus' text format."""
         counted = families(self._metrics, self._gauges(in_flight), self.versions())
         services = self._counts.families(self._collections.states())
         gpus = gpu_families(self._gpus())
@@ -224,7 +223,6 @@ _ORDER = (VersionState.READY, VersionState.LOADING, VersionState.DRAINING, Versi
 
 
 def _state(spec: VersionSpec, version: Version | None, *, is_ready: bool) -> State:
-    """A version's state, in Triton's words."""
     if is_ready:
         return "READY"
     if not spec.is_loadable:

@@ -33,7 +33,6 @@ class NvmlReader:
         self._read_s: dict[str, float] = {}
 
     def read(self) -> list[GpuReading]:
-        """A reading of each GPU that this process sees."""
         nvml = self._nvml
         count = nvml.nvmlDeviceGetCount()
         return [self._read(nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)]
@@ -98,7 +97,6 @@ def report_on(sock: socket.socket, reader: NvmlReader) -> None:
 
 
 def main() -> None:
-    """Reports on the descriptor that was inherited."""
     fd, parent = map(int, sys.argv[1:])
     end_with_parent(parent)
     try:

@@ -68,7 +68,6 @@ class LastFault(logging.Handler):
         self.message = self.message or record.getMessage()[:MAX_REASON_CHARS]
 
     def take(self) -> str:
-        """Returns the message and clears it."""
         message, self.message = self.message, ""
         return message
 
@@ -152,7 +151,6 @@ class Sender:
 
 
 def serve(sock: socket.socket, sender: Sender) -> None:
-    """Exports traces until the server's end is closed."""
     resource, frames = _make_resource(), FrameReader(MAX_MESSAGE_BYTES)
     while data := _receive(sock):
         frames.feed(data)
@@ -175,7 +173,6 @@ def _receive(sock: socket.socket) -> bytes:
 
 
 def main() -> None:
-    """Exports the traces that come on the inherited descriptor."""
     fd, parent, endpoint, log_level, log_format = sys.argv[1:]
     end_with_parent(int(parent))
     os.nice(NICENESS)

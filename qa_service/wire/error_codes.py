@@ -68,22 +68,18 @@ GRPC_CODES = {
 
 
 def status_of(error: QaError) -> int:
-    """The HTTP status."""
     return error.status if isinstance(error, HttpError) else ERRORS[error.code].status
 
 
 def header_fields_of(error: QaError) -> dict[str, str]:
-    """The HTTP header fields that the error's response has."""
     if isinstance(error, HttpError):
         return dict(error.fields)
     return {"WWW-Authenticate": "Bearer"} if status_of(error) == 401 else {}
 
 
 def tf_serving_status_of(error: QaError) -> int:
-    """The status of TensorFlow Serving's REST."""
     return ERRORS[error.code].tf_serving_status or status_of(error)
 
 
 def grpc_code_of(error: QaError) -> str:
-    """The name of gRPC's status code."""
     return ERRORS[error.code].grpc_code or GRPC_CODES.get(status_of(error), "INTERNAL")

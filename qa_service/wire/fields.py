@@ -107,7 +107,6 @@ class Output(NamedTuple):
 
     @property
     def datatype(self) -> str:
-        """The tensor's."""
         return {int: "INT32", float: "FP32"}.get(self.kind, "BYTES")
 
     @property

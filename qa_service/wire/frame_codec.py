@@ -50,12 +50,10 @@ class FrameCodec:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of frames that were not taken out yet."""
         return len(self._frames.buffer)
 
     @property
     def next_is_cancel(self) -> bool:
-        """Whether the next frame withdraws a request."""
         body = self._frames.peek(MAX_CANCEL_FRAME_BYTES)
         try:
             return isinstance(parse_request(body), Cancel)
@@ -63,7 +61,6 @@ class FrameCodec:
             return False
 
     def feed(self, data: bytes) -> None:
-        """Takes bytes as they come from the stream."""
         self._frames.feed(data)
 
     def next_message(self) -> Message | None:
@@ -110,11 +107,9 @@ class FrameCodec:
         return encode_error(request.id_json, error, is_closing=self._is_closing)
 
     def trace_of(self, request: Request) -> TraceContext:
-        """The trace that a frame names."""
         return trace_context(request.traceparent) if request.traceparent else NO_TRACE
 
     def span_attributes(self, request: Request) -> dict[str, str]:
-        """The protocol's name."""
         return {"network.protocol.name": "qa-frames"}
 
     def take_cancelled(self) -> Sequence[Request]:
@@ -122,11 +117,9 @@ class FrameCodec:
         return ()
 
     def encode_rejection(self, rejected: RejectedError) -> bytearray:
-        """Encodes an error frame for a message that is no request."""
         return encode_error(rejected.id_json, rejected.error, is_closing=self._is_closing)
 
     def encode_report(self, query: Query, report: object) -> bytearray:
-        """Encodes the answer to a query."""
         return encode_report(query, report)
 
     def announce_close(self) -> None:
@@ -134,5 +127,4 @@ class FrameCodec:
         self._is_closing = True
 
     def encode_authenticated(self, auth: Auth) -> bytearray:
-        """Encodes the reply to an accepted token."""
         return encode_auth_reply(auth)

@@ -30,7 +30,6 @@ class Encoder(Protocol):
 
 
 def frame_of(body: bytes) -> bytes:
-    """A body's frame."""
     return PREFIX.pack(len(body)) + body
 
 
@@ -54,7 +53,6 @@ class FrameReader:
         self.buffer = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Takes bytes as they come from the stream."""
         self.buffer += data
 
     def next_frame(self) -> bytes | None:

@@ -272,7 +272,6 @@ class AnswersBody(_AnswersFields):  # type: ignore[misc]
 
     @property
     def answered(self) -> Answered:
-        """The answers, and what has answered."""
         answers = [_part(Answer, self)] if self.answers is msgspec.UNSET else self.answers
         return Answered(answers, self.timings_ms, _part(AnswerSource, self))
 
@@ -329,7 +328,6 @@ def answers_body(
 
 
 def error_body(id_json: bytes, error: QaError, *, is_closing: bool = False) -> msgspec.Struct:
-    """An error response, to be encoded."""
     detail = ErrorDetail(error.code, error.message, error.retryable, error.retry_after_ms)
     return ErrorBody(msgspec.Raw(id_json), detail, is_closing)
 
@@ -337,17 +335,14 @@ def error_body(id_json: bytes, error: QaError, *, is_closing: bool = False) -> m
 def encode_answers(
     id_json: bytes, answered: Answered, top_k: int, *, is_closing: bool = False
 ) -> bytearray:
-    """Encodes a response frame; see `answers_body`."""
     return encode_frame(_encoder, answers_body(id_json, answered, top_k, is_closing=is_closing))
 
 
 def encode_auth_reply(auth: Auth) -> bytearray:
-    """Encodes the reply to a valid auth frame."""
     return encode_frame(_encoder, {"id": auth.id, "auth": "ok"})
 
 
 def encode_error(id_json: bytes, error: QaError, *, is_closing: bool = False) -> bytearray:
-    """Encodes an error frame."""
     return encode_frame(_encoder, error_body(id_json, error, is_closing=is_closing))
 
 

@@ -163,7 +163,6 @@ class Request(Question, frozen=True, tag_field="type", tag="question", forbid_un
 
     @property
     def id_json(self) -> bytes:
-        """The id's JSON."""
         return bytes(self.id)
 
     @property
@@ -176,7 +175,6 @@ class Request(Question, frozen=True, tag_field="type", tag="question", forbid_un
         return tuple(dict.fromkeys(name.strip() for name in names))
 
     def as_task(self, core: tuple[int, int] | None = None) -> Task:
-        """The part that a worker needs."""
         return Task(self.question, self.text, self.top_k, core)
 
 

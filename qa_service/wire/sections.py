@@ -52,7 +52,6 @@ class Section(msgspec.Struct, frozen=True):
 
     @property
     def core(self) -> tuple[int, int]:
-        """Its core, in code points of the section."""
         return self.core_start - self.start, self.core_end - self.start
 
 

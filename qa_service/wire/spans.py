@@ -37,7 +37,6 @@ class ScoredSpan(msgspec.Struct, frozen=True, array_like=True):
     end: int
 
     def overlaps(self, other: ScoredSpan) -> bool:
-        """Whether they share a code point."""
         return self.start < other.end and other.start < self.end
 
     def moved(self, offset: int) -> ScoredSpan:
@@ -185,7 +184,6 @@ def _answers(
 
 
 def _equal(spans: Sequence[_Found]) -> Collection[Sequence[_Found]]:
-    """The spans of each answer, best first."""
     if len(spans) == 1:
         return [spans]
     equal: dict[str, list[_Found]] = {}

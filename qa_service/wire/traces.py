@@ -80,14 +80,12 @@ class Span(msgspec.Struct, array_like=True, eq=False):
         end_s: float = 0.0,
         attributes: dict[str, AttributeValue] | None = None,
     ) -> Span:
-        """Adds a child."""
         span = Span(name, start_s, end_s, attributes or {})
         if len(self.children) < MAX_CHILDREN:
             self.children.append(span)
         return span
 
     def count(self) -> int:
-        """The number of spans in the tree."""
         return 1 + sum(span.count() for span in self.children)
 
 
@@ -118,10 +116,8 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode(message: Sequence[Trace] | ExportReport) -> bytearray:
-    """Encodes a message as a frame."""
     return encode_frame(_encoder, message)
 
 
 def count_spans(traces: Iterable[Trace]) -> int:
-    """The number of spans in traces."""
     return sum(trace.root.count() for trace in traces)

@@ -61,12 +61,10 @@ class AnswersFile:
         return True
 
     def sync(self) -> None:
-        """Writes what was added to the disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Closes it."""
         self._file.close()
 
 

@@ -42,8 +42,6 @@ _FIRST_WINDOW = 16
 
 
 class ExpiredError(QaServerError):
-    """The job expired before the server had an answer."""
-
     def __init__(self) -> None:
         super().__init__("deadline_exceeded", "the job expired before it was answered")
 
@@ -63,7 +61,6 @@ class Asker:
 
     @property
     def is_connected(self) -> bool:
-        """Whether questions can be asked now."""
         return self._connected.is_set()
 
     @contextlib.asynccontextmanager
@@ -85,7 +82,6 @@ class Asker:
             raise error
 
     async def connected(self) -> None:
-        """Waits until questions can be asked."""
         await self._connected.wait()
 
     async def lost_for(self, duration_s: float) -> None:

@@ -63,7 +63,6 @@ class Queues:
         return f"{self.retry}.{delay_s}s", delay_s
 
     def retry_queues(self) -> list[tuple[str, int]]:
-        """Each retry queue with its wait in seconds."""
         return [self.retry_queue(attempt + 1) for attempt in range(len(self.retry_delays_s))]
 
 

@@ -71,7 +71,6 @@ class Claim:
             raise
 
     def close(self) -> None:
-        """Releases the file."""
         self._file.close()
 
     def _has_answers(self) -> bool:

@@ -100,7 +100,6 @@ async def _next_batch(arrived: asyncio.Queue[Job]) -> list[Job]:
 
 
 async def main(options: CollectOptions) -> int:
-    """Runs the command; returns its exit code."""
     total = options.count
     with closing(AnswersFile(options.output)) as file:
         async with connected(options.broker) as (broker, queues):

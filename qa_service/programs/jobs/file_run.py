@@ -197,7 +197,6 @@ class FileRun:
                 self._put(row.number - 1, await self._ask(row))
 
     async def _ask(self, row: Row) -> bytes:
-        """The line that answers a question."""
         attempts = 0
         while True:
             attempts += 1

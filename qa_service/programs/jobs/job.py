@@ -93,7 +93,6 @@ _encoder = msgspec.json.Encoder()
 
 
 def as_server_error(error: QaClientError) -> QaServerError:
-    """A client's error in the server's form."""
     if isinstance(error, QaServerError):
         return error
     return QaServerError(error.code, str(error), error.retryable)
@@ -129,7 +128,6 @@ def peek_id(body: bytes) -> object:
 
 
 def encode_request(request: JobRequest, wire_id: int, timeout_ms: float | None) -> bytes:
-    """The body of the request's frame."""
     return _encoder.encode({**request.fields, "id": wire_id, "timeout_ms": timeout_ms})
 
 
@@ -152,13 +150,11 @@ def encode_answer(job_id: object, reply: Reply) -> bytes:
 
 
 def encode_error(job_id: object, error: QaServerError) -> bytes:
-    """The error answer to a job."""
     detail = ErrorDetail(error.code, error.message, error.retryable, error.retry_after_ms)
     return _encoder.encode({"id": job_id, "error": detail})
 
 
 def is_error(answer: bytes) -> bool:
-    """Whether an answer's body is an error answer."""
     # The first condition spares nearly all the parsing.
     return b'"error"' in answer and _peek(answer).error is not msgspec.UNSET
 

@@ -45,7 +45,6 @@ class RetryOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def delays_s(self) -> tuple[int, ...]:
-        """`retry_delays_s` as numbers."""
         return tuple(map(int, self.retry_delays_s.split(",")))
 
 
@@ -74,7 +73,6 @@ class BrokerOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def queues(self) -> Queues:
-        """The queues that these name."""
         return Queues(
             jobs=self.jobs_queue,
             dead=self.dead_queue,

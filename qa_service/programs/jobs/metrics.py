@@ -36,15 +36,12 @@ class GatewayMetrics:
         self._gauges: dict[str, tuple[str, Callable[[], float]]] = {}
 
     def count_queue_full(self) -> None:
-        """Counts a question that the server had no room for."""
         self.queue_full += 1
 
     def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """Adds a value that is read at each scrape."""
         self._gauges[name] = text, read
 
     def families(self) -> Iterator[Family]:
-        """All metrics."""
         yield _total("consumed", "Jobs delivered.", [(self.consumed, {})])
         yield _total("answered", "Jobs answered.", [(self.answered, {})])
         yield _total("retried", "Jobs put off.", _by_code(self.retried))
@@ -89,7 +86,6 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        """Answers with the metrics."""
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(HTTPStatus.NOT_FOUND)
             return

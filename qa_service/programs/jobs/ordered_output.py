@@ -49,7 +49,6 @@ class OrderedOutput:
 
     @property
     def num_ahead(self) -> int:
-        """Answers that arrived before their turn."""
         return len(self._ahead)
 
     def has(self, index: int) -> bool:

@@ -35,7 +35,6 @@ _MODULES = {"run": "file_run", "gateway": "job_gateway"}
 
 
 def main() -> int:
-    """Runs the program; returns its exit code."""
     try:
         command, options = parse(__doc__)
         if isinstance(options, GatewayOptions):

@@ -230,7 +230,6 @@ def _outgoing(message: Message) -> aio_pika.Message:
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """Turns aio-pika's errors into those of `Broker`."""
     try:
         yield
     except _REFUSED as error:

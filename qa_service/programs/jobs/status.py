@@ -11,7 +11,6 @@ from qa_service.programs.jobs.jobs_options import StatusOptions
 
 
 async def main(options: StatusOptions) -> int:
-    """Runs the command; returns its exit code."""
     async with connected(options.broker) as (broker, queues):
         before = await _counts(broker, queues)
         await asyncio.sleep(options.interval_s)

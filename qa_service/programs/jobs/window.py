@@ -82,12 +82,10 @@ class Window:
             raise
 
     def leave(self) -> None:
-        """Ends a question in flight."""
         self.in_flight -= 1
         self._admit()
 
     def set_open(self, is_open: bool) -> None:
-        """Opens or shuts the window."""
         self._is_open = is_open
         self._admit()
 

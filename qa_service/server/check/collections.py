@@ -19,7 +19,6 @@ GIVE_UP_S = 60.0
 
 
 def check_collections(config: ServerConfig) -> Iterator[Finding]:
-    """Opens each collection, and closes it again."""
     if not config.collections and config.repository.collections_dir is None:
         yield ok("there are no collections")
         return

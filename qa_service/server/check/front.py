@@ -43,7 +43,6 @@ def check_ports(config: ServerConfig) -> Iterator[Finding]:
 
 
 def check_unix_socket(config: ServerConfig) -> Iterator[Finding]:
-    """Whether the Unix socket can be made."""
     try:
         check_socket_place(config.listen)
     except SetupError as caught:
@@ -65,7 +64,6 @@ def _taken(text: str, remedy: str, process: Process | None) -> Finding:
 
 
 def check_certificates(config: ServerConfig) -> Iterator[Finding]:
-    """Certificates, and their dates."""
     with contextlib.closing(EventLoop()) as loop:
         is_encrypted = Transport(
             loop, config.tls, config.connections.handshake_timeout_s

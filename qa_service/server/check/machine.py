@@ -29,7 +29,6 @@ _PACKAGES = ("msgspec", "numpy", "tokenizers", "tantivy", "transformers", "ray",
 
 
 def check_program(_: ServerConfig) -> Iterator[Finding]:
-    """Versions."""
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
     yield ok(f"qa-server {qa_service.__version__}, Python {platform.python_version()}, {system}")
     names = [package for engine in ENGINES.values() for package in engine.packages.values()]
@@ -62,7 +61,6 @@ def check_configuration(config: ServerConfig) -> Iterator[Finding]:
 
 
 def check_machine(config: ServerConfig) -> Iterator[Finding]:
-    """Processor, CPUs, memory, folders and clock."""
     its = processor()
     formats = [name for name, flags in PROCESSOR_FLAGS.items() if flags & its.flags]
     yield ok(f"{its.name}; it computes in {', '.join(['float32', *formats])}")

@@ -29,7 +29,6 @@ class Process:
 
     @property
     def is_qa_server(self) -> bool:
-        """Whether it is this package's."""
         return any(
             word.startswith("qa_service.") or Path(word).name in _OURS for word in self.words
         )
@@ -49,7 +48,6 @@ def process_at_port(port: int) -> Process | None:
 
 
 def process_at_path(path: Path) -> Process | None:
-    """Who listens at a Unix socket."""
     return _holder(
         row[6]
         for row in _rows("unix")

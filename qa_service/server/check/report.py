@@ -13,8 +13,6 @@ from qa_service.logs import plural
 
 
 class Level(StrEnum):
-    """How grave a finding is."""
-
     OK = auto()
     WARNING = auto()
     ERROR = auto()
@@ -39,12 +37,10 @@ def ok(text: str) -> Finding:
 
 
 def warning(text: str, remedy: str = "") -> Finding:
-    """What may do harm."""
     return Finding(Level.WARNING, text, remedy)
 
 
 def error(text: str, remedy: str = "") -> Finding:
-    """What keeps the server from starting."""
     return Finding(Level.ERROR, text, remedy)
 
 
@@ -80,7 +76,6 @@ class CheckReport:
 
     @property
     def verdict(self) -> str:
-        """What it comes to, in a line."""
         levels = [finding.level for part in self.parts.values() for finding in part]
         errors, warnings = levels.count(Level.ERROR), levels.count(Level.WARNING)
         words = [plural(errors, "error")] * bool(errors)
@@ -89,7 +84,6 @@ class CheckReport:
         return f"{start}: {', '.join(words)}" if words else start
 
     def to_json(self) -> str:
-        """The report for machines."""
         whole = {"exit_code": self.exit_code, "verdict": self.verdict, "parts": self.parts}
         return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode()
 

@@ -54,11 +54,11 @@ class Process(Protocol):
     """What a child needs of `subprocess.Popen`."""
 
     @property
-    def pid(self) -> int: ...  # noqa: D102
+    def pid(self) -> int: ...
 
-    def poll(self) -> int | None: ...  # noqa: D102
+    def poll(self) -> int | None: ...
 
-    def kill(self) -> None: ...  # noqa: D102
+    def kill(self) -> None: ...
 
 
 Launch = Callable[[], tuple[Process, socket.socket]]
@@ -214,7 +214,6 @@ class Child:
             self.start_later()
 
     def start_later(self) -> None:
-        """Starts it again after the backoff."""
         now_s = self._loop.now_s()
         if now_s - self._started_s >= STEADY_S:
             self.deaths_in_row = 0

@@ -45,8 +45,6 @@ START = "start"
 
 
 class WorkerState(Enum):
-    """The states of an instance."""
-
     STARTING = auto()
     READY = auto()
     DEAD = auto()
@@ -125,7 +123,6 @@ class Worker:
         self._pace = Pace()
 
     def begin(self) -> None:
-        """Has it load its model."""
         self.child.expect(START, self.setup.options.start_timeout_s)
         self.child.write(encode(self.setup))
 
@@ -177,7 +174,6 @@ class Worker:
         return first.since_s + self._pace.value * first.cost_s * len(batches) / 2
 
     def run(self, members: Sequence[Ticket]) -> None:
-        """Gives it a batch."""
         is_retry = members[0].attempts > 0
         cost_s = self.rule.cost_s(len(members), max([ticket.tokens for ticket in members]))
         number = self._hold(InFlight(members, is_retry, cost_s))
@@ -186,14 +182,12 @@ class Worker:
 
     @property
     def can_be_tested(self) -> bool:
-        """Whether it can take a self-test now."""
         is_able = self.ready is not None and self.ready.can_test
         is_free = self.state is WorkerState.READY and not self.is_leaving
         return is_able and is_free and len(self.in_flight) < self._max_held
 
     @property
     def is_in_test(self) -> bool:
-        """Whether it holds a self-test."""
         return any(not batch.members for batch in self.in_flight.values())
 
     def test(self) -> None:

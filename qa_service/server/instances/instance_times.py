@@ -25,15 +25,12 @@ class InstanceTimes:
         self._since_s = math.inf
 
     def begin(self, now_s: float) -> None:
-        """Its process is ready."""
         self._since_s = now_s
 
     def end(self, now_s: float) -> None:
-        """Its process has ended."""
         self._ready_s, self._since_s = self.ready_s(now_s), math.inf
 
     def add(self, results: Results) -> None:
-        """A batch is finished."""
         stages, seconds = results.stages_ms, self.seconds
         seconds["waiting"] += results.waited_ms / 1e3
         seconds["tokenize"] += stages.tokenize / 1e3

@@ -150,7 +150,6 @@ class WorkerPool:
 
     @property
     def workers(self) -> Iterable[Worker]:
-        """Its instances, in every state."""
         return self._workers.values()
 
     @property
@@ -186,18 +185,15 @@ class WorkerPool:
             self._end(number)
 
     def kill(self) -> None:
-        """Kills closed instances that have not ended."""
         for child in self._children.values():
             child.kill()
 
     def reap(self) -> None:
-        """Looks which processes have ended."""
         for child in self._children.values():
             child.reap()
 
     @property
     def is_gone(self) -> bool:
-        """Whether no process is left."""
         return not self.num_processes
 
     def on_worker_ready(self, worker: Worker) -> None:

@@ -184,7 +184,6 @@ class Catalog:
 
     @property
     def ready(self) -> Iterator[Version]:
-        """The versions that take requests."""
         return (version for version in self.versions if version.state is VersionState.READY)
 
     @property
@@ -213,7 +212,6 @@ class Catalog:
 
     @property
     def is_loading(self) -> bool:
-        """Whether a version's first instances are being loaded."""
         return any(version.state is VersionState.LOADING for version in self.versions)
 
     @property
@@ -226,14 +224,12 @@ class Catalog:
         )
 
     def close(self) -> None:
-        """Closes every instance, and loads no more."""
         for name, model in self.by_name.items():
             model.plan = ModelPlan(name)
         for version in self.versions:
             version.close()
 
     def kill(self) -> None:
-        """Kills closed instances that have not ended."""
         for version in self.versions:
             version.pool.kill()
 
@@ -321,7 +317,6 @@ class Catalog:
 
 
 def estimated_bytes(spec: VersionSpec) -> int:
-    """An instance's memory, by its model's files."""
     its = spec.instances
     return spec.found.loaded_bytes(its.inference_engine_type, its.precision) + PROCESS_BYTES
 

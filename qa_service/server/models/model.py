@@ -85,7 +85,6 @@ class Model:
         self._retry = LazyTimer(clock, clock.mark)
 
     def apply(self, plan: ModelPlan) -> None:
-        """Takes another plan."""
         self.plan = plan
         wanted = set(plan.versions.values())
         self.failures = {spec: why for spec, why in self.failures.items() if spec in wanted}
@@ -98,11 +97,9 @@ class Model:
 
     @property
     def ready_specs(self) -> list[VersionSpec]:
-        """The specs of the versions that take requests."""
         return [version.spec for version in self._ready()]
 
     def versions_in(self, *states: VersionState) -> list[Version]:
-        """The versions in one of the states."""
         return [version for version in self.versions if version.state in states]
 
     def is_idle(self, number: int) -> bool:

@@ -73,7 +73,6 @@ class RepositoryOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def models_dir(self) -> Path:
-        """The folder in which models are prepared."""
         return self.saved_models or saved_models()
 
 
@@ -134,5 +133,4 @@ class ModelOptions(InstanceOptions, frozen=True, kw_only=True):
 
     @property
     def instances(self) -> InstanceOptions:
-        """The part that is about instances."""
         return InstanceOptions(**{n: getattr(self, n) for n in InstanceOptions.__struct_fields__})

@@ -123,5 +123,4 @@ def choose_versions(
 
 
 def say_versions(numbers: Iterable[int]) -> str:
-    """Lists the versions for a message."""
     return list_choices(sorted(numbers))

@@ -45,17 +45,14 @@ class VersionSpec:
 
     @property
     def number(self) -> int:
-        """The version."""
         return self.found.number
 
     @property
     def key(self) -> tuple[str, int]:
-        """The model's name and the version's number."""
         return self.model, self.number
 
     @property
     def is_loadable(self) -> bool:
-        """Whether its engine is known, not waiting to be measured."""
         return not self.instances.is_engine_open
 
     def is_same_as(self, other: VersionSpec) -> bool:
@@ -88,8 +85,6 @@ class ModelPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that is served."""
-
     models: Mapping[str, ModelPlan]
     routes: Mapping[str, RouteOptions]
 

@@ -123,7 +123,6 @@ class Preparing:
         self.child.expect("preparing", TIMEOUT_S)
 
     def close(self) -> None:
-        """Ends the program, and what it has started."""
         self.child.kill()
 
     def _on_data(self, data: bytes) -> None:
@@ -165,6 +164,5 @@ def _target_of(source: str, models: Path) -> Path:
 
 
 def is_prepared_first(its: RepositoryOptions) -> bool:
-    """Whether a start prepares what `--model` names."""
     source = _source_of(its)
     return source is not None and not (_target_of(source, its.models_dir) / MANIFEST_FILE).is_file()

@@ -28,8 +28,6 @@ logger = logging.getLogger(__name__)
 
 
 class VersionState(Enum):
-    """The states of a version."""
-
     LOADING = auto()
     READY = auto()
     DRAINING = auto()
@@ -38,8 +36,6 @@ class VersionState(Enum):
 
 
 class Version:
-    """A version of a model, from its first instance to its last."""
-
     def __init__(
         self,
         spec: VersionSpec,
@@ -70,17 +66,14 @@ class Version:
         self._service.submit(call)
 
     def dispatch(self) -> None:
-        """Gives batches to the instances that can take one now."""
         self._dispatcher.dispatch()
 
     @property
     def queue_length(self) -> int:
-        """Requests waiting for an instance."""
         return self._dispatcher.queue_length
 
     @property
     def full_size(self) -> int:
-        """How many instances it should have in the end."""
         return self.spec.instances.num_instances
 
     @property
@@ -92,11 +85,9 @@ class Version:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has an idle instance and an empty queue."""
         return not self.queue_length and any(worker.is_idle for worker in self.pool.workers)
 
     def make_ready(self) -> None:
-        """Lets it take requests."""
         self._become(VersionState.READY)
 
     def drain(self) -> None:

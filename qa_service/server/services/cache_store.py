@@ -66,11 +66,9 @@ class CacheStore:
 
     @property
     def num_bytes(self) -> int:
-        """Memory that the entries take, overhead included."""
         return sum(shard.num_bytes for shard in self._shards)
 
     def __len__(self) -> int:
-        """How many questions have answers."""
         return sum(len(shard.entries) for shard in self._shards)
 
     def get(self, key: bytes, text: str) -> KeptAnswers | None:

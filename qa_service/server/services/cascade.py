@@ -60,7 +60,6 @@ class Cascade:
         self._counts = counts
 
     def submit(self, call: Call) -> None:
-        """Asks the first model."""
         self._ask_next(_Asking(call))
 
     def _ask_next(self, asking: _Asking) -> None:

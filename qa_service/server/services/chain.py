@@ -76,5 +76,4 @@ class Services:
         return Shadow(service, model, number, partial(self._counts.shadow, model.name))
 
     def route(self, name: str, options: RouteOptions, models: Service) -> Service:
-        """The service of a route."""
         return Cascade(models, options, self._clock, self._counts.cascade(name))

@@ -128,7 +128,6 @@ class CollectionSet:
         return self._list_fault
 
     def states(self) -> dict[str, CollectionState]:
-        """The state of each collection."""
         return {name: its.state for name, its in self._served.items()}
 
     def faults(self) -> dict[str, str]:
@@ -138,7 +137,6 @@ class CollectionSet:
         return {name: fault for name, fault in faults.items() if fault}
 
     def get(self, name: str | None) -> ServedCollection | None:
-        """The collection of that name; None if there is none."""
         return self._served.get(name) if name else None
 
     def find(self, name: str) -> ServedCollection:

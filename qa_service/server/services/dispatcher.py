@@ -66,7 +66,6 @@ class Dispatcher:
 
     @property
     def queue_length(self) -> int:
-        """Requests waiting for an instance."""
         return len(self._scheduler)
 
     @property

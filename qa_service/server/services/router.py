@@ -50,7 +50,6 @@ class Router:
         self._options = routes
 
     def submit(self, call: Call) -> None:
-        """Sends a call to its route or model, or fails it."""
         request = call.request
         route = self._routes.get(request.model or DEFAULT_ROUTE)
         try:

@@ -129,7 +129,6 @@ class Searches:
 
     @property
     def num_waiting(self) -> int:
-        """How many calls wait."""
         return sum(map(len, self._waiting.values()))
 
     def submit(self, call: Call, work: Work, on_result: Done) -> None:
@@ -159,7 +158,6 @@ class Searches:
         self._child.kill()
 
     def reap(self) -> bool:
-        """Whether the process has ended."""
         return self._child.reap()
 
     @property

@@ -36,7 +36,6 @@ class Segments:
         self._dispatcher = dispatcher
 
     def submit(self, call: Call) -> None:
-        """Passes a short text on, and begins with a long one."""
         model = self._dispatcher.pool.model
         overlap_tokens = model.reading.window_overlap_tokens
         if is_one_section(call.request, model.window_tokens, overlap_tokens):
@@ -47,8 +46,6 @@ class Segments:
 
 
 class _LongText(Reading):
-    """One long text under way."""
-
     ahead_per_instance = AHEAD_PER_INSTANCE
 
     def __init__(self, whole: Ticket, model: ModelFacts, dispatcher: Dispatcher) -> None:

@@ -27,12 +27,10 @@ class Gate:
         self.is_open = True
 
     def submit(self, call: Call) -> None:
-        """Passes a call on, or fails it."""
         if self.is_open:
             self._service.submit(call)
         else:
             call.fail(ShuttingDownError())
 
     def close(self) -> None:
-        """Refuses calls from now on."""
         self.is_open = False

@@ -133,7 +133,6 @@ class Tracing:
         return self._exporter is None or self._exporter.child.reap()
 
     def kill(self) -> None:
-        """Ends the exporter at once."""
         if self._exporter:
             self._exporter.child.kill()
 

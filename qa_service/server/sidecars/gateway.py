@@ -49,12 +49,10 @@ class GrpcProcess:
         self._report = b""
 
     def start(self) -> None:
-        """Starts it, if there is one."""
         if not self.has_started:
             self.child.try_start()
 
     def reload(self) -> None:
-        """Has it read the certificates again."""
         self.child.write(RELOAD)
 
     def _on_data(self, data: bytes) -> None:

@@ -169,7 +169,6 @@ _VERSIONS: dict[str, tuple[str, Callable[[ModelReport], float]]] = {
 
 
 def _versions(versions: Sequence[ModelReport]) -> Iterator[Family]:
-    """How each version is."""
     for name, (text, figure) in _VERSIONS.items():
         samples = [Sample(figure(one), _labels(one)) for one in versions]
         yield Family(f"qa_model_{name}", "gauge", text, samples)

@@ -35,13 +35,11 @@ class MemberTimes:
     read: float = 0.0
 
     def add(self, size: int, stages_ms: StagesMs) -> None:
-        """Adds a batch of `size` requests."""
         self.tokenize += size * stages_ms.tokenize
         self.model += size * stages_ms.model
         self.read += size * stages_ms.read
 
     def merge(self, other: MemberTimes) -> None:
-        """Adds another's times."""
         self.tokenize += other.tokenize
         self.model += other.model
         self.read += other.read
@@ -84,7 +82,6 @@ class ModelMetrics:
         self.member_ms.add(size, stages_ms)
 
     def merge(self, other: ModelMetrics) -> None:
-        """Adds another's counts."""
         for name, value in vars(other).items():
             mine = getattr(self, name)
             if isinstance(value, int):
@@ -141,7 +138,6 @@ class Metrics:
         return {k: v for k, v in public.items() if isinstance(v, int | dict | Histogram)}
 
     def report(self, gauges: Mapping[str, float]) -> dict[str, object]:
-        """The reply to a `stats` query."""
         values = self.totals()
         return {
             "counters": {k: v for k, v in values.items() if isinstance(v, int | dict)},

@@ -43,11 +43,9 @@ class ShadowCounts:
 
     @property
     def copied(self) -> int:
-        """Copies with an outcome."""
         return sum(self.outcomes.values()) - self.outcomes["dropped"]
 
     def report(self) -> dict[str, object]:
-        """The counts, the share that was copied, and the agreement."""
         compared = self.outcomes["agreed"] + self.outcomes["differed"]
         return {
             "seen": self.seen,
@@ -74,7 +72,6 @@ class CollectionCounts:
     left_out_total: int = 0
 
     def report(self) -> dict[str, object]:
-        """The counts."""
         return {
             "search_ms": self.search_ms.report(),
             "passages_total": self.passages_total,
@@ -93,11 +90,9 @@ class ServiceCounts:
         self.search_process_deaths_total = 0
 
     def cascade(self, route: str) -> CascadeCounts:
-        """The counts of a route."""
         return self.cascades.setdefault(route, CascadeCounts())
 
     def shadow(self, model: str, version: int) -> ShadowCounts:
-        """The counts of a version that receives copies."""
         return self.shadows.setdefault((model, version), ShadowCounts())
 
     def keep_collections(self, names: Iterable[str]) -> None:

@@ -77,16 +77,13 @@ class HttpReader:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes held that no event has taken out."""
         return len(self._buffer) + (len(self._chunks.data) if self._chunks else 0)
 
     def feed(self, data: bytes) -> None:
-        """Takes bytes as they come from the stream."""
         if not self.is_closed:
             self._buffer += data
 
     def close(self) -> None:
-        """Reads nothing more."""
         self.is_closed = True
         if self._state is _State.HEAD and (found := _PATH.match(self._buffer)):
             self.path = found[1].decode("latin-1")

@@ -133,11 +133,9 @@ class HttpCodec:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the last reply has been written."""
         return self._reader.is_closed and not self._exchanges
 
     def feed(self, data: bytes) -> None:
-        """Takes bytes as they come from the stream."""
         self._reader.feed(data)
 
     def next_message(self) -> Message | None:
@@ -247,19 +245,16 @@ class HttpCodec:
         return self._settle(exchange, exchange.to_error(error))
 
     def trace_of(self, request: Request) -> TraceContext:
-        """The trace that the HTTP request of a question belongs to."""
         head = self._asked[request.id_json].head
         traceparent = head.fields.get("traceparent") or request.traceparent
         return trace_context(traceparent) if traceparent else NO_TRACE
 
     def span_attributes(self, request: Request) -> dict[str, str]:
-        """The method and the path of a question's HTTP request."""
         head = self._asked[request.id_json].head
         return {"network.protocol.name": "http", "http.request.method": head.method,
                 "url.path": head.path}  # fmt: skip
 
     def take_cancelled(self) -> Sequence[Request]:
-        """Takes sibling questions to cancel after one failed."""
         unwanted, self._unwanted = self._unwanted, []
         return unwanted
 
@@ -279,7 +274,6 @@ class HttpCodec:
         return self._settle(exchange, exchange.to_error(rejected.error))
 
     def encode_report(self, query: Query, report: object) -> bytes:
-        """Encodes the reply made from a report."""
         exchange = self._exchanges[-1]
         assert exchange.key == query.id_json
         assert exchange.render

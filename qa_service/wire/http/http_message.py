@@ -56,8 +56,6 @@ class HttpHead(msgspec.Struct, frozen=True):
 
 
 class _HeadFields:
-    """Keeps what a parser reports of a head."""
-
     __slots__ = ("pairs", "target")
 
     def __init__(self) -> None:
@@ -148,13 +146,11 @@ class ChunkedBody:
             raise HttpError("the body's chunks and trailers are too long")
 
     def on_body(self, data: bytes) -> None:
-        """The parser has read some of a chunk."""
         self.data += data
         if len(self.data) > self._max_bytes:
             self._refuse(body_too_large(self._max_bytes))
 
     def on_message_complete(self) -> None:
-        """The parser has read everything."""
         self.is_complete = True
 
     def _refuse(self, error: HttpError) -> None:
@@ -163,7 +159,6 @@ class ChunkedBody:
 
 
 def body_too_large(max_body_bytes: int) -> HttpError:
-    """Refuses a body over the limit."""
     return HttpError(f"the body is too long; at most {max_body_bytes} bytes", status=413)
 
 

@@ -34,7 +34,6 @@ class HttpReply(msgspec.Struct, frozen=True):
 
 
 def json_reply(value: object, status: int = 200) -> HttpReply:
-    """A reply whose body is this value's JSON."""
     return HttpReply(_encode(value), status)
 
 

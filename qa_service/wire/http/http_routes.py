@@ -49,7 +49,6 @@ class QaCall(msgspec.Struct, frozen=True):
     requests: Sequence[Request]
 
     def reply(self, results: Sequence[Answered]) -> HttpReply:
-        """The HTTP response."""
         [result], [request] = results, self.requests
         return timed_reply(answers_body(self.id_json, result, request.top_k), result.timings)
 
@@ -121,7 +120,6 @@ def _find_route(path: str) -> tuple[Mapping[str, Handler], str, str]:
 
 
 def path_error(path: str, id_json: bytes, error: QaError) -> HttpReply:
-    """The reply for an error, in the path's form."""
     if path == "/qa":
         return error_reply(error, error_body(id_json, error))
     return tf_serving.predict_error(error) if path.startswith(TF_SERVING) else error_reply(error)

@@ -139,7 +139,6 @@ def _config_tensor(name: str, datatype: str, size: int) -> dict[str, object]:
 
 
 def statistics(models: Sequence[ModelReport]) -> dict[str, object]:
-    """The models' statistics; a route has none."""
     return {"model_stats": [_model_statistics(model) for model in models if not model.cascade]}
 
 
@@ -155,6 +154,5 @@ def _model_statistics(model: ModelReport) -> dict[str, object]:
 
 
 def index(models: Sequence[ModelReport]) -> list[dict[str, str]]:
-    """The models and routes with their states."""
     fields = ("name", "version", "state", "reason")
     return [{field: getattr(model, field) for field in fields} for model in models]

@@ -65,15 +65,11 @@ class InferInput(msgspec.Struct):
 
 
 class InferOutput(msgspec.Struct):
-    """An output that is asked for."""
-
     name: str
     parameters: _Parameters = {}
 
 
 class InferBody(msgspec.Struct):
-    """An inference request, without its binary data."""
-
     inputs: list[InferInput]
     outputs: list[InferOutput] = []
     id: str = ""
@@ -281,7 +277,6 @@ _filter_decoder = msgspec.json.Decoder(Filter)
 
 
 def _json(parameter: str, value: object) -> Filter:
-    """The field's value for a parameter's JSON."""
     try:
         return _filter_decoder.decode(value if isinstance(value, str) else "")
     except (msgspec.DecodeError, RecursionError) as error:
@@ -361,6 +356,5 @@ def _parameters(results: Sequence[Answered]) -> dict[str, bool | int]:
 
 
 def slowest(results: Sequence[Answered]) -> Timings:
-    """The longest times of the results."""
     timings = [result.timings for result in results]
     return Timings(max(t.queue for t in timings), max(t.inference for t in timings))

@@ -41,12 +41,10 @@ _STATUS_ERRORS = {status: _ERRORS[status] for status in (401, 403, 404)}
 
 @functools.cache
 def reply() -> HttpReply:
-    """The description as a reply."""
     return json_reply(description())
 
 
 def description() -> dict[str, Any]:
-    """The description as an object."""
     types = [
         _described("Question", Request),
         _described("Answers", AnswersBody),

@@ -20,7 +20,6 @@ _Schema = Mapping[str, Any]
 
 @functools.cache
 def reply() -> HttpReply:
-    """The page as a reply."""
     return page_reply(_FRAME.replace(_CONTENTS, render(openapi.description())).encode())
 
 

@@ -11,7 +11,6 @@ from qa_service.wire.http.http_reply import HttpReply
 
 
 def page_reply(html: bytes) -> HttpReply:
-    """The reply that is this page."""
     policy = (
         f"default-src 'none'; script-src {_hashes('script', html)}; "
         f"style-src {_hashes('style', html)}; connect-src 'self'; img-src data:; base-uri 'none'; "

@@ -32,8 +32,6 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """All samples of one name."""
-
     name: str
     kind: Literal["counter", "gauge", "histogram"]
     help: str
@@ -57,7 +55,6 @@ def histogram_samples(
 
 
 def write_text(families: Iterable[Family]) -> bytes:
-    """Encodes all families."""
     return "".join(line for family in families for line in _lines(family)).encode()
 
 

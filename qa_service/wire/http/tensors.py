@@ -61,7 +61,6 @@ def as_json(column: Sequence[object]) -> list[str]:
 
 
 def to_binary(datatype: str, column: Sequence[object]) -> bytes:
-    """An output's elements in binary."""
     if datatype == "BYTES":
         elements = [str(element).encode() for element in column]
         return b"".join(_LENGTH.pack(len(element)) + element for element in elements)

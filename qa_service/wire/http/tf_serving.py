@@ -145,7 +145,6 @@ class PredictCall(msgspec.Struct, frozen=True):
     is_columnar: bool
 
     def reply(self, results: Sequence[Answered]) -> HttpReply:
-        """The HTTP response; the results are in the order of the questions."""
         columns = self._by_output(results)
         if self.is_columnar:
             body = PredictReply(outputs=Outputs(**columns))
@@ -240,7 +239,6 @@ def _plain(name: str, value: object) -> Any:  # noqa: ANN401
 
 
 def predict_error(error: QaError) -> HttpReply:
-    """The reply for an error, with TensorFlow Serving's status."""
     return msgspec.structs.replace(error_reply(error), status=tf_serving_status_of(error))
 
 
@@ -280,12 +278,10 @@ def index(models: Sequence[ModelReport]) -> dict[str, list[str]]:
 
 
 def model_status(model: ModelReport, models: Sequence[ModelReport]) -> HttpReply:
-    """The status of all versions of a model."""
     return _status_reply([one for one in models if one.name == model.name])
 
 
 def version_status(model: ModelReport, _: Sequence[ModelReport]) -> HttpReply:
-    """The status of one version."""
     return _status_reply([model])
 
 
