@@ -10,7 +10,8 @@ from qa_service.aio.link import ServerAddress
 from qa_service.client import QaClientError
 from qa_service.programs.jobs import asker as asker_module
 from qa_service.programs.jobs.asker import MAX_REFUSALS, Asker
-from qa_service.programs.jobs.file_run import FileRun, RunSettings
+from qa_service.programs.jobs.file_run import FileRun
+from qa_service.programs.jobs.jobs_options import AskingOptions, RetryOptions, RunOptions
 from qa_service.programs.jobs.questions_file import FileError
 from tests.scripted_server import (
     ScriptedServer,
@@ -20,7 +21,7 @@ from tests.scripted_server import (
     refused_for_ever,
 )
 
-SETTINGS = RunSettings(lanes=4, max_attempts=2, retry_delays_s=(0,))
+ASKING = AskingOptions(prefetch=4, max_attempts=2)
 
 
 @pytest.fixture
@@ -28,15 +29,16 @@ def run(tmp_path, monkeypatch):
     """Runs a file of lines; returns what became of them, the answers, and the server."""
     monkeypatch.setattr(asker_module, "LAST_REST_S", 0.0)
 
-    def play(lines, script=answered, settings=SETTINGS, watch=lambda run, server: None):
+    def play(lines, script=answered, watch=lambda run, server: None, **others):
         questions = tmp_path / "questions.jsonl"
         questions.write_text("".join(f"{line}\n" for line in lines))
 
         async def scenario():
             server = ScriptedServer(script)
             async with asyncio.timeout(GIVE_UP_S), listening(server) as port:
-                asker = Asker(ServerAddress("127.0.0.1", port), settings.lanes)
-                run = FileRun(asker, questions, tmp_path / "answers.jsonl", settings)
+                options = options_in(tmp_path, **others)
+                asker = Asker(ServerAddress("127.0.0.1", port), options.asking.prefetch)
+                run = FileRun(asker, options)
                 watch(run, server)
                 return await run.run(), server
 
@@ -45,6 +47,16 @@ def run(tmp_path, monkeypatch):
         return summary, [json.loads(answer) for answer in answers], server
 
     return play
+
+
+def options_in(folder, asking=ASKING, **others):
+    return RunOptions(
+        asking=asking,
+        retry=RetryOptions(retry_delays_s="0"),
+        questions=folder / "questions.jsonl",
+        output=folder / "answers.jsonl",
+        **others,
+    )
 
 
 def question(number):
@@ -71,7 +83,7 @@ def test_a_question_that_is_never_accepted_fails_and_does_not_block_the_output(r
     assert [answer["id"] for answer in answers] == [f"n{number}" for number in range(50)]
     assert answers[0]["error"]["code"] == "queue_full"
     asked = sum(request["question"] == "q0" for request in server.requests)
-    assert asked == MAX_REFUSALS * SETTINGS.max_attempts
+    assert asked == MAX_REFUSALS * ASKING.max_attempts
 
 
 def test_further_questions_are_asked(run):
@@ -84,9 +96,7 @@ def test_further_questions_are_asked(run):
 def test_two_runs_do_not_write_to_one_file(run, tmp_path):
     def begin_another(first, _server):
         with pytest.raises(FileError, match="another run is writing"):
-            FileRun(
-                first._asker, tmp_path / "questions.jsonl", tmp_path / "answers.jsonl", SETTINGS
-            )
+            FileRun(first._asker, options_in(tmp_path))
 
     _, answers, _ = run([question(0)], watch=begin_another)
     assert len(answers) == 1
@@ -111,7 +121,7 @@ def test_a_stop_cancels_questions_that_wait_to_be_asked(run):
 
 
 def test_a_run_ends_when_the_server_is_away_for_too_long(run, tmp_path):
-    settings = RunSettings(lanes=1, max_outage_s=0.05)
+    alone = AskingOptions(prefetch=1)
     server_gone = []
 
     def answer_once(request, count):
@@ -125,5 +135,6 @@ def test_a_run_ends_when_the_server_is_away_for_too_long(run, tmp_path):
         server_gone.append(server.stop_listening)
 
     with pytest.raises(QaClientError):
-        run([question(0), question(1)], answer_once, settings, closing)
+        lines = [question(0), question(1)]
+        run(lines, answer_once, closing, asking=alone, max_outage_s=0.05)
     assert json.loads((tmp_path / "answers.jsonl").read_text())["id"] == "n0"

@@ -17,10 +17,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
+from typing import Self
 
 from qa_service.aio.link import ServerAddress, ServerLink
 from qa_service.client import ConnectionLostError, QaClientError, QaServerError
 from qa_service.programs.jobs.job import JobRequest, Reply, encode_request, read_reply
+from qa_service.programs.jobs.jobs_options import AskingOptions
 from qa_service.programs.jobs.window import AdaptiveLimit, Window
 
 MAX_LOSSES = 10
@@ -58,6 +60,15 @@ class Asker:
         self._links = [ServerLink(address, self._changed) for _ in range(num_connections)]
         self._connected, self._disconnected = asyncio.Event(), asyncio.Event()
         self._disconnected.set()
+
+    @classmethod
+    def of(cls, options: AskingOptions) -> Self:
+        """Of the server that the flags name.
+
+        Raises:
+            QaClientError: A TLS file cannot be used.
+        """
+        return cls(options.address, options.prefetch, options.num_connections)
 
     @property
     def is_connected(self) -> bool:

@@ -84,7 +84,6 @@ class Message:
 
     @classmethod
     def of(cls, job: Job, headers: dict[str, str | int]) -> Self:
-        """The message that puts a job into another queue."""
         return cls(job.body, job.message_id, job.correlation_id, job.reply_to, None, headers)
 
 

@@ -31,7 +31,6 @@ class _Record(msgspec.Struct):
 
 
 def ahead_of(output: Path) -> Path:
-    """The file of answers that arrived before their turn."""
     return output.with_name(output.name + ".ahead")
 
 
@@ -81,7 +80,6 @@ class Claim:
         return any(path.exists() and path.stat().st_size for path in (self._output, ahead))
 
     def _known(self) -> _Record:
-        """The questions that the answers belong to."""
         try:
             return msgspec.json.decode(self._file.read(), type=_Record)
         except (msgspec.DecodeError, RecursionError):

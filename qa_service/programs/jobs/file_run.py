@@ -2,8 +2,8 @@
 
 It keeps the server full, preserves the file's order, and resumes after a kill: answered questions
 are not asked again. A run that is stopped writes the answers in flight first; a run that is killed
-loses those of at most `lanes` questions. A question that fails for good, or cannot be read, has the
-error in its line.
+loses those of at most `--prefetch` questions. A question that fails for good, or cannot be read,
+has the error in its line.
 
 An answer that comes before its turn is written to the disk at once, and moved to its place when
 those before it have arrived. That time is bounded: a question is tried `max_attempts` times, each
@@ -17,7 +17,6 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -38,22 +37,13 @@ MAX_AHEAD = 20_000
 
 async def main(options: RunOptions) -> int:
     """Runs a file; returns the exit code: 1 if an answer is an error, 130 if it was stopped."""
-    path, output, collection = options.questions, options.output, options.collection
-    asking = options.asking
-    asker = Asker(asking.address, asking.prefetch, asking.num_connections)
-    settings = RunSettings(
-        asking.prefetch,
-        asking.max_attempts,
-        options.retry.delays_s,
-        options.max_outage_s,
-        collection,
-    )
-    total = count_rows(path, collection)
-    with progress_bar(desc=path.name, total=total, unit="question") as bar:
-        run = FileRun(asker, path, output, settings, bar.update)
+    asker = Asker.of(options.asking)
+    total = count_rows(options.questions, options.collection)
+    with progress_bar(desc=options.questions.name, total=total, unit="question") as bar:
+        run = FileRun(asker, options, bar.update)
         _stop_at_signals(run)
         summary = await run.run()
-    print(f"{summary}: {output}")
+    print(f"{summary}: {options.output}")
     return INTERRUPTED if summary.is_stopped else int(summary.failed + summary.failed_before > 0)
 
 
@@ -69,24 +59,6 @@ def _stop_at_signals(run: FileRun) -> None:
 
     for signum in signals:
         loop.add_signal_handler(signum, stop)
-
-
-@dataclass(frozen=True, slots=True)
-class RunSettings:
-    """How a file is run.
-
-    Attributes:
-        lanes: Questions asked at a time, if the server accepts as many.
-        retry_delays_s: Waits between attempts; the last one repeats.
-        max_outage_s: How long the server may be away before the run ends.
-        collection: What is to answer all questions, in place of their texts; None for the texts.
-    """
-
-    lanes: int = 64
-    max_attempts: int = 5
-    retry_delays_s: tuple[int, ...] = (1, 5, 30)
-    max_outage_s: float = 600.0
-    collection: str | None = None
 
 
 @dataclass(slots=True)
@@ -117,16 +89,13 @@ class FileRun:
     def __init__(
         self,
         asker: Asker,
-        questions: Path,
-        output: Path,
-        settings: RunSettings,
+        options: RunOptions,
         progress: Callable[[int], object] = lambda _: None,
     ) -> None:
-        self._asker, self._settings, self._progress = asker, settings, progress
-        self._claim = Claim(output, questions)
-        self._output = OrderedOutput(output)
-        self._path = output
-        self._rows = self._unanswered(read_rows(questions, settings.collection))
+        self._asker, self._options, self._progress = asker, options, progress
+        self._claim = Claim(options.output, options.questions)
+        self._output = OrderedOutput(options.output)
+        self._rows = self._unanswered(read_rows(options.questions, options.collection))
         self._room = asyncio.Event()
         self._room.set()
         self._has_new = asyncio.Event()
@@ -162,8 +131,8 @@ class FileRun:
     async def _ask_all(self) -> None:
         async with asyncio.TaskGroup() as group:
             flusher = group.create_task(self._flush_as_they_come())
-            watch = group.create_task(self._asker.lost_for(self._settings.max_outage_s))
-            lanes = [group.create_task(self._lane()) for _ in range(self._settings.lanes)]
+            watch = group.create_task(self._asker.lost_for(self._options.max_outage_s))
+            lanes = [group.create_task(self._lane()) for _ in range(self._options.asking.prefetch)]
             await asyncio.wait(lanes)
             flusher.cancel()
             watch.cancel()
@@ -185,7 +154,8 @@ class FileRun:
         except msgspec.DecodeError:
             line = None
         if self._output.last_line and not (isinstance(line, dict) and line.get("id") == row.id):
-            raise FileError(f"{self._path}, line {row.number}: not an answer to this question file")
+            path = self._options.output
+            raise FileError(f"{path}, line {row.number}: not an answer to this question file")
 
     async def _lane(self) -> None:
         with suppress(StoppedError):
@@ -206,10 +176,10 @@ class FileRun:
                 request = parse_request(row.body)
                 reply = await self._asker.ask(request, row.number)
             except QaClientError as error:
-                if not error.retryable or attempts >= self._settings.max_attempts:
+                if not error.retryable or attempts >= self._options.asking.max_attempts:
                     self.summary.failed += 1
                     return encode_error(row.id, as_server_error(error))
-                delays_s = self._settings.retry_delays_s
+                delays_s = self._options.retry.delays_s
                 await self._asker.window.rest(delays_s[min(attempts, len(delays_s)) - 1])
             else:
                 self.summary.answered += 1

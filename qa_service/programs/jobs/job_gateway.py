@@ -24,7 +24,6 @@ import signal
 import time
 from collections.abc import Coroutine
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from typing import Any
 
 from qa_service.client import QaClientError, QaServerError
@@ -37,7 +36,6 @@ from qa_service.programs.jobs.base import (
     BrokerError,
     Message,
     NotTakenError,
-    Queues,
     UnreadableError,
     UnroutableError,
 )
@@ -67,15 +65,9 @@ _logger = logging.getLogger(__name__)
 
 async def main(options: GatewayOptions) -> int:
     """Runs a gateway until SIGTERM or Ctrl-C; returns its exit code."""
-    metrics, asking = GatewayMetrics(), options.asking
-    broker, queues = broker_from(options.broker)
-    gateway = JobGateway(
-        broker,
-        Asker(asking.address, asking.prefetch, asking.num_connections),
-        queues,
-        JobGatewaySettings(asking.prefetch, asking.max_attempts, options.drain_timeout_s),
-        metrics,
-    )
+    metrics = GatewayMetrics()
+    broker, _ = broker_from(options.broker)
+    gateway = JobGateway(broker, Asker.of(options.asking), options, metrics)
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, gateway.stop)
     with ExitStack() as stack:
@@ -85,28 +77,14 @@ async def main(options: GatewayOptions) -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class JobGatewaySettings:
-    """How the gateway works; a stopping one waits `drain_timeout_s` for the jobs in flight."""
-
-    prefetch: int = 64
-    max_attempts: int = 5
-    drain_timeout_s: float = 30.0
-
-
 class JobGateway:
     """Takes jobs, asks, publishes answers, until it is stopped."""
 
     def __init__(
-        self,
-        broker: Broker,
-        asker: Asker,
-        queues: Queues,
-        settings: JobGatewaySettings,
-        metrics: GatewayMetrics,
+        self, broker: Broker, asker: Asker, options: GatewayOptions, metrics: GatewayMetrics
     ) -> None:
         self._broker, self._asker, self._metrics = broker, asker, metrics
-        self._queues, self._settings = queues, settings
+        self._options, self._queues = options, options.broker.queues
         self._stopping = asyncio.Event()
         self._orders = itertools.count()
         self._in_hand: dict[asyncio.Task[None], Job] = {}
@@ -146,10 +124,10 @@ class JobGateway:
             await self._broker.open()
             if self._num_serial:
                 await self._take_jobs(1, self._all_alone_done.wait())
-            await self._take_jobs(self._settings.prefetch)
-            await self._wait_for_jobs(self._settings.drain_timeout_s)
+            await self._take_jobs(self._options.asking.prefetch)
+            await self._wait_for_jobs(self._options.drain_timeout_s)
         except UnreadableError:
-            self._num_serial = self._settings.prefetch
+            self._num_serial = self._options.asking.prefetch
             self._all_alone_done.clear()
             raise
         finally:
@@ -233,7 +211,7 @@ class JobGateway:
     async def _fail(self, job: Job, error: QaServerError) -> None:
         """Retries the job later if its error allows it; else answers with the error."""
         attempts = job.attempts + 1
-        if error.retryable and attempts < self._settings.max_attempts:
+        if error.retryable and attempts < self._options.asking.max_attempts:
             try:
                 await self._schedule_retry(job, attempts, error.code)
                 return

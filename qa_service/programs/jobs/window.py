@@ -100,7 +100,6 @@ class Window:
         self._resume = loop.call_at(until_s, self._end_pause)
 
     async def rest(self, duration_s: float) -> None:
-        """Waits for a time, or until `stop`."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopped.wait(), duration_s)
 

@@ -26,7 +26,8 @@ from qa_service.programs.jobs.base import (
     UnroutableError,
 )
 from qa_service.programs.jobs.job import Job
-from qa_service.programs.jobs.job_gateway import MAX_NOT_TAKEN, JobGateway, JobGatewaySettings
+from qa_service.programs.jobs.job_gateway import MAX_NOT_TAKEN, JobGateway
+from qa_service.programs.jobs.jobs_options import AskingOptions, BrokerOptions, GatewayOptions
 from qa_service.programs.jobs.metrics import GatewayMetrics
 from qa_service.programs.jobs.window import AdaptiveLimit, StoppedError, Window
 
@@ -117,13 +118,12 @@ def make_job(message_id="m1", **fields):
     return Job(BODY, message_id, **(usual | fields))
 
 
-def play(broker, asker, settings=None, until=lambda broker: True):
+def play(broker, asker, asking=None, until=lambda broker: True):
     """Runs a gateway until the broker has been given all that it was to be given."""
 
     async def run():
-        played = JobGateway(
-            broker, asker, QUEUES, settings or JobGatewaySettings(), GatewayMetrics()
-        )
+        options = GatewayOptions(asking=asking or AskingOptions(), broker=BrokerOptions())
+        played = JobGateway(broker, asker, options, GatewayMetrics())
         running = asyncio.ensure_future(played.run())
         async with asyncio.timeout(20):
             while not until(broker):
@@ -172,7 +172,7 @@ def dead(broker):
 
 def test_after_the_last_attempt_a_job_is_not_retried():
     error = QaServerError("unavailable", "none", retryable=True)
-    broker = play_one(error, JobGatewaySettings(max_attempts=3), attempts=2)
+    broker = play_one(error, AskingOptions(max_attempts=3), attempts=2)
     assert dead(broker) == ("unavailable", "unavailable: none")
 
 
@@ -266,14 +266,15 @@ def test_after_a_message_that_cannot_be_read_the_next_jobs_are_taken_one_at_a_ti
             broker.is_lost.set()
         return len(broker.prefetches) == 3
 
-    play(broker, FakeAsker(*[{"id": b"1"}] * 4), JobGatewaySettings(prefetch=2), lose_once)
+    play(broker, FakeAsker(*[{"id": b"1"}] * 4), AskingOptions(prefetch=2), lose_once)
     assert broker.prefetches == [2, 1, 2]
 
 
 def test_every_metric_is_documented():
     metrics = GatewayMetrics()
     asker = cast(Asker, FakeAsker())
-    JobGateway(FakeBroker([]), asker, QUEUES, JobGatewaySettings(), metrics)
+    options = GatewayOptions(asking=AskingOptions(), broker=BrokerOptions())
+    JobGateway(FakeBroker([]), asker, options, metrics)
     found = {family.name for family in metrics.families()}
     page = (ROOT / "docs" / "JOBS.md").read_text()
     assert {*re.findall(r"^\| `(qa_jobs_\w+)(?:{code})?` \|", page, re.MULTILINE)} == found
