@@ -128,7 +128,6 @@ def locate(question: DocumentQuestion, tree: Tree) -> Located | None:
 
 
 def _row_of(question: DocumentQuestion, documents: Sequence[Document]) -> str:
-    """The row that answers a question about a table; "" for other questions."""
     if question.row or question.kind not in _OF_TABLES:
         return question.row
     asked = f"{question.heading} {question.question}"
@@ -189,7 +188,6 @@ def around_answer(question: DocumentQuestion, located: Located, rng: random.Rand
 
 
 def _share(text: str, wanted: set[str]) -> float:
-    """The share of a text's words that are wanted."""
     words = words_of(text)
     return sum(word in wanted for word in words) / max(1, len(words))
 
@@ -262,7 +260,6 @@ def read_lines(path: Path) -> Iterator[DocumentQuestion]:
 
 
 def generator_flags(doc: str | None) -> argparse.ArgumentParser:
-    """The flags of a program that makes documents and asks questions of them."""
     parser = make_parser(doc)
     add = parser.add_argument
     add("--output", type=Path, required=True, help="for the questions with their passages")

@@ -219,7 +219,6 @@ def _with_null(passage: LabelledPassage) -> Target:
 
 
 def _mixed(answer: Target, label: Target, label_share: float) -> Target:
-    """The weighted sum of an answer's target and its label's."""
     first, stop = min(answer.first, label.first), max(answer.stop, label.stop)
     start, end = np.zeros((2, stop - first), np.float32)
     for target, share in ((answer, 1 - label_share), (label, label_share)):
@@ -258,7 +257,6 @@ def _filled(units: Sequence[list[int]], size: int) -> Iterator[list[list[int]]]:
 
 
 def collate(rows: Sequence[Features], pad_token_id: int) -> TrainingBatch:
-    """Pads rows to the longest of them."""
     shape = (len(rows), max(map(len, rows)))
     ids, mask = np.full(shape, pad_token_id, np.int64), np.zeros(shape, np.int64)
     for number, row in enumerate(rows):

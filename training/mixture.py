@@ -77,7 +77,6 @@ def draw_mixture(
 def _draw_groups(
     source: Source, labels: SoftLabels, numbers: Iterator[int], rng: random.Random
 ) -> list[list[Example]]:
-    """Draws questions with all their passages."""
     questions = read_questions(source.path, are_sentences=False)
     groups = [list(of_one) for _, of_one in groupby(questions, lambda q: q.question)]
     drawn = _sampled(source, len(groups), lambda: groups, rng)

@@ -72,8 +72,6 @@ class Things(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """Something that is done by a command."""
-
     tool: str
     asked: list[str]
     said: list[str]
@@ -248,7 +246,6 @@ _PARTS = (_of_things, _of_things, _of_things, _of_terms, _of_commands, _of_steps
 
 
 def make_page(number: int, rng: random.Random) -> tuple[Document, list[Question]]:
-    """A page as the index has it, and what is asked of it."""
     out = BlockList()
     department, year = rng.choice(LISTS["departments"]), rng.randint(2008, 2027)
     paper = rng.choice(("handbook", "guide", "notes", "leaflet", "newsletter", "web page"))

@@ -76,8 +76,6 @@ class Question(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A table and what is asked of it."""
-
     caption: str
     head: list[str]
     rows: list[list[str]]
@@ -85,7 +83,6 @@ class Made(NamedTuple):
 
 
 def make_table(rng: random.Random) -> Made:
-    """A table of a kind that is drawn."""
     return _by_year(rng) if rng.random() < 0.3 else _of_kind(rng.choice(OFFICE.kinds), rng)
 
 
@@ -112,7 +109,6 @@ def _of_kind(kind: Kind, rng: random.Random) -> Made:
 
 
 def _said(label: str, rng: random.Random) -> str:
-    """A row's name as people say it."""
     if label in OFFICE.said and rng.random() < _OTHER_WORDS_SHARE:
         return rng.choice(OFFICE.said[label])
     return label.lower() if rng.random() < 0.3 else label

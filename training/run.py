@@ -57,7 +57,6 @@ class RunConfig:
         frozen_layers: How many of the lowest layers stay as they are.
         swapped_words: Share of a row's rare words to swap.
         unanswerable_share: The share of every source's questions that get another text.
-        seed: All randomness follows from it.
     """
 
     encoder: Encoder
@@ -100,7 +99,6 @@ def train(run: RunConfig, training: TrainingConfig) -> Metrics:
 
 
 def average(adapters: Sequence[Path], run: RunConfig) -> Metrics:
-    """Averages adapters, and measures and writes the average."""
     run.output_dir.mkdir(parents=True, exist_ok=True)
     model = average_adapters(run.encoder, adapters, run.rank).to(training_device())
     return _finish(model, _dev_questions(run), run, {"adapters": len(adapters)})
@@ -145,7 +143,6 @@ def _dev_questions(run: RunConfig) -> list[SquadQuestion]:
 def _finish(
     model: nn.Module, dev: Sequence[SquadQuestion], run: RunConfig, facts: Metrics
 ) -> Metrics:
-    """Writes the adapter, then its metrics into the same folder."""
     assert isinstance(model, PeftModel)
     save_adapter(model, run.output_dir)
     metrics = {"questions": len(dev), **_measured(model, dev, run), **facts}

@@ -103,7 +103,6 @@ def _arrays(model: PreTrainedModel) -> dict[str, FloatArray]:
 def _write(
     path: Path, model: PreTrainedModel, prefix: str, write_whole: Callable[[Path], None]
 ) -> None:
-    """Replaces a graph's weights by what they are made of."""
     with tempfile.TemporaryDirectory() as scratch:
         whole = Path(scratch, "whole.onnx")
         write_whole(whole)
@@ -118,7 +117,6 @@ def _write(
 
 
 def _recipe(name: str, value: FloatArray, weights: Mapping[str, FloatArray]) -> str:
-    """What a graph's weight is made of."""
     for names in _candidates(weights):
         parts = [weights[n.removesuffix(".T")].T if n.endswith(".T") else weights[n] for n in names]
         if sum(p.shape[-1] for p in parts) == value.shape[-1] and parts[0].ndim == value.ndim:

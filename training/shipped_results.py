@@ -39,7 +39,6 @@ def main() -> int:
 
 
 def answers_results(adapter: Path, scratch: Path) -> Results:
-    """What preparing the model of an adapter computes."""
     copied = _copy_without_results(adapter, scratch / "model")
     folder = prepare(PrepareArgs(str(copied), scratch / "prepared", precision="int8"))
     manifest = load_manifest(folder)
@@ -52,7 +51,6 @@ def answers_results(adapter: Path, scratch: Path) -> Results:
 
 
 def embedding_results(scratch: Path) -> Results:
-    """What preparing the encoder computes."""
     copied = _copy_without_results(MINILM_DIR, scratch / "encoder")
     fp32, folder = scratch / "embedding.onnx", scratch / "embedding"
     folder.mkdir()

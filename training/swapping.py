@@ -37,7 +37,6 @@ def swap_words(
     """Swaps some rare words of most rows for others from the rows; keeps order and lengths.
 
     Args:
-        tokenizer: The rows' tokenizer, a WordPiece one.
         share: Of a row's different rare words, the share to replace, in (0, 1].
     """
     pieces = {number: piece for piece, number in tokenizer.get_vocab().items()}
@@ -63,7 +62,6 @@ def swap_words(
 def _rare_words(
     cut: Sequence[Sequence[tuple[int, _Word]]], pieces: dict[int, str]
 ) -> dict[_Word, _Kind]:
-    """The words that may be swapped, and their kinds."""
     rows_with: Counter[_Word] = Counter()
     for words in cut:
         rows_with.update({word for _, word in words})

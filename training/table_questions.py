@@ -81,7 +81,6 @@ class Table:
 
     @property
     def is_askable(self) -> bool:
-        """Whether it has rows, their names, and another column."""
         return bool(self.label) and len(self.names) > 1 and len(self.rows) > 1
 
 
@@ -209,7 +208,6 @@ class Asker:
         return " ".join(words)
 
     def _label(self, label: str) -> str:
-        """A row's label, perhaps without one of its words."""
         words = label.split()
         if len(words) > 2 and self._rng.random() < 0.3:
             del words[self._rng.randrange(len(words))]
@@ -265,7 +263,6 @@ def make_flags() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Writes the questions, drawn from those of all trees."""
     turn_off_telemetry()
     flags = make_flags().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")

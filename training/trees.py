@@ -36,7 +36,6 @@ class Tree:
     """The documents of a tree, and their collection.
 
     Args:
-        folder: The tree's documents.
         index: For the collection, made once.
         encoder: Embeds passages and questions; if it is not prepared, they are found by words.
     """
@@ -137,7 +136,6 @@ class Trees:
 
     Args:
         data: A folder of groups with `docs_TREE.tar.gz` in each.
-        work: For unpacked trees and their collections.
     """
 
     def __init__(self, data: Path, work: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qa_service.retrieval.formats.markups import MARKUPS
-from training.rendering import render_document, render_fragment, render_span
+from training.rendering import render_document, render_fragment
 
 MARKDOWN = [
     ("The fee is ~~20~~ 25 euros <del>a week</del> a month.", "The fee is 25 euros a month."),
@@ -215,22 +215,6 @@ def test_a_part_of_a_file_is_rendered_as_in_the_whole():
     assert text == "See the part, it and a x[0][1]."
     assert text in render_document(whole, "markdown").text
     assert render_fragment("Only [the part][p].", "markdown") == "Only the part."
-
-
-@pytest.mark.parametrize(
-    ("format", "markup", "part", "shown"),
-    [
-        ("markdown", "On **8000** and **8001** only", "8000** and **8001", "8000 and 8001"),
-        ("markdown", "Of [a](http://a) or", "a](http", None),
-        ("rst", "- in ``.html``,\n  ``.svg`` too", ".html``,\n  ``.svg", ".html, .svg"),
-        ("html", "<p>a <b>bold</b> word", "b>bold</b> wo", None),
-        ("markdown", "text <!-- gone --> here", "gone", None),
-    ],
-)
-def test_a_span_of_the_markup_is_found_in_the_text(format, markup, part, shown):
-    start = markup.index(part)
-    found = render_span(markup, start, start + len(part), format)
-    assert (found[0][found[1] : found[2]] if found else None) == shown
 
 
 @given(
