@@ -85,19 +85,15 @@ class Cells:
         return self.table_of(corner, rows, lambda c, r: spread(self.values(c, r, name), digits))
 
     def table_of(self, corner: str, rows: Sequence[str], text: Callable[[str, str], str]) -> str:
-        """Targets down, rows across, of any text."""
         lines = [[name, *[text(name, row) for row in rows]] for name in self.raw]
         return markdown([corner, *rows], lines)
 
     def table_by(self, corner: str, columns: dict[str, tuple[str, str]], digits: int = 1) -> str:
-        """Targets down; each column a figure of a row, by its label."""
-
         def text(target: str, label: str) -> str:
             return spread(self.values(target, *columns[label]), digits)
 
         return self.table_of(corner, list(columns), text)
 
     def worst(self, name: str) -> float:
-        """The greatest of a figure in all cells."""
         every = [c for rows in self.raw.values() for cells in rows.values() for c in cells]
         return max((cell[name] for cell in every), default=0.0)

@@ -65,7 +65,6 @@ class Searched:
 
 
 def paragraphs(paths: Iterable[Path]) -> dict[str, str]:
-    """The title of each different paragraph."""
     found: dict[str, str] = {}
     for path in paths:
         data = path.read_bytes()
@@ -98,7 +97,6 @@ def write(path: Path, texts: Iterable[tuple[str, str]]) -> int:
 
 
 def index(source: Path, output: Path, text_bytes: int) -> tuple[Indexed, Collection]:
-    """Makes a collection in a separate process, and opens it."""
     code = f"{INDEX}\nimport pathlib, re\n{PEAK}\nsys.exit(code)"
     began_s = time.perf_counter()
     command = [sys.executable, "-c", code, str(source), "--output", str(output)]
@@ -162,7 +160,6 @@ def _recall(ranks: Sequence[float]) -> dict[int, float]:
 
 
 def rows(indexed: Indexed, searched: Searched) -> dict[str, str]:
-    """A column of the table."""
     recall = searched.recall
     return {
         "passages": f"{indexed.passages}",

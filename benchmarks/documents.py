@@ -68,7 +68,6 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def index(folder: Path, name: str, documents: Path) -> Path:
-    """Makes a collection of documents, on all cores."""
     args = IndexArgs(sources=(documents,), output=folder / name, num_threads=num_cpus())
     build(args, Reporter())
     return folder / name
@@ -130,7 +129,6 @@ def _forced(section: Answer | None) -> str:
 
 
 def rank(question: DocumentQuestion, collection: Collection) -> int:
-    """The place of the first passage found that has an accepted answer."""
     answers = [f" {normalize_answer(answer)} " for answer in question.answers]
     passages = [found.passage.text for found in collection.search(question.question, DEPTHS[-1])]
     texts = [f" {normalize_answer(text)} " for text in passages]
@@ -139,7 +137,6 @@ def rank(question: DocumentQuestion, collection: Collection) -> int:
 
 
 def latencies(server: RunningServer, questions: Sequence[DocumentQuestion]) -> list[float]:
-    """Milliseconds of each question to its collection, one after another."""
     took: list[float] = []
     with QaClient("localhost", server.port, None) as client:
         for one in questions:
@@ -177,7 +174,6 @@ def _f1(one: Asked, answer: str) -> float:
 
 
 def table(groups: Mapping[str, Sequence[Asked]]) -> str:
-    """A line for each group of questions."""
     names = {
         "right": "right, %", "f1": "F1", "given_up": "given up, %",
         "no_answer_right": "no answer, rightly, %",
@@ -207,7 +203,6 @@ def groups_of(asked: Sequence[Asked]) -> dict[str, list[Asked]]:
 
 
 def peak_mib(pids: Sequence[int]) -> float:
-    """The peak of resident memory of processes together, in MiB."""
     lines = (line for pid in pids for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 

@@ -48,7 +48,6 @@ OVERLOAD_COLUMNS = ("times", "offered", "goodput", "refused", "refusal p50", "p9
 
 
 def kill(flags: argparse.Namespace, server_flags: list[str]) -> Errors:
-    """A worker is killed every `--interval_s`."""
     killed: list[int] = []
     with running_server(flags.model, *EXACT_ENGINE, *server_flags) as server:
         killing = kill_workers(
@@ -191,7 +190,6 @@ def jobs_run(flags: argparse.Namespace, run_flags: list[str]) -> Errors:
 
 
 def compare(quiet: Report, what: str, report: Report) -> Errors:
-    """Prints both reports and the ratio of their p99."""
     print(f"alone\n{quiet}\n{what}\n{report}")
     ratio = report.percentiles_ms[99] / quiet.percentiles_ms[99]
     print(f"p99, {what} / alone: {ratio:.2f}")

@@ -84,7 +84,6 @@ class Accelerator:
 
     @property
     def pace_per_s(self) -> float:
-        """Answers a second in full batches."""
         return BATCH / (FIXED_US + BATCH * self.row_us) * 1e6
 
 
@@ -244,7 +243,6 @@ def held_by(found: Figures) -> str:
 
 
 def report(section: Section, found: dict[tuple[Accelerator, int], list[Figures]]) -> None:
-    """Says what was reached, and what an answer takes."""
     rows = []
     for (accelerator, instances), repeats in found.items():
         figures = _by_name(repeats)
@@ -272,7 +270,6 @@ def _by_name(repeats: Sequence[Figures]) -> dict[str, list[float]]:
 
 
 def report_alone(section: Section, found: dict[Accelerator, list[Figures]]) -> None:
-    """Says what an instance without a loop reached."""
     rows = []
     for accelerator, repeats in found.items():
         figures = _by_name(repeats)

@@ -58,14 +58,12 @@ Found = dict[str, float]
 
 
 def took_ms(run: Callable[[], object]) -> float:
-    """How long something takes."""
     started_s = time.perf_counter()
     run()
     return (time.perf_counter() - started_s) * 1e3
 
 
 def at_one_length(reader: Reader, lengths: Sequence[int]) -> Found:
-    """The engine on rows of the mean length."""
     rows = reader.sample_rows(1, round(statistics.fmean(lengths)))
     reader.logits(*rows)
     took = took_ms(lambda: [reader.logits(*rows) for _ in lengths])
@@ -83,7 +81,6 @@ def at_own_lengths(reader: Reader, lengths: Sequence[int]) -> Found:
 
 
 def at_changing_lengths(reader: Reader, lengths: Sequence[int]) -> Found:
-    """The engine on each length in turn."""
     rows = [reader.sample_rows(1, length) for length in lengths]
     took = took_ms(lambda: [reader.logits(*row) for row in rows])
     return {"engine": took / len(lengths)}
@@ -159,7 +156,6 @@ def row_lengths(items: Sequence[Item], model: Path) -> list[int]:
 
 
 def tasks_of(items: Sequence[Item]) -> list[Task]:
-    """The questions, as an instance gets them."""
     return [Task(item.question, item.text) for item in items]
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
-import resource
 import sys
 from contextlib import ExitStack
 
@@ -25,6 +24,7 @@ from benchmarks.tables import spread
 from benchmarks.targets import MOSEC, Running, ours, peer
 from benchmarks.texts import uniform
 from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.machine import allow_descriptors
 from qa_service.programs.load.wire import QaWire
 
 IDLE = 5000
@@ -65,12 +65,6 @@ def open_idle(stack: ExitStack, server: Running, asked: SquadQuestion, number: i
     return (server.rss_bytes() - before_bytes) / number / 1024
 
 
-def allow_descriptors() -> None:
-    """Lets this process have as many connections as it may."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
 class Loop:
     def __init__(self, flags: argparse.Namespace) -> None:
         self._items = uniform(read_squad(flags.questions_file))[:500]
@@ -107,7 +101,7 @@ FIGURES = (
 
 def main() -> int:
     flags = make_parser(__doc__).parse_args()
-    allow_descriptors()
+    allow_descriptors(FIRST_HIGH + 2 * IDLE)
     section = Section("loop", "The loop alone", flags, ("uvloop", "mosec"))
     loop = Loop(flags)
     repeats = 1 if flags.quick else flags.repeats

@@ -14,7 +14,6 @@ from qa_service.machine import num_cpus, processor
 
 
 def machine() -> str:
-    """Cores, processor and memory of this machine."""
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return (
         f"{num_cpus()} cores of {processor().name}, {memory_gib:.0f} GiB, "
@@ -42,7 +41,6 @@ def command() -> str:
 
 
 def now() -> str:
-    """Date and time, UTC."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 

@@ -157,7 +157,6 @@ class Comparison:
             self.cells.add(server.target.name, row.name, kept)
 
     def _load(self, name: str, server: Running, items: Sequence[Item]) -> None:
-        """The same load before the warmup and after it."""
         kept = measure(server, items, WARMUP_CLIENTS, 0.0, COLD_S * self._longer)
         self.cells.add(server.target.name, name, kept)
 

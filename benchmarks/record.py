@@ -45,7 +45,6 @@ class Section:
     """One benchmark's part of RESULTS.md, in the making.
 
     Args:
-        name: That of its files.
         packages: Further packages whose versions matter, than the serving libraries.
     """
 
@@ -68,12 +67,10 @@ class Section:
         self._parts = [f"## {title}"]
 
     def say(self, text: str) -> None:
-        """Adds a paragraph or a table, and prints it at once."""
         self._parts.append(text)
         print(f"\n{text}", flush=True)
 
     def close(self) -> None:
-        """Prints the whole section and writes it down."""
         self.raw["minutes"] = round((time.perf_counter() - self._started_s) / 60, 1)
         self._parts.insert(1, self._provenance())
         text = "\n\n".join(self._parts) + "\n"

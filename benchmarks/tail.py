@@ -45,7 +45,6 @@ def measure(
     questions: Sequence[SquadQuestion],
     found: dict[tuple[int, str], Figures],
 ) -> None:
-    """Starts a server, and adds the figures of every number of clients."""
     root, model = checkout
     token = TOKEN if name == AS_THEY_COME else None
     with tempfile.NamedTemporaryFile("w") as file:
@@ -69,7 +68,6 @@ def measure(
 
 
 def wrapper(flags: argparse.Namespace, root: Path) -> tuple[str, ...]:
-    """What makes the server's engines sleep, if they are to."""
     if flags.token_us is None:
         return ()
     return sleeping(root, FIXED_US=flags.fixed_us, TOKEN_US=flags.token_us)

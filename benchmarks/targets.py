@@ -54,7 +54,6 @@ class Target:
     Attributes:
         module: Of `benchmarks/servers/`; empty for this project's server.
         flags: Its flags, but for port and model.
-        settings: What it was set to, in words.
     """
 
     name: str
@@ -99,7 +98,6 @@ class Running:
         raise ConnectionResetError("hung up without an answer")
 
     def cpu_s(self) -> float:
-        """Processor time that all of its processes have used."""
         return sum(map(cpu_s, tree(self.pid)))
 
     def rss_bytes(self) -> int:
@@ -200,7 +198,6 @@ def _warm_up(server: Running) -> None:
 
 
 def _stop(process: subprocess.Popen) -> None:
-    """Asks it to stop, then ends whatever of it is left."""
     family = tree(process.pid)
     process.send_signal(signal.SIGTERM)
     try:

@@ -67,7 +67,6 @@ def _sentence(question: SquadQuestion) -> Item:
 
 
 def _long(question: SquadQuestion, contexts: Sequence[str], rng: random.Random) -> Item:
-    """The question's paragraph somewhere among others, 2,000 words in all."""
     words = question.context.split()
     while len(words) < LONG_TEXT_WORDS:
         other = rng.choice(contexts).split()

@@ -23,8 +23,6 @@ Waiting = tuple[Question, queue.SimpleQueue]
 
 
 class Server(socketserver.ThreadingTCPServer):
-    """Accepts connections, each into a thread of its own."""
-
     allow_reuse_address = True
     daemon_threads = True
     disable_nagle_algorithm = True
@@ -33,8 +31,6 @@ class Server(socketserver.ThreadingTCPServer):
 
 
 class Handler(socketserver.StreamRequestHandler):
-    """One client: reads a question, waits for its answer, writes it."""
-
     disable_nagle_algorithm = True
     server: Server
 

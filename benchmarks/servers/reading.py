@@ -90,7 +90,6 @@ def answers(reader: Reader, questions: Sequence[Question]) -> list[dict[str, Any
 
 
 def instant_answer(question: Question) -> dict[str, Any]:
-    """The text's first word, without any model."""
     word = question.text.split(None, 1)[0]
     start = question.text.index(word)
     return {"answer": word, "score": 1.0, "start": start, "end": start + len(word)}

@@ -26,7 +26,6 @@ BACKLOG = 1024
 
 
 def reply_to(body: bytes) -> bytes:
-    """The answer to a question, under its id."""
     question = decode_framed(body)
     return encode({"id": question.id, **instant_answer(question)})
 
@@ -63,8 +62,6 @@ class Answering(Framed):
 
 
 class Session(Framed):
-    """A worker process, as the loop sees it: one question at a time."""
-
     def __init__(self, idle: Callable[[Session], None]) -> None:
         super().__init__()
         self._idle = idle
@@ -78,8 +75,6 @@ class Session(Framed):
 
 
 class Dispatcher:
-    """Hands each waiting question to an idle session."""
-
     def __init__(self) -> None:
         self._waiting: deque[tuple[Framed, bytes]] = deque()
         self._idle: deque[Session] = deque()
@@ -101,8 +96,6 @@ class Dispatcher:
 
 
 class Asking(Framed):
-    """A client whose questions go to a session."""
-
     def __init__(self, dispatcher: Dispatcher) -> None:
         super().__init__()
         self._dispatcher = dispatcher
@@ -120,7 +113,6 @@ def answer_forever(sock: socket.socket) -> None:
 
 
 def fork_session() -> socket.socket:
-    """Starts a worker process; returns the loop's end of its socketpair."""
     ours, theirs = socket.socketpair()
     if os.fork():
         theirs.close()
