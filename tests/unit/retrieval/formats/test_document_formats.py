@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import io
 import json
+import re
 import zipfile
 
 import docx
@@ -12,6 +13,7 @@ import openpyxl
 import pptx
 import pytest
 
+from harness.server import ROOT
 from qa_service.retrieval.documents import (
     MAX_NAME_CHARS,
     Document,
@@ -35,6 +37,12 @@ def read_parts(name: str, data: bytes | str, bound: int = BOUND) -> list[Documen
 def read(name: str, data: bytes | str, bound: int = BOUND) -> list[Document]:
     """The documents of a file without a fault."""
     return all_of(Document, read_parts(name, data, bound))
+
+
+def test_the_page_has_the_ending_of_each_format():
+    page = (ROOT / "docs" / "COLLECTIONS.md").read_text()
+    table = page.partition("### File formats")[2].partition("### ")[0]
+    assert set(re.findall(r"`(\.\w+)`", table)) == set(FORMATS)
 
 
 def headings(document: Document) -> list[tuple[int, str, str]]:
