@@ -52,7 +52,7 @@ from qa_service.instance.engines.base import Engine
 from qa_service.instance.gpus import find_gpus
 from qa_service.instance.model_folder.manifest import Manifest, load_manifest
 from qa_service.programs.bounds import Spent
-from qa_service.server.check.whole import check
+from qa_service.server.check.steps import check
 from qa_service.server.config import ServerConfig
 from qa_service.server.models.model_options import DEFAULT_MODEL
 

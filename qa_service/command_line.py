@@ -216,7 +216,6 @@ def hosts(value: str) -> str:
 
 
 def port(value: str) -> int:
-    """A TCP port that can be connected to."""
     if not 0 < int(value) < 1 << 16:
         raise argparse.ArgumentTypeError(f"{value} is not in 1 to 65535")
     return int(value)

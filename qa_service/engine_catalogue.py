@@ -71,7 +71,6 @@ class Row:
 
     Attributes:
         file: The model's file that it runs; empty for none.
-        devices: Where it runs: `cpu`, `cuda` or both.
         tried_on: Where `auto` measures it.
         requires: The key of `PROCESSOR_FLAGS` that a CPU must have; empty for none.
         relative_time: Its time over that of float32 on ONNX Runtime, as far as is known; the likely

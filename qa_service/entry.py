@@ -15,6 +15,7 @@ import io
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -25,38 +26,6 @@ TERMINATED = 128 + signal.SIGTERM
 """The exit code of a program that SIGTERM ended, as in shells."""
 CANNOT_RUN = 2
 """The exit code of a program that lacks a package, as of all that cannot do what was asked."""
-
-
-def server() -> int:
-    return run("qa_service.server.main", "cpu")
-
-
-def client() -> int:
-    return run("qa_service.programs.client_main", "cpu")
-
-
-def stress_test() -> int:
-    return run("qa_service.programs.load.main", "load")
-
-
-def grpc_gateway() -> int:
-    return run("qa_service.sidecars.grpc_gateway.program", "grpc")
-
-
-def jobs() -> int:
-    return run("qa_service.programs.jobs.program", "jobs")
-
-
-def index() -> int:
-    return run("qa_service.retrieval.index_main", "cpu")
-
-
-def prepare_model() -> int:
-    return run("qa_service.preparation.main", "cpu")
-
-
-def evaluate_model() -> int:
-    return run("qa_service.evaluation.main", "cpu")
 
 
 def run(module: str, extra: str) -> int:
@@ -72,6 +41,16 @@ def run(module: str, extra: str) -> int:
     except ModuleNotFoundError as error:
         print(f"{Path(sys.argv[0]).name}: {say_missing(error, extra)}", file=sys.stderr)
         return CANNOT_RUN
+
+
+server = partial(run, "qa_service.server.main", "cpu")
+client = partial(run, "qa_service.programs.client_main", "cpu")
+stress_test = partial(run, "qa_service.programs.load.main", "load")
+grpc_gateway = partial(run, "qa_service.sidecars.grpc_gateway.program", "grpc")
+jobs = partial(run, "qa_service.programs.jobs.program", "jobs")
+index = partial(run, "qa_service.retrieval.index_main", "cpu")
+prepare_model = partial(run, "qa_service.preparation.main", "cpu")
+evaluate_model = partial(run, "qa_service.evaluation.main", "cpu")
 
 
 def _end(signum: int, frame: FrameType | None) -> None:

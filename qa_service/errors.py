@@ -115,8 +115,6 @@ class UnknownModelError(QaError):
 
 
 class UnknownCollectionError(QaError):
-    """No collection has the name asked for."""
-
     code = "unknown_collection"
 
 
@@ -127,8 +125,6 @@ class QuestionTooLongError(QaError):
 
 
 class QueueFullError(QaError):
-    """The server's queue is full."""
-
     code = "queue_full"
     retryable = True
     default_message = "the server's queue is full"
@@ -156,8 +152,6 @@ class ExecutionTimeoutError(QaError):
 
 
 class CancelledError(QaError):
-    """The client has withdrawn the request."""
-
     code = "cancelled"
     default_message = "the client has cancelled this request"
 
@@ -182,7 +176,6 @@ class HttpError(QaError):
 
     Attributes:
         status: 4xx or 5xx.
-        fields: Header fields that its response has.
     """
 
     code = "invalid_http"

@@ -24,9 +24,6 @@ class LockedFolder:
         prefix: Of its name, and of those that are removed if no process holds them any more.
         parent: Where it is made; None for the folder of temporary files.
 
-    Attributes:
-        path: The folder.
-
     Raises:
         OSError: There is no place for it.
     """

@@ -130,7 +130,8 @@ class Option:
             raise OptionError(f"{_shown(value)} is not {self.expected}") from None
         if isinstance(checked, str | Path) and "\0" in str(checked):
             raise OptionError(f"{_shown(value)} holds a NUL character")
-        if isinstance(checked, str) and not _is_unicode(checked):
+        # Surrogates stand for bytes of a flag that are not UTF-8.
+        if isinstance(checked, str) and any("\ud800" <= char <= "\udfff" for char in checked):
             raise OptionError("it is not UTF-8")
         is_valid = self._extra.get("is_valid")
         if is_valid and not is_valid(checked):
@@ -155,11 +156,6 @@ def _make_path(kind: type, value: object) -> Path:
     if kind is Path and isinstance(value, str | Path) and value != "":
         return Path(value)
     raise TypeError
-
-
-def _is_unicode(words: str) -> bool:
-    """Whether it has no surrogates, which stand for bytes of a flag that are not UTF-8."""
-    return words.isascii() or not any("\ud800" <= char <= "\udfff" for char in words)
 
 
 def _shown(value: object) -> str:

@@ -9,7 +9,6 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from qa_service.client import Answer, Passage, Place, QaClient, QaClientError, QaServerError, Span
 from qa_service.command_line import ExitCode
@@ -38,7 +37,9 @@ def ask_once(ask: Ask, question: str, text: str | None, *, as_json: bool = False
     except QaClientError as error:
         print_error(error)
         if as_json:
-            print(json.dumps({"error": _error_fields(error)}, ensure_ascii=False))
+            message = getattr(error, "message", str(error))
+            detail = {"code": error.code, "message": message, "retryable": error.retryable}
+            print(json.dumps({"error": detail}, ensure_ascii=False))
         return ExitCode.ERROR
     if as_json:
         response = {**answer.response, "latency_ms": round(answer.latency_ms, 3)}
@@ -49,7 +50,6 @@ def ask_once(ask: Ask, question: str, text: str | None, *, as_json: bool = False
 
 
 def _print_answers(answer: Answer) -> None:
-    """Prints each answer to stdout, and the scores and the latency to stderr."""
     latency = f"latency {answer.latency_ms:.1f} ms"
     for span in answer.alternatives or [answer]:
         print(span.answer if span.known else "Unknown", flush=True)
@@ -61,12 +61,6 @@ def _print_answers(answer: Answer) -> None:
         print(latency, file=sys.stderr)
     for line in [*describe_unsure(answer), *describe_passages(answer)]:
         print(line, file=sys.stderr)
-
-
-def _error_fields(error: QaClientError) -> dict[str, Any]:
-    """The error in the protocol's form, the client's own too."""
-    message = getattr(error, "message", str(error))
-    return {"code": error.code, "message": message, "retryable": error.retryable}
 
 
 class Conversation:
@@ -93,7 +87,9 @@ class Conversation:
                 self._answer(question, self._ask_for_text())
             while True:
                 has_text = text is None or text.strip()
-                self._answer_questions_on(text if has_text else self._ask_for_text())
+                asked_of = text if has_text else self._ask_for_text()
+                while question := self._read("Question").strip():
+                    self._answer(question, asked_of)
                 text = None if text is None else ""
         except EOFError:
             pass
@@ -119,10 +115,6 @@ class Conversation:
         if text.rstrip().endswith("?"):
             print(QUESTION_HINT, file=sys.stderr, flush=True)
         return text
-
-    def _answer_questions_on(self, text: str | None) -> None:
-        while question := self._read("Question").strip():
-            self._answer(question, text)
 
     def _answer(self, question: str, text: str | None) -> None:
         try:

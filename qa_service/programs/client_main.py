@@ -99,7 +99,6 @@ def option_flag(name: str) -> str:
 
 
 def check_together(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
-    """Refuses flags that exclude or require each other."""
     has_text = parsed.text is not None or parsed.text_file is not None
     has_text = has_text or parsed.collection is not None
     if parsed.words == str(STDIN):
@@ -119,7 +118,6 @@ def check_together(parser: argparse.ArgumentParser, parsed: argparse.Namespace) 
 
 
 def asks_of_server(parsed: argparse.Namespace) -> bool:
-    """Whether something of the server is to be shown, and no question asked."""
     return bool(parsed.health or parsed.stats or parsed.models)
 
 

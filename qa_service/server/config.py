@@ -44,8 +44,8 @@ from qa_service.server.services.service_options import (
     CollectionOptions,
     RouteOptions,
     SearchOptions,
+    TraceOptions,
 )
-from qa_service.server.telemetry.trace_options import TraceOptions
 from qa_service.sidecars.gateway_messages import GatewaySettings
 from qa_service.wire.messages import RequestLimits
 
@@ -116,11 +116,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ConfigSource:
-    """Where a configuration comes from, so that it can be read again: a file, and given flags.
-
-    Attributes:
-        action: What to do with it.
-    """
+    """Where a configuration comes from, so that it can be read again: a file, and given flags."""
 
     file: Path | None = None
     given: Mapping[str, object] = field(default_factory=dict)

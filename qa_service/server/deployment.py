@@ -31,7 +31,7 @@ from qa_service.server.models.engine_choices import EngineChoices
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.plan import ModelPlan, Plan, make_plan, plan_only_model
 from qa_service.server.models.preparing import Preparing, served_folder, source_to_prepare
-from qa_service.server.services.retrieval import Retrieval
+from qa_service.server.services.collection_set import CollectionSet
 from qa_service.server.services.router import Router
 from qa_service.server.services.service_options import CollectionOptions, check_name
 
@@ -91,7 +91,7 @@ class Deployment:
         *,
         router: Router,
         engines: EngineChoices,
-        retrieval: Retrieval,
+        collections: CollectionSet,
     ) -> None:
         self._config = config
         self._source = source
@@ -99,7 +99,7 @@ class Deployment:
         self._catalog = catalog
         self._router = router
         self._engines = engines
-        self._retrieval = retrieval
+        self._collections = collections
         self._is_serving = False
         self._generation = 0
         self._only_name = ""
@@ -244,7 +244,7 @@ class Deployment:
         self.fault = fault
 
     def _use_collections(self, config: ServerConfig) -> None:
-        self._retrieval.use(collections_of(config), config.repository.collections_dir)
+        self._collections.use(collections_of(config), config.repository.collections_dir)
 
     def _apply(self, plan: Plan) -> None:
         self._catalog.apply(plan)

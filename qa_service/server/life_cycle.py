@@ -42,17 +42,18 @@ from qa_service.server.front.protocols import Protocols
 from qa_service.server.front.transport import Transport
 from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.engine_choices import EngineChoices
-from qa_service.server.queries import Queries
 from qa_service.server.services.access import Access
 from qa_service.server.services.cache_store import CacheStore
 from qa_service.server.services.chain import Services
+from qa_service.server.services.collection_set import CollectionSet
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.router import Router
 from qa_service.server.services.searches import search_program
 from qa_service.server.services.service import Gate
-from qa_service.server.services.tracing import Tracing
+from qa_service.server.services.tracing import Tracer
 from qa_service.server.sidecars.gateway import GrpcProcess
 from qa_service.server.sidecars.gpu_meter import GpuMeter
+from qa_service.server.sidecars.trace_exporter import TraceExporter
 from qa_service.server.status import Status
 from qa_service.server.telemetry.metrics import Metrics
 from qa_service.server.telemetry.services import ServiceCounts
@@ -76,7 +77,6 @@ class QaServer:
     """A question-answering server.
 
     Args:
-        config: Everything that can be set.
         on_listening: Called once, when clients can connect.
         on_ready: Called once, when every model is loaded.
         source: Where the configuration can be read again; None if it stays as it is.
@@ -106,25 +106,25 @@ class QaServer:
         self._metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
         self._store = CacheStore(config.cache.cache_bytes)
         self._counts = ServiceCounts()
-        self._retrieval = self._make_retrieval()
+        self._collections = self._make_collections()
+        self._retrieval = Retrieval(self._collections, self._counts)
         services = self._make_services()
         self.catalog = self._make_catalog(services)
         router = Router(self.catalog, services.route)
-        self._gate = Gate(Access(router, self._retrieval.collections))
+        self._gate = Gate(Access(router, self._collections))
         has_room = not config.repository.max_memory_bytes
         self.engines = EngineChoices(self._loop, config.logs, self._loop.mark, has_room=has_room)
         self._deployment = Deployment(
             config, source or ConfigSource(), self._loop, self.catalog,
-            router=router, engines=self.engines, retrieval=self._retrieval,
+            router=router, engines=self.engines, collections=self._collections,
         )  # fmt: skip
         bound = config.listen.max_connections
         self._connections = OpenConnections(self._loop, bound, self._gate, self._metrics)
         self._gpu_meter = GpuMeter(self._loop)
-        self._tracing = Tracing(self._loop, config.traces, config.logs, self._metrics)
-        self._queries = Queries(
-            self._make_status(), self.catalog, self._connections, self._metrics,
-            phase=lambda: self._phase_name,
-        )  # fmt: skip
+        traces = config.traces
+        self._exporter = TraceExporter(self._loop, traces.otlp_endpoint, self._metrics, config.logs)
+        self._tracer = Tracer(self._loop, traces.trace_sample_rate, self._exporter.take)
+        self._status = self._make_status()
         local = is_loopback(config.listen.host)
         self._protocols = Protocols(config.requests.max_frame_bytes, config.http, is_loopback=local)
         self._phase = _Phase.STARTING
@@ -133,9 +133,10 @@ class QaServer:
         self._serves_until_s = self._drain_deadline_s = self._exit_deadline_s = math.inf
         self._failure: SetupError | None = None
 
-    def _make_retrieval(self) -> Retrieval:
+    def _make_collections(self) -> CollectionSet:
         launch = partial(search_program, self.config.logs, encoder_of(self.config))
-        return Retrieval(self._loop, launch, self._counts, self.config.queue.max_queue_size)
+        bound = self.config.queue.max_queue_size
+        return CollectionSet(self._loop, launch, self._counts, bound)
 
     def _make_services(self) -> Services:
         return Services(
@@ -162,10 +163,12 @@ class QaServer:
         return Status(
             self._loop,
             self.catalog,
+            self._connections,
             self._metrics,
             self._store,
-            self._counts,
-            collections=self._retrieval.collections,
+            counts=self._counts,
+            phase=lambda: self._phase_name,
+            collections=self._collections,
             gpus=lambda: self._gpu_meter.readings,
             loop_times=lambda: self._loop.times,
             reload_fault=lambda: self._deployment.fault or self._credentials.fault,
@@ -199,7 +202,8 @@ class QaServer:
         try:
             self._listeners.open()
             self._gateway.start()
-            self._tracing.start(self.address)
+            self._tracer.server = self.address
+            self._exporter.start()
             self._deployment.start()
             warn_if_exposed(self.config.listen.host, self._transport, self._authenticator)
             self._on_listening(self)
@@ -210,10 +214,10 @@ class QaServer:
             self.catalog.close()
             self.catalog.kill()
             self._gateway.child.kill()
-            self._retrieval.kill()
+            self._collections.kill()
             self._listeners.close()
             self._gpu_meter.child.close()
-            self._tracing.kill()
+            self._exporter.child.kill()
             self._loop.close()
         if self._failure:
             raise self._failure
@@ -229,8 +233,7 @@ class QaServer:
             self._end_now()
 
     def _drain_after(self, delay_s: float) -> None:
-        """Reports not ready for a while, then drains."""
-        waiting = sum(version.queue_length for version in self.catalog.versions)
+        waiting = sum(version.dispatcher.queue_length for version in self.catalog.versions)
         logger.info("draining: %d waiting", waiting)
         self._phase = _Phase.DRAINING
         self._serves_until_s = self._loop.now_s() + delay_s
@@ -279,8 +282,8 @@ class QaServer:
         It ends if a model has failed, or a collection because of how the server is set up.
         """
         failures = (self._deployment.failure, self._gateway.failure, self.catalog.startup_failure())
-        parts = (self._deployment, self.catalog, self._gateway, self._retrieval)
-        if message := next(filter(None, (*failures, self._retrieval.collections.failure)), None):
+        parts = (self._deployment, self.catalog, self._gateway, self._collections)
+        if message := next(filter(None, (*failures, self._collections.failure)), None):
             self._failure = SetupError(message)
             self._fail_all(UnavailableError())
             self._end_gently() if self._connections else self._end_now()
@@ -318,9 +321,9 @@ class QaServer:
             limits.for_local() if is_local else limits,
             clock=self._loop,
             authenticator=self._authenticator,
-            report=self._queries.answer,
+            report=self._status.answer,
             metrics=self._metrics,
-            tracer=self._tracing.tracer,
+            tracer=self._tracer if self._exporter.is_wanted else None,
             on_end=self._on_connection_end,
             name=name,
         )
@@ -363,18 +366,18 @@ class QaServer:
         self._phase = _Phase.STOPPING
         self._listeners.close()
         self._gateway.child.close()
-        self._retrieval.kill()
+        self._collections.kill()
         self.catalog.close()
         for connection in self._connections:
             connection.close_gently()
-        self._tracing.close()
+        self._exporter.close()
         self._exit_deadline_s = self._loop.now_s() + EXIT_TIMEOUT_S
         self._finish()
 
     def _finish(self) -> None:
         """Waits for the last bytes to be read and the workers to end, but not for long."""
         now_s = self._loop.now_s()
-        parts = (self.catalog, self._tracing, self._gateway.child, self._retrieval)
+        parts = (self.catalog, self._exporter.child, self._gateway.child, self._collections)
         ended = [part.reap() for part in parts]
         has_ended = all(ended) and not self._connections
         if has_ended or now_s >= self._exit_deadline_s:

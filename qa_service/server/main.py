@@ -15,8 +15,7 @@ from qa_service.errors import SetupError
 from qa_service.instance.devices import describe
 from qa_service.log_relay import relay_standard_streams
 from qa_service.logs import as_log_line, complain, configure_logging, plural
-from qa_service.server.check.steps import require
-from qa_service.server.check.whole import check
+from qa_service.server.check.steps import check, require
 from qa_service.server.config import ConfigSource, ServerConfig, find_config
 from qa_service.server.demo import with_demo
 from qa_service.server.engine_report import measured_engines

@@ -1,4 +1,4 @@
-"""The answers to queries about the server, read from its parts on demand."""
+"""The answers to queries: reports read from the server's parts, or what a command has done."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from qa_service import __version__
 from qa_service.net.timers import Clock
+from qa_service.server.front.open_connections import OpenConnections
 from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.model import Model
 from qa_service.server.models.plan import VersionSpec
@@ -14,7 +15,12 @@ from qa_service.server.models.version import Version, VersionState
 from qa_service.server.services.cache_store import CacheStore
 from qa_service.server.services.collection_set import CollectionSet
 from qa_service.server.services.service_options import RouteOptions
-from qa_service.server.telemetry.exposition import families, model_statistics, time_families
+from qa_service.server.telemetry.exposition import (
+    families,
+    model_statistics,
+    process_families,
+    time_families,
+)
 from qa_service.server.telemetry.health import (
     SERVING,
     STARTING,
@@ -23,24 +29,26 @@ from qa_service.server.telemetry.health import (
     why_not_ready,
 )
 from qa_service.server.telemetry.metrics import Metrics
-from qa_service.server.telemetry.process import process_families
 from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.sidecars.gpu_readings import GpuReading, gpu_families
 from qa_service.wire.http.model_reports import CASCADE, ModelReport, State
 from qa_service.wire.http.prometheus import write_text
+from qa_service.wire.messages import Query, QueryType
 
 
 class Status:
-    """Reports on the server's parts; an instance busy for `READY_TIMEOUT_S` is not answering."""
+    """Answers queries; an instance busy for `READY_TIMEOUT_S` does not count as answering."""
 
     def __init__(
         self,
         clock: Clock,
         catalog: Catalog,
+        connections: OpenConnections,
         metrics: Metrics,
         store: CacheStore,
-        counts: ServiceCounts,
         *,
+        counts: ServiceCounts,
+        phase: Callable[[], str],
         collections: CollectionSet,
         gpus: Callable[[], Sequence[GpuReading]],
         loop_times: Callable[[], Mapping[str, float]],
@@ -49,17 +57,37 @@ class Status:
     ) -> None:
         self._clock = clock
         self._catalog = catalog
+        self._connections = connections
         self._metrics = metrics
         self._store = store
         self._counts = counts
+        self._phase = phase
         self._collections = collections
         self._gpus = gpus
         self._loop_times = loop_times
         self._reload_fault = reload_fault
         self._max_queue_delay_us = max_queue_delay_us
         self._started_s = clock.now_s()
+        self._answers: dict[QueryType, Callable[[Query], object]] = {
+            "health": lambda _: self._health(phase()),
+            "stats": lambda _: self._stats(),
+            "metrics": lambda _: self._metrics_text(),
+            "models": lambda _: self._models(),
+            "load": lambda query: catalog.load(query.model),
+            "unload": lambda query: catalog.unload(query.model),
+            "document": lambda _: None,
+        }
 
-    def health(self, phase: str) -> Health:
+    def answer(self, query: Query) -> object:
+        """Answers a query, and counts it.
+
+        Raises:
+            QaError: A command names an unknown model.
+        """
+        self._metrics.queries_total[query.type] += 1
+        return self._answers[query.type](query)
+
+    def _health(self, phase: str) -> Health:
         """The server's health in a phase; it is ready if the default model should answer."""
         default = self._catalog.default
         its = default.versions_in(VersionState.READY) if default else []
@@ -67,7 +95,7 @@ class Status:
         if reason and default and default.failures and not its:
             reason += "; " + next(iter(default.failures.values())).message
         alive, answering = self._instances(self._catalog.ready)
-        reports = self.versions(phase)
+        reports = self._versions(phase)
         return Health(
             live=True,
             ready=reason is None,
@@ -88,13 +116,8 @@ class Status:
             reload_fault=self._reload_fault() or None,
         )  # fmt: skip
 
-    def stats(self, in_flight: Sequence[int]) -> dict[str, object]:
-        """Counters and gauges.
-
-        Args:
-            in_flight: The requests in flight of each open connection.
-        """
-        report = self._metrics.report(self._gauges(in_flight))
+    def _stats(self) -> dict[str, object]:
+        report = self._metrics.report(self._gauges())
         services = self._counts.report(self._collections.states(), self._collections.faults())
         return {
             **report,
@@ -105,23 +128,22 @@ class Status:
         }
 
     def _sessions(self) -> list[dict[str, object]]:
-        """Every instance with its version, its device and its times."""
         return [
             {"model": version.spec.model, "version": version.spec.number, **report}
             for version in self._catalog.ready
             for report in version.pool.reports()
         ]
 
-    def metrics_text(self, in_flight: Sequence[int]) -> bytes:
-        counted = families(self._metrics, self._gauges(in_flight), self.versions())
+    def _metrics_text(self) -> bytes:
+        counted = families(self._metrics, self._gauges(), self._versions())
         services = self._counts.families(self._collections.states())
         gpus = gpu_families(self._gpus())
         times = time_families(self._loop_times(), self._sessions())
         return write_text([*counted, *services, *times, *gpus, *process_families()])
 
-    def models(self, phase: str) -> list[ModelReport]:
+    def _models(self) -> list[ModelReport]:
         """The routes, then every version of every model."""
-        versions = self.versions(phase)
+        versions = self._versions(self._phase())
         routes = self._catalog.routes.items()
         return [*(self._route(name, route, versions) for name, route in routes), *versions]
 
@@ -143,7 +165,7 @@ class Status:
             cascade=route.cascade,
         )
 
-    def versions(self, phase: str = SERVING) -> list[ModelReport]:
+    def _versions(self, phase: str = SERVING) -> list[ModelReport]:
         """Every version that is there or planned, by name, the largest share first."""
         reports = [
             self._report(model, spec, version, phase)
@@ -179,12 +201,15 @@ class Status:
             **(_figures(model, version) if version else {}),
         )
 
-    def _gauges(self, in_flight: Sequence[int]) -> dict[str, float]:
+    def _gauges(self) -> dict[str, float]:
+        in_flight = [len(connection.calls.in_flight) for connection in self._connections]
         return {
             "uptime_s": self._uptime_s(),
             "connections_open": len(in_flight),
             "requests_in_flight": sum(in_flight),
-            "queue_length": sum(version.queue_length for version in self._catalog.versions),
+            "queue_length": sum(
+                version.dispatcher.queue_length for version in self._catalog.versions
+            ),
             "sessions_alive": self._instances(self._catalog.ready)[0],
             "sessions_wanted": self._wanted(),
             "cache_bytes": self._store.num_bytes,
@@ -245,6 +270,6 @@ def _figures(model: Model, version: Version) -> dict[str, Any]:
         "statistics": model_statistics(version.metrics),
         "share": model.share(version),
         "alive": version.pool.alive,
-        "queue_length": version.queue_length,
+        "queue_length": version.dispatcher.queue_length,
         "memory_bytes": version.pool.memory_bytes,
     }

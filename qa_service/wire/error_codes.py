@@ -15,7 +15,6 @@ class ErrorRow(NamedTuple):
     """An error in other protocols than frames.
 
     Attributes:
-        status: Over HTTP.
         triton_reason: How Triton's `nv_inference_request_failure` counts it; empty for a message
             that never was a request.
         tf_serving_status: TensorFlow Serving's; 0 if it is the same.

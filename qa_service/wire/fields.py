@@ -27,7 +27,6 @@ class RequestRow(NamedTuple):
         elsewhere: Where that protocol and TensorFlow Serving's have it if they have it otherwise.
         is_json: Whether that is a string of JSON.
         is_column: Whether TensorFlow Serving's rows and columns have it.
-        is_in_jobs: Whether a job may have it.
         is_option: Whether `AskOptions` has it, and so Python's clients and the terminal.
     """
 

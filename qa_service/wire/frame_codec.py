@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from qa_service.errors import DuplicateIdError, InternalError, QaError
 from qa_service.wire.codec import Message, Wait
-from qa_service.wire.frames import FrameReader
-from qa_service.wire.json_codec import (
-    encode_answers,
-    encode_auth_reply,
-    encode_error,
-    encode_report,
-    parse_auth,
-    parse_request,
-)
+from qa_service.wire.frames import FrameReader, encode_frame
+from qa_service.wire.json_codec import encode_answers, encode_error, parse_auth, parse_request
 from qa_service.wire.messages import (
     NULL_ID,
     Answered,
@@ -28,6 +23,8 @@ from qa_service.wire.traces import NO_TRACE, TraceContext, trace_context
 
 MAX_CANCEL_FRAME_BYTES = 512
 """Room for the longest id. A longer frame waits for its turn like a question."""
+
+_encoder = msgspec.json.Encoder()
 
 
 class FrameCodec:
@@ -120,11 +117,11 @@ class FrameCodec:
         return encode_error(rejected.id_json, rejected.error, is_closing=self._is_closing)
 
     def encode_report(self, query: Query, report: object) -> bytearray:
-        return encode_report(query, report)
+        return encode_frame(_encoder, {"id": msgspec.Raw(query.id_json), query.type: report})
 
     def announce_close(self) -> None:
         """Has each reply from now on say that the connection is about to be closed."""
         self._is_closing = True
 
     def encode_authenticated(self, auth: Auth) -> bytearray:
-        return encode_auth_reply(auth)
+        return encode_frame(_encoder, {"id": auth.id, "auth": "ok"})

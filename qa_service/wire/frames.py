@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Protocol
+
+import msgspec
 
 from qa_service.errors import FrameTooLargeError
 
@@ -22,18 +23,13 @@ READ_BYTES = 1 << 16
 """A batch of usual texts in one call."""
 
 
-class Encoder(Protocol):
-    """One of msgspec's."""
-
-    def encode_into(self, message: object, buffer: bytearray, offset: int) -> None:
-        """Writes an encoded message into a buffer, from an offset on."""
-
-
 def frame_of(body: bytes) -> bytes:
     return PREFIX.pack(len(body)) + body
 
 
-def encode_frame(encoder: Encoder, message: object) -> bytearray:
+def encode_frame(
+    encoder: msgspec.json.Encoder | msgspec.msgpack.Encoder, message: object
+) -> bytearray:
     """Encodes a message as a frame, without a copy of its body."""
     frame = bytearray(PREFIX.size)
     encoder.encode_into(message, frame, PREFIX.size)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
@@ -62,25 +62,29 @@ class Histogram:
         lies in the bucket of the true value: durations from 0.01 ms to 100 s are at most 26 % off,
         and batch sizes up to 16 exact.
         """
-        held = self._held()
-        return self._estimate(held, fraction * sum(held.values())) if held else None
+        rank, below = fraction * sum(self._counts), 0
+        for number, count in enumerate(self._counts):
+            if count and below + count >= rank:
+                lower = self._step + (self._bounds[number - 1] if number else 0.0)
+                upper = min((*self._bounds[number : number + 1], self._max))
+                above = 1 - max(0.0, rank - below) / count
+                return min(upper, max(lower, upper - (upper - lower) * above))
+            below += count
+        return self._max if below else None
 
     def report(self) -> dict[str, object]:
         """Count, sum, maximum, estimated quantiles and the buckets that hold values.
 
         A bucket is `[upper bound, number of values]`, not cumulative; the last bound is None.
         """
-        held = self._held()
-        if not held:
-            return {"count": 0, "sum": 0.0, "max": None, **dict.fromkeys(QUANTILES), "buckets": []}
-        count = sum(held.values())
-        bounds = (*self._bounds, None)
+        count, bounds = sum(self._counts), (*self._bounds, None)
+        quantiles = {name: self.quantile(fraction) for name, fraction in QUANTILES.items()}
         return {
             "count": count,
             "sum": round(self.sum, 3),
-            "max": round(self._max, 3),
-            **{name: round(self._estimate(held, q * count), 3) for name, q in QUANTILES.items()},
-            "buckets": [(bounds[number], values) for number, values in held.items()],
+            "max": round(self._max, 3) if count else None,
+            **{name: its if its is None else round(its, 3) for name, its in quantiles.items()},
+            "buckets": [(bounds[i], values) for i, values in enumerate(self._counts) if values],
         }
 
     def merge(self, other: Histogram) -> None:
@@ -88,19 +92,3 @@ class Histogram:
         self._counts = [a + b for a, b in zip(self._counts, other._counts, strict=True)]
         self.sum += other.sum
         self._max = max(self._max, other._max)
-
-    def _held(self) -> dict[int, int]:
-        """The buckets that hold values: index and count, in order."""
-        return {number: count for number, count in enumerate(self._counts) if count}
-
-    def _estimate(self, held: Mapping[int, int], rank: float) -> float:
-        """The value of that rank; see `quantile`."""
-        below = 0
-        for number, count in held.items():
-            if below + count >= rank:
-                lower = self._step + (self._bounds[number - 1] if number else 0.0)
-                upper = min((*self._bounds[number : number + 1], self._max))
-                above = 1 - max(0.0, rank - below) / count
-                return min(upper, max(lower, upper - (upper - lower) * above))
-            below += count
-        return self._max

@@ -338,14 +338,5 @@ def encode_answers(
     return encode_frame(_encoder, answers_body(id_json, answered, top_k, is_closing=is_closing))
 
 
-def encode_auth_reply(auth: Auth) -> bytearray:
-    return encode_frame(_encoder, {"id": auth.id, "auth": "ok"})
-
-
 def encode_error(id_json: bytes, error: QaError, *, is_closing: bool = False) -> bytearray:
     return encode_frame(_encoder, error_body(id_json, error, is_closing=is_closing))
-
-
-def encode_report(query: Query, report: object) -> bytearray:
-    """Encodes the answer to a query, with the report under the query's type."""
-    return encode_frame(_encoder, {"id": msgspec.Raw(query.id_json), query.type: report})

@@ -194,7 +194,6 @@ class Query:
     Attributes:
         type: For a `document` the codec needs no report.
         is_open: Whether it is answered without a token.
-        model: The model to load or unload.
     """
 
     id_json: bytes

@@ -34,8 +34,6 @@ def near_miss(
     """What is wrong with a name; empty if none is nearly that of a missing field.
 
     Args:
-        given: The names that the client has sent.
-        known: The names that there are.
         other_names: What else a field may be called, folded.
     """
     unknown = [name for name in given if name not in known]

@@ -59,7 +59,6 @@ def sections(asked: Question, window_tokens: int, overlap_tokens: int) -> Iterat
     """Cuts a text, as it is asked for: into one section, or several of a few windows each.
 
     Args:
-        window_tokens: The model's longest window.
         overlap_tokens: Tokens that two neighbouring windows share.
     """
     text = asked.text

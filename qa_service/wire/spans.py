@@ -50,7 +50,6 @@ class SegmentResult(msgspec.Struct, frozen=True, tag=True, array_like=True):
     Attributes:
         spans: The best that do not overlap; equal answers may be among them.
         log_total: Log of the sum of all spans' exponentials, without the null answer.
-        tokens: The length of the text or part.
     """
 
     spans: list[ScoredSpan]
@@ -127,7 +126,6 @@ def answers_from_passages(
     Equal answers of all passages are one, with the sum of their probabilities.
 
     Args:
-        read: The passages, best first.
         null_log_score: The log score of a passage's null answer; None for a model that cannot
             abstain.
         margin: By how much that is higher where an answer is scored than where is decided whether
@@ -155,8 +153,6 @@ def answers_from_passages(
 
 
 class _Found(NamedTuple):
-    """A span in its text, or in its document."""
-
     log_score: float
     words: str
     span: ScoredSpan

@@ -95,7 +95,6 @@ class Trace(msgspec.Struct, array_like=True, eq=False):
     Attributes:
         trace_id: 32 hexadecimal digits.
         parent_id: The client's span, 16 hexadecimal digits; empty if the trace begins here.
-        root: The request.
     """
 
     trace_id: str

@@ -184,7 +184,7 @@ def gateway_has_started(server: QaServer) -> bool:
 
 def queue_length(server: QaServer) -> int:
     """How many requests wait for an instance."""
-    return sum(version.queue_length for version in server.catalog.versions)
+    return sum(version.dispatcher.queue_length for version in server.catalog.versions)
 
 
 def over_bounds(server: QaServer) -> Iterator[str]:
@@ -196,7 +196,7 @@ def over_bounds(server: QaServer) -> Iterator[str]:
         if connection._stream.output_bytes > limits.max_output_buffer_bytes + _most_replies(server):
             yield f"{connection.name} holds {connection._stream.output_bytes} bytes of output"
     for version in server.catalog.versions:
-        scheduler = version._dispatcher._scheduler
+        scheduler = version.dispatcher._scheduler
         if len(scheduler) > server.config.queue.max_queue_size:
             queued = _queued(scheduler)
             new = [p for p in queued if not (p.core or p.attempts or p.moves)]
@@ -218,12 +218,12 @@ def _most_replies(server):
 
 def strays(server: QaServer) -> Iterator[tuple[str, str]]:
     """What is held though it has ended, by the check that finds it."""
-    for searches in server._retrieval.collections.processes():
+    for searches in server._collections.processes():
         for call in searches._calls_waiting():
             if call.is_settled:
                 yield "settled", f"{call.scope.name} is settled, and waits for a search"
     for version in server.catalog.versions:
-        for ticket in _queued(version._dispatcher._scheduler):
+        for ticket in _queued(version.dispatcher._scheduler):
             if ticket.call.is_settled:
                 yield "settled", f"{ticket.call.scope.name} is settled, and waits for an instance"
     shards = server._store._shards
@@ -242,16 +242,16 @@ def held(server: QaServer) -> Iterator[str]:
             yield f"{connection.name} has {len(connection.calls.in_flight)} requests in flight"
     for version in server.catalog.versions:
         yield from (f"{version.spec}: {what}" for what in _held_by_version(version))
-    for searches in server._retrieval.collections.processes():
+    for searches in server._collections.processes():
         if searches.num_waiting or searches._running or searches._first:
             yield f"{searches.num_waiting} searches wait, {len(searches._running)} are made"
-    for name, state in server._retrieval.collections.states().items():
+    for name, state in server._collections.states().items():
         if state != "READY":
             yield f"the collection {name} is {state}"
 
 
 def _held_by_version(version):
-    scheduler = version._dispatcher._scheduler
+    scheduler = version.dispatcher._scheduler
     if len(scheduler) or _queued(scheduler):
         yield f"{len(scheduler)} requests wait"
     if abs(scheduler.flows.cost) > NO_COST:
@@ -262,7 +262,7 @@ def _held_by_version(version):
         if worker.in_flight:
             yield f"instance {worker.number} holds {len(worker.in_flight)} batches"
     service = version._service
-    while service is not version._dispatcher:
+    while service is not version.dispatcher:
         for name in ("_flights", "_num_members"):
             if getattr(service, name, None):
                 yield f"{type(service).__name__}.{name} holds {getattr(service, name)}"
@@ -272,7 +272,7 @@ def _held_by_version(version):
 def flows_held(server: QaServer) -> Iterator[str]:
     """The flows that are still active, where the last batch has emptied a queue."""
     for version in server.catalog.versions:
-        flows = version._dispatcher._scheduler.flows
+        flows = version.dispatcher._scheduler.flows
         if len(flows) and version.state is VersionState.READY:
             yield f"{version.spec}: {len(flows)} flows are known"
 

@@ -10,7 +10,7 @@ from qa_service.net.event_loop import EventLoop
 from qa_service.server.check.report import Finding, error, ok, warning
 from qa_service.server.config import ServerConfig
 from qa_service.server.deployment import collections_of, encoder_of
-from qa_service.server.services.retrieval import Retrieval
+from qa_service.server.services.collection_set import CollectionSet
 from qa_service.server.services.searches import search_program
 from qa_service.server.telemetry.services import ServiceCounts
 
@@ -24,32 +24,32 @@ def check_collections(config: ServerConfig) -> Iterator[Finding]:
         return
     loop = EventLoop()
     launch = partial(search_program, config.logs, encoder_of(config))
-    retrieval = Retrieval(loop, launch, ServiceCounts(), config.queue.max_queue_size)
+    collections = CollectionSet(loop, launch, ServiceCounts(), config.queue.max_queue_size)
     try:
-        retrieval.use(collections_of(config), config.repository.collections_dir)
-        _run_until_opened(loop, retrieval)
-        faults = retrieval.collections.faults()
-        for name, state in retrieval.collections.states().items():
+        collections.use(collections_of(config), config.repository.collections_dir)
+        _run_until_opened(loop, collections)
+        faults = collections.faults()
+        for name, state in collections.states().items():
             if name in faults:
                 yield warning(f"{name}: {faults[name]}", "qa-index makes it again")
             else:
                 yield ok(f"{name}: {state}")
-        if folder := retrieval.collections.empty_folder:
+        if folder := collections.empty_folder:
             yield warning(f"there is no collection in {folder}", "qa-index makes them")
-        if reason := retrieval.collections.failure:
+        if reason := collections.failure:
             yield error(reason)
     finally:
-        retrieval.kill()
-        while not retrieval.reap():
+        collections.kill()
+        while not collections.reap():
             time.sleep(0.01)
         loop.close()
 
 
-def _run_until_opened(loop: EventLoop, retrieval: Retrieval) -> None:
+def _run_until_opened(loop: EventLoop, collections: CollectionSet) -> None:
     over_s = loop.now_s() + GIVE_UP_S
 
     def look() -> None:
-        if retrieval.has_started or loop.now_s() >= over_s:
+        if collections.has_started or loop.now_s() >= over_s:
             loop.stop()
 
     loop.after_each = look

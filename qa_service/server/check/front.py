@@ -77,8 +77,11 @@ def check_certificates(config: ServerConfig) -> Iterator[Finding]:
 def _dates(cert: Path) -> Finding:
     """Until when a certificate is valid."""
     now = datetime.now(UTC)
+    # The module `ssl` decodes a certificate only after a handshake, but for this function.
+    fields = ssl._ssl._test_decode_cert(str(cert))  # type: ignore[attr-defined]
     first, last = (
-        datetime.fromtimestamp(ssl.cert_time_to_seconds(word), UTC) for word in _validity(cert)
+        datetime.fromtimestamp(ssl.cert_time_to_seconds(fields[name]), UTC)
+        for name in ("notBefore", "notAfter")
     )
     words = f"{cert} is valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}"
     if not first <= now <= last:
@@ -88,14 +91,7 @@ def _dates(cert: Path) -> Finding:
     return ok(words)
 
 
-def _validity(cert: Path) -> tuple[str, str]:
-    # The module `ssl` decodes a certificate only after a handshake, but for this function.
-    fields = ssl._ssl._test_decode_cert(str(cert))  # type: ignore[attr-defined]
-    return fields["notBefore"], fields["notAfter"]
-
-
 def check_tokens(config: ServerConfig) -> Iterator[Finding]:
-    """How many tokens there are, and how many have expired."""
     tokens = Authenticator(config.auth).load()
     if tokens is None:
         yield ok("clients need no token")

@@ -32,11 +32,7 @@ _WHEELS = ("nvidia", "tensorrt_libs")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The CUDA that an installed package is built for; empty if it is built without.
-
-    Attributes:
-        is_installed: Whether the package is there at all.
-    """
+    """The CUDA that an installed package is built for; empty if it is built without."""
 
     package: str
     is_installed: bool
@@ -146,12 +142,11 @@ def _value(text: str | None, name: str) -> str:
 
 def _found_libraries() -> Iterator[str]:
     for name, versions in _LIBRARIES.items():
-        there = [version for version in versions if _is_there(f"{name}.{version}")]
+        files = {version: f"{name}.{version}" for version in versions}
+        there = [
+            version for version, its in files.items() if _can_load(its) or any(_in_wheels(its))
+        ]
         yield f"{name}: {', '.join(there) or 'not found'} (known: {', '.join(versions)})"
-
-
-def _is_there(name: str) -> bool:
-    return _can_load(name) or any(_in_wheels(name))
 
 
 def _in_wheels(name: str) -> Iterator[Path]:

@@ -33,7 +33,6 @@ QUIET = LogOptions(log_level="error")
 
 
 def check_prepared(config: ServerConfig) -> Iterator[Finding]:
-    """Whether there is anything to serve, or to prepare."""
     its = config.repository
     if not _is_prepared_first(config):
         found = _versions(config)
@@ -160,6 +159,5 @@ def _check_engine(
 
 
 def _is_eligible(candidate: Candidate, options: InstanceOptions) -> bool:
-    """Whether the options allow the engine and precision."""
     named = (options.inference_engine_type, options.precision)
     return named[0] in (AUTO, candidate.engine_type) and named[1] in (AUTO, candidate.precision)

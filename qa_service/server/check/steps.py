@@ -10,6 +10,9 @@ A step changes nothing on disk. What the start says when one fails, the step say
 from __future__ import annotations
 
 import logging
+import os
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -30,7 +33,7 @@ from qa_service.server.check.models import (
     check_prepared,
     check_requirements,
 )
-from qa_service.server.check.report import Finding, Level, ok, warning
+from qa_service.server.check.report import CheckReport, Finding, Level, ok, warning
 from qa_service.server.config import ServerConfig
 from qa_service.server.shortages import raise_descriptor_limit
 from qa_service.server.sidecars.trace_exporter import need_exporter
@@ -106,3 +109,23 @@ STEPS = (
     Step("clients", check_tokens),
     Step("clients", check_exposure),
 )
+
+
+def check(config: ServerConfig) -> int:
+    """Prints what a start would find; returns the exit code."""
+    is_text = config.logs.log_format == "text"
+    report = CheckReport(_print_now if is_text else lambda _: None)
+    logging.getLogger().handlers.clear()  # what is logged is in the report
+    # Neither Python, beside a module of hooks, nor PyTorch's import makes a folder.
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())
+    for step in STEPS:
+        report.add(step.part, step.look(config))
+    _print_now(report.verdict if is_text else report.to_json())
+    return report.exit_code
+
+
+def _print_now(line: str) -> None:
+    """Prints a line at once, also to a pipe."""
+    print(line, flush=True)

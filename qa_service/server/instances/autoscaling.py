@@ -33,7 +33,6 @@ class Autoscaler:
         """How many remote instances there should be from now on.
 
         Args:
-            remote: How many are wanted now.
             alive: Instances that can take batches, local ones included.
             starting: Remote instances that start, or wait to start again.
             idle: Remote instances without a batch.

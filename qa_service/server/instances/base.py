@@ -250,7 +250,8 @@ class Worker:
             return
         # An accelerator has run the next batch while this one was read.
         overlap_s = message.stages_ms.read / 1e3 if self._is_overlapped else 0.0
-        self._keep_pace(batch, message.inference_ms / 1e3 - overlap_s)
+        if batch.since_s >= self._clock.last_pause_s:  # other work may slow the machine
+            self._pace.observe(batch.cost_s * 1e3, message.inference_ms - overlap_s * 1e3)
         if message.costs:
             self.rule = replace(self.rule, costs=message.costs)
         self._mark_running(overlap_s)
@@ -264,11 +265,6 @@ class Worker:
         if batch is None or isinstance(results, Checked):
             return batch is not None and not batch.members
         return bool(batch.members) and len(results.outcomes) == len(batch.members)
-
-    def _keep_pace(self, batch: InFlight, took_s: float) -> None:
-        """Follows how much longer batches run than the table says: other work slows a machine."""
-        if batch.since_s >= self._clock.last_pause_s:
-            self._pace.observe(batch.cost_s * 1e3, took_s * 1e3)
 
 
 class WorkerListener(Protocol):

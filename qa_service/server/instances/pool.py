@@ -65,9 +65,7 @@ class WorkerPool:
         drain_timeout_s: How long a closed instance may take to end before it is killed.
 
     Attributes:
-        alive: How many instances are ready.
         model: The model of its instances; the defaults until one is ready.
-        size: How many instances it should have now.
         is_booting: Whether it has not been complete since it started or last grew.
         is_wrong: Whether it has failed because no instance gives its known answers.
     """
@@ -197,7 +195,6 @@ class WorkerPool:
         return not self.num_processes
 
     def on_worker_ready(self, worker: Worker) -> None:
-        """Notes its model, and that it started."""
         logger.info("%sinstance %d is ready", self._prefix, worker.number)
         if worker.ready:
             self.model = worker.ready.model
@@ -209,7 +206,6 @@ class WorkerPool:
         self._loop.mark()
 
     def on_worker_results(self, worker: Worker, batch: Sequence[Ticket], results: Results) -> None:
-        """Passes the results on."""
         worker.child.deaths_in_row = 0
         if worker.is_leaving and not worker.in_flight:
             self._end(worker.number)

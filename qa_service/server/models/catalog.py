@@ -41,7 +41,6 @@ class Catalog:
 
     Attributes:
         by_name: The models, those that are ending included.
-        routes: Those that apply now.
     """
 
     def __init__(
@@ -197,9 +196,8 @@ class Catalog:
         return sum(map(self._memory_of, self.versions))
 
     def dispatch(self) -> None:
-        """Gives batches to the instances that can take one now."""
         for version in self.versions:
-            version.dispatch()
+            version.dispatcher.dispatch()
 
     def startup_failure(self) -> str | None:
         """Why the server cannot start: no version of some model can be loaded. None if it can."""
@@ -240,24 +238,22 @@ class Catalog:
         return all(version.pool.is_gone for version in self.versions)
 
     def _make_factory(self, spec: VersionSpec) -> ProgramFactory:
-        found = spec.found
+        found, model = spec.found, self.by_name.get(spec.model)
+        # The folder of the version that serves while this one is loaded.
+        former = str(model.ready_specs[-1].found.path) if model and model.ready_specs else ""
         setup = Setup(
             str(found.path),
             spec.instances,
             fingerprint=found.fingerprint,
-            former_dir=self._former_dir(spec),
+            former_dir=former,
             hooks_fingerprint=spec.hooks_fingerprint,
         )
         return make_factory(self._logs, setup)
 
-    def _former_dir(self, spec: VersionSpec) -> str:
-        """The folder of the version that serves while this one is loaded; empty for none."""
-        model = self.by_name.get(spec.model)
-        return str(model.ready_specs[-1].found.path) if model and model.ready_specs else ""
-
     def _make_version(self, spec: VersionSpec, num_instances: int) -> Version:
         """Makes a version, if its instances fit into memory."""
-        self._check_memory(spec, num_instances)
+        needed = num_instances * self._instance_bytes(spec)
+        check_memory(spec, num_instances, needed, self.memory_bytes, self._max_memory_bytes)
         metrics = self._metrics.for_version(*spec.key)
         kind = RayPool if spec.instances.ray_range[1] else WorkerPool
         pool = kind(
@@ -275,10 +271,6 @@ class Catalog:
         )
         return Version(spec, self._loop, pool, dispatcher, service, metrics=metrics)
 
-    def _check_memory(self, spec: VersionSpec, num_instances: int) -> None:
-        needed = num_instances * self._instance_bytes(spec)
-        check_memory(spec, num_instances, needed, self.memory_bytes, self._max_memory_bytes)
-
     def _planned(self, name: str | None) -> Model:
         if name is None or name not in self.plan.models:
             raise self._unknown(name)
@@ -286,16 +278,12 @@ class Catalog:
 
     def _unknown(self, name: str | None) -> UnknownModelError:
         what = "the request names no model" if name is None else f"there is no model {name[:64]}"
-        names = self._names
+        names = [name for name in self.by_name if self._can_be_asked(name)]
         there = list_choices([*names, *self.routes]) if names else "no model is loaded"
         return UnknownModelError(f"{what}; {there}")
 
-    @property
-    def _names(self) -> list[str]:
-        """The models that can be asked: those planned and those about to be replaced."""
-        return [name for name in self.by_name if self._can_be_asked(name)]
-
     def _can_be_asked(self, name: str) -> bool:
+        """Whether a model is planned, or about to be replaced."""
         is_planned = name in self.plan.models or bool(self.by_name[name].plan.versions)
         return is_planned and name not in self._unloaded
 

@@ -61,7 +61,6 @@ class Model:
 
     Attributes:
         versions: Those that are there, the oldest first.
-        labels: The version that each label has now.
         loss: Why a version that served does no more, if the last `reconcile` found one.
     """
 
@@ -103,7 +102,6 @@ class Model:
         return [version for version in self.versions if version.state in states]
 
     def is_idle(self, number: int) -> bool:
-        """Whether the version has an idle instance and an empty queue."""
         version = self._serving(number)
         return version is not None and version.is_idle
 
@@ -195,8 +193,9 @@ class Model:
                 version.kill()
             version.end_if_done()
         self.versions = [v for v in self.versions if v.state is not VersionState.GONE]
-        if at_once:
-            self._load_all()
+        for spec in self._missing() if at_once else ():
+            if spec not in self.failures:
+                self._load(spec, spec.instances.num_instances)
         growing = [v for v in self.versions if v.is_growing and self._is_to_load(v)]
         for version in growing:
             self._grow(version)
@@ -227,7 +226,6 @@ class Model:
         return [spec for spec in wanted if spec.is_loadable and spec not in there]
 
     def _move(self) -> None:
-        """Moves labels and shares to ready versions."""
         ready = {v.spec.number: v for v in self._ready()}
         moved = {label: n for label, n in self.plan.labels.items() if n in ready}
         kept = {label: n for label, n in self.labels.items() if label in self.plan.labels}
@@ -277,11 +275,6 @@ class Model:
         for version in self._unwanted():
             if is_done or self._serving(version.spec.number) is not version:
                 version.drain()
-
-    def _load_all(self) -> None:
-        for spec in self._missing():
-            if spec not in self.failures:
-                self._load(spec, spec.instances.num_instances)
 
     def _load_next(self) -> None:
         """Loads the first missing version that is due, once no version is ending."""

@@ -56,7 +56,6 @@ class VersionSpec:
         return not self.instances.is_engine_open
 
     def is_same_as(self, other: VersionSpec) -> bool:
-        """Whether both are equal, ignoring `generation`."""
         return replace(self, generation=0) == replace(other, generation=0)
 
     def __str__(self) -> str:
@@ -90,20 +89,18 @@ class Plan:
 
     def with_engines(self, choose: Choose) -> Plan:
         """The plan with the engines that were chosen since it was made."""
-        return replace(
-            self, models={name: _with_engines(model, choose) for name, model in self.models.items()}
-        )
+        models = {
+            name: replace(
+                its, versions={n: _with_engine(spec, choose) for n, spec in its.versions.items()}
+            )
+            for name, its in self.models.items()
+        }
+        return replace(self, models=models)
 
 
 Choose = Callable[[str, FoundVersion, InstanceOptions], InstanceOptions]
 """Fills in a version's engine if the options leave it open and it is measured, else leaves it open;
 may raise `SetupError`."""
-
-
-def _with_engines(model: ModelPlan, choose: Choose) -> ModelPlan:
-    return replace(
-        model, versions={n: _with_engine(spec, choose) for n, spec in model.versions.items()}
-    )
 
 
 def _with_engine(spec: VersionSpec, choose: Choose) -> VersionSpec:

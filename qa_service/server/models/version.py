@@ -51,7 +51,7 @@ class Version:
         self.metrics = metrics
         self.pool = pool
         self._clock = clock
-        self._dispatcher = dispatcher
+        self.dispatcher = dispatcher
         self._service = service
         self._in_flight: dict[Call, None] = {}
 
@@ -64,13 +64,6 @@ class Version:
         call.then(self._count)
         call.on_end(self._drop)
         self._service.submit(call)
-
-    def dispatch(self) -> None:
-        self._dispatcher.dispatch()
-
-    @property
-    def queue_length(self) -> int:
-        return self._dispatcher.queue_length
 
     @property
     def full_size(self) -> int:
@@ -85,7 +78,9 @@ class Version:
 
     @property
     def is_idle(self) -> bool:
-        return not self.queue_length and any(worker.is_idle for worker in self.pool.workers)
+        return not self.dispatcher.queue_length and any(
+            worker.is_idle for worker in self.pool.workers
+        )
 
     def make_ready(self) -> None:
         self._become(VersionState.READY)

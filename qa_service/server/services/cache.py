@@ -130,7 +130,6 @@ class Cached:
             flight.run.cancel()
 
     def _lead(self, flight: _Flight, leader: Call) -> None:
-        """Runs a member's request for all members."""
         flight.leader = leader
         flight.run = Call(leader.request, leader.scope)
         flight.run.then(partial(self._on_settled, flight, leader.scope.deadline_s))

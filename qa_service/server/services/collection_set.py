@@ -154,7 +154,6 @@ class CollectionSet:
 
         Args:
             names: Those that a request has; `*` stands for all that can be asked now.
-            token: Its client's name.
 
         Raises:
             UnknownCollectionError: No collection has one of the names.
@@ -196,6 +195,15 @@ class CollectionSet:
             on_death=self._on_process_death,
             on_fault=self._on_fault,
         )
+
+    def kill(self) -> None:
+        for searches in self.processes():
+            searches.kill()
+
+    def reap(self) -> bool:
+        """Whether all processes have ended."""
+        ended = [searches.reap() for searches in self.processes()]
+        return all(ended)
 
     def processes(self) -> list[Searches]:
         """All searches, those that end included."""

@@ -9,23 +9,18 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
 from qa_service.errors import InvalidRequestError, QaError, UnavailableError
-from qa_service.net.event_loop import EventLoop
 from qa_service.retrieval.retriever import BM25_WEIGHT, COSINE_WEIGHT, FoundPassage
 from qa_service.retrieval.search_messages import Found, Refused, Result, Search
 from qa_service.server.scheduling.call import Call
 from qa_service.server.services.collection_set import (
-    MAX_SEARCH_PROCESSES,
     CollectionSet,
-    LaunchSearches,
 )
 from qa_service.server.services.joint_search import JointSearch, Results
 from qa_service.server.services.served_collection import ServedCollection
-from qa_service.server.services.service_options import CollectionOptions
 from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.messages import MAX_PASSAGES, Request
 
@@ -37,38 +32,11 @@ OnFound = Callable[[Sequence[FoundPassage] | QaError], None]
 
 
 class Retrieval:
-    """Searches for calls.
+    """Searches for calls."""
 
-    Args:
-        max_queue_size: Requests that may wait for each search process.
-
-    Attributes:
-        collections: Those that are served.
-    """
-
-    def __init__(
-        self,
-        loop: EventLoop,
-        launch: LaunchSearches,
-        counts: ServiceCounts,
-        max_queue_size: int,
-        max_processes: int = MAX_SEARCH_PROCESSES,
-    ) -> None:
+    def __init__(self, collections: CollectionSet, counts: ServiceCounts) -> None:
+        self.collections = collections
         self._counts = counts
-        self.collections = CollectionSet(loop, launch, counts, max_queue_size, max_processes)
-
-    def use(self, named: Mapping[str, CollectionOptions], folder: Path | None = None) -> None:
-        """Serves these collections and those of a folder; looks for newer indexes of all.
-
-        Raises:
-            SetupError: What is said of a collection is wrong; nothing is changed.
-        """
-        self.collections.use(named, folder)
-
-    @property
-    def has_started(self) -> bool:
-        """Whether each collection has been opened, or could not be."""
-        return self.collections.has_started
 
     def edition(self, request: Request) -> str:
         """What the answers depend on besides question and text: a part of the cache's key."""
@@ -102,16 +70,6 @@ class Retrieval:
         [served] = collections
         work = Search(served.name, call.request.question, count, call.request.filter)
         served.searches.submit(call, work, lambda result: on_results({served: result}))
-
-    def kill(self) -> None:
-        """Ends the processes: nothing is searched any more."""
-        for searches in self.collections.processes():
-            searches.kill()
-
-    def reap(self) -> bool:
-        """Whether all processes have ended."""
-        ended = [searches.reap() for searches in self.collections.processes()]
-        return all(ended)
 
     def _on_searched(self, on_found: OnFound, usual: int, results: Results) -> None:
         """Takes the results of a question's searches, one or several."""

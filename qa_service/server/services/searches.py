@@ -81,8 +81,6 @@ class Searches:
     Args:
         name: Of what is searched, for the log.
         concurrency: How much the process does at a time.
-        max_waiting: How many calls may wait.
-        timeout_s: How long a search may take.
         on_start: A new process is there: it has nothing open.
         on_death: The process has died.
         on_fault: A search has ended its process, or held it for too long.
@@ -154,7 +152,6 @@ class Searches:
         self._run_next()
 
     def kill(self) -> None:
-        """Ends the process at once; its work is lost."""
         self._child.kill()
 
     def reap(self) -> bool:

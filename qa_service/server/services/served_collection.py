@@ -68,7 +68,6 @@ class ServedCollection:
         return bool(self.options.url)
 
     def opening(self, *, is_fresh: bool = False) -> Open:
-        """What opens it."""
         path = str(self.options.path) if self.options.path else ""
         return Open(self.name, path, self.options.url, is_fresh)
 

@@ -1,4 +1,4 @@
-"""What a file says of routes, collections, searches and the cache."""
+"""What can be set about routes, collections, searches, the cache and traces."""
 
 from __future__ import annotations
 
@@ -119,3 +119,26 @@ class CacheOptions(Struct, frozen=True, kw_only=True):
             "the coalescing of equal requests in flight",
         ),
     ] = 0
+
+
+class TraceOptions(Struct, frozen=True, kw_only=True):
+    """Spans of requests, for an OpenTelemetry receiver."""
+
+    otlp_endpoint: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https?://[^\s/?#]+(/[^\s?#]*)?)?\Z",
+            title="a URL as in http://localhost:4318",
+            description="an OTLP receiver over HTTP, with or without its path /v1/traces, to which "
+            "spans are sent; needs the extra otlp",
+        ),
+    ] = ""
+    trace_sample_rate: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="share of the requests without a traceparent that are traced; one with it "
+            "is traced if its client's sampled flag says so",
+        ),
+    ] = 1.0

@@ -21,20 +21,14 @@ from functools import partial
 import msgspec
 
 from qa_service.instance.worker_messages import Results
-from qa_service.logs import LogOptions
-from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import Clock
 from qa_service.server.scheduling.call import Call, Outcome
 from qa_service.server.scheduling.ticket import Ticket
-from qa_service.server.sidecars.trace_exporter import TraceExporter
-from qa_service.server.telemetry.metrics import ABANDONED, Metrics
-from qa_service.server.telemetry.trace_options import TraceOptions
+from qa_service.server.telemetry.metrics import ABANDONED, STAGES
 from qa_service.wire.codec import Codec
 from qa_service.wire.error_codes import status_of
 from qa_service.wire.messages import Answered
 from qa_service.wire.traces import AttributeValue, Span, Trace, TraceContext
-
-STAGES = ("tokenize", "model", "read")
 
 
 class Tracer:
@@ -73,7 +67,6 @@ class Tracer:
         """Traces a new request if its client does, or if it is drawn.
 
         Args:
-            context: The client's trace.
             since_s: When the first byte came, if the message came in pieces; else None.
         """
         if not self._is_sampled(context):
@@ -99,42 +92,6 @@ class Tracer:
         if context.trace_id:
             return context.is_sampled
         return self._draw() < self._sample_rate
-
-
-class Tracing:
-    """The tracer and the exporter of a server, if it has an endpoint for them.
-
-    Raises:
-        SetupError: The package that exports is not installed.
-    """
-
-    def __init__(
-        self, loop: EventLoop, options: TraceOptions, logs: LogOptions, metrics: Metrics
-    ) -> None:
-        self.tracer: Tracer | None = None
-        self._exporter: TraceExporter | None = None
-        if options.otlp_endpoint:
-            self._exporter = TraceExporter(loop, options.otlp_endpoint, metrics, logs)
-            self.tracer = Tracer(loop, options.trace_sample_rate, self._exporter.take)
-
-    def start(self, server: str) -> None:
-        """Starts the exporter; `server` is the server's address."""
-        if self.tracer and self._exporter:
-            self.tracer.server = server
-            self._exporter.child.try_start()
-
-    def close(self) -> None:
-        """Ends the exporter once it has exported everything."""
-        if self._exporter:
-            self._exporter.close()
-
-    def reap(self) -> bool:
-        """Whether the exporter has ended, or there is none."""
-        return self._exporter is None or self._exporter.child.reap()
-
-    def kill(self) -> None:
-        if self._exporter:
-            self._exporter.child.kill()
 
 
 def _address(whose: str, address: str) -> dict[str, AttributeValue]:

@@ -43,12 +43,17 @@ def need_exporter() -> None:
 class TraceExporter:
     """Passes traces to the program that exports them to an OTLP receiver.
 
+    Args:
+        endpoint: The receiver; if it is empty, nothing is exported, and the program never runs.
+
     Raises:
         SetupError: OpenTelemetry's exporter is not installed.
     """
 
     def __init__(self, loop: EventLoop, endpoint: str, metrics: Metrics, logs: LogOptions) -> None:
-        need_exporter()
+        if endpoint:
+            need_exporter()
+        self.is_wanted = bool(endpoint)
         self._loop = loop
         self._counts = metrics.trace_spans_total
         self._pending: list[Trace] = []
@@ -63,6 +68,10 @@ class TraceExporter:
             max_frame_bytes=MAX_MESSAGE_BYTES,
             on_end=self._on_end,
         )
+
+    def start(self) -> None:
+        if self.is_wanted:
+            self.child.try_start()
 
     def take(self, trace: Trace) -> None:
         """Takes a request's trace; a later round of the loop encodes it."""

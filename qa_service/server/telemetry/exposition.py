@@ -7,7 +7,10 @@ are added once for each request in the batch.
 from __future__ import annotations
 
 import math
+import os
+import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from qa_service import __version__
@@ -22,6 +25,9 @@ REASONS = {
     for reason in ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 } | {"CANCELED": ("cancelled", ABANDONED)}
 """Triton's reasons for a failed request, each with its outcomes."""
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 HELP = {
     "requests_total": "Requests and rejected messages, by outcome.",
@@ -87,7 +93,9 @@ def families(
         Sample(gauges[f"sessions_{state}"], {"state": state}) for state in ("alive", "wanted")
     ]
     yield Family("qa_instances", "gauge", "Instances that can take batches, and wanted.", states)
-    yield from _versions(versions)
+    for name, (text, figure) in _VERSIONS.items():
+        samples = [Sample(figure(one), _labels(one)) for one in versions]
+        yield Family(f"qa_model_{name}", "gauge", text, samples)
     info = [Sample(1, {**_labels(one), "engine": one.engine_type, "precision": one.precision})
             for one in versions]  # fmt: skip
     yield Family("qa_model_info", "gauge", "1, with what runs a version as labels.", info)
@@ -106,9 +114,9 @@ def model_statistics(metrics: ModelMetrics) -> ModelStatistics:
         success=_duration(outcomes[ANSWERED], metrics.request_ms.sum),
         fail=StatisticDuration(sum(failures.values())),
         queue=_duration(run, metrics.queue_ms.sum),
-        compute_input=_duration(run, metrics.member_ms.tokenize),
-        compute_infer=_duration(run, metrics.member_ms.model),
-        compute_output=_duration(run, metrics.member_ms.read),
+        compute_input=_duration(run, metrics.member_ms["tokenize"]),
+        compute_infer=_duration(run, metrics.member_ms["model"]),
+        compute_output=_duration(run, metrics.member_ms["read"]),
         failures=failures,
         cache_hits=metrics.cache_hits_total,
         cache_misses=metrics.cache_misses_total,
@@ -168,12 +176,6 @@ _VERSIONS: dict[str, tuple[str, Callable[[ModelReport], float]]] = {
 }  # fmt: skip
 
 
-def _versions(versions: Sequence[ModelReport]) -> Iterator[Family]:
-    for name, (text, figure) in _VERSIONS.items():
-        samples = [Sample(figure(one), _labels(one)) for one in versions]
-        yield Family(f"qa_model_{name}", "gauge", text, samples)
-
-
 def time_families(
     loop_times: Mapping[str, float], sessions: Sequence[Mapping[str, Any]]
 ) -> Iterator[Family]:
@@ -219,3 +221,34 @@ def _thinned(histogram: Histogram) -> Iterator[tuple[float, int]]:
         if is_kept or math.isinf(bound_ms):
             yield bound_ms / 1e3, count
             count = 0
+
+
+def process_families() -> list[Family]:
+    """Metrics of the loop's process, without the workers, named as in Prometheus' client libraries.
+
+    They are read from /proc, which never waits for a disk.
+    """
+    after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    user_ticks, system_ticks, start_ticks = (int(after_name[i]) for i in (11, 12, 19))
+    virtual_bytes, resident_pages = int(after_name[20]), int(after_name[21])
+    lines = Path("/proc/stat").read_text().splitlines()
+    boot_s = next(float(line.split()[1]) for line in lines if line.startswith("btime "))
+    families = [
+        _family("cpu_seconds_total", "Processor time, in seconds.",
+                (user_ticks + system_ticks) / TICKS_PER_S, is_counter=True),
+        _family("resident_memory_bytes", "Memory in use, in bytes.", resident_pages * PAGE_BYTES),
+        _family("virtual_memory_bytes", "Address space in use, in bytes.", virtual_bytes),
+        _family("start_time_seconds", "When it started, in seconds since 1970.",
+                boot_s + start_ticks / TICKS_PER_S),
+        _family("max_fds", "File descriptors it may have open.",
+                resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+    ]  # fmt: skip
+    if open_fds := Path("/proc/self/fd").stat().st_size:  # 0 before Linux 6.2
+        families.append(_family("open_fds", "File descriptors it has open.", open_fds))
+    return families
+
+
+def _family(name: str, text: str, value: float, *, is_counter: bool = False) -> Family:
+    return Family(
+        f"process_{name}", "counter" if is_counter else "gauge", text, [Sample(value, {})]
+    )

@@ -8,7 +8,6 @@ and `docs/PROTOCOL.md` lists them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from qa_service.instance.stages import StagesMs
 from qa_service.wire.histogram import Histogram, log_spaced
@@ -17,6 +16,7 @@ ANSWERED = "answered"
 ABANDONED = "abandoned"
 PASSED, FAILED = "passed", "failed"
 EXPORTED, DROPPED = "exported", "dropped"
+STAGES = ("tokenize", "model", "read")
 
 
 DURATION_BOUNDS_MS = log_spaced(0.01, 100_000, per_decade=10)
@@ -24,25 +24,6 @@ DURATION_BOUNDS_MS = log_spaced(0.01, 100_000, per_decade=10)
 
 BATCH_SIZE_BOUNDS = (*map(float, range(1, 17)), *map(float, (20, 25, 32, 40, 50, 64, 128, 256)))
 """Every size up to 16, then coarser."""
-
-
-@dataclass(slots=True)
-class MemberTimes:
-    """Milliseconds of batches by stage, added once for each request in the batch, as in Triton."""
-
-    tokenize: float = 0.0
-    model: float = 0.0
-    read: float = 0.0
-
-    def add(self, size: int, stages_ms: StagesMs) -> None:
-        self.tokenize += size * stages_ms.tokenize
-        self.model += size * stages_ms.model
-        self.read += size * stages_ms.read
-
-    def merge(self, other: MemberTimes) -> None:
-        self.tokenize += other.tokenize
-        self.model += other.model
-        self.read += other.read
 
 
 class ModelMetrics:
@@ -69,7 +50,8 @@ class ModelMetrics:
         self.inference_tokenize_ms = Histogram(DURATION_BOUNDS_MS)
         self.inference_model_ms = Histogram(DURATION_BOUNDS_MS)
         self.inference_read_ms = Histogram(DURATION_BOUNDS_MS)
-        self.member_ms = MemberTimes()
+        self.member_ms = dict.fromkeys(STAGES, 0.0)
+        """By stage, added once for each request in the batch, as in Triton."""
 
     def count_batch(self, size: int, inference_ms: float, stages_ms: StagesMs) -> None:
         """Counts a batch that an instance has answered, and its time by stage."""
@@ -79,7 +61,8 @@ class ModelMetrics:
         self.inference_tokenize_ms.observe(stages_ms.tokenize)
         self.inference_model_ms.observe(stages_ms.model)
         self.inference_read_ms.observe(stages_ms.read)
-        self.member_ms.add(size, stages_ms)
+        for stage in STAGES:
+            self.member_ms[stage] += size * getattr(stages_ms, stage)
 
     def merge(self, other: ModelMetrics) -> None:
         for name, value in vars(other).items():
@@ -133,7 +116,7 @@ class Metrics:
         for counted in (self._past, *self._versions.values()):
             models.merge(counted)
         found = {**vars(self), **vars(models)}
-        del found["model_requests_total"]
+        del found["model_requests_total"], found["member_ms"]
         public = {name: value for name, value in found.items() if name[0] != "_"}
         return {k: v for k, v in public.items() if isinstance(v, int | dict | Histogram)}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from qa_service.server.telemetry.exposition import duration_samples
@@ -72,12 +72,18 @@ class CollectionCounts:
     left_out_total: int = 0
 
     def report(self) -> dict[str, object]:
-        return {
-            "search_ms": self.search_ms.report(),
-            "passages_total": self.passages_total,
-            "failed_total": self.failed_total,
-            "left_out_total": self.left_out_total,
-        }
+        totals = {name: getattr(self, name) for name, *_ in _COLLECTION_TOTALS}
+        return {"search_ms": self.search_ms.report(), **totals}
+
+
+_COLLECTION_TOTALS = (
+    ("passages_total", "passages", "Passages of a collection that were found and read."),
+    ("failed_total", "failed_searches",
+     "Searches that a damaged or hanging index, or a cluster, has failed."),
+    ("left_out_total", "left_out_documents",
+     "Documents that a cluster's search found and that are no passages."),
+)  # fmt: skip
+"""Each count, what its metric is called, and its text."""
 
 
 class ServiceCounts:
@@ -100,12 +106,7 @@ class ServiceCounts:
         self.collections = {name: self.collections.get(name, CollectionCounts()) for name in names}
 
     def report(self, states: Mapping[str, str], faults: Mapping[str, str]) -> dict[str, object]:
-        """Their part of the reply to a `stats` query.
-
-        Args:
-            states: The collections' states.
-            faults: What is wrong with collections.
-        """
+        """Their part of the reply to a `stats` query."""
         return {
             "cascades": {
                 route: {"models_asked": counts.models_asked, "fallbacks": counts.fallbacks}
@@ -123,11 +124,7 @@ class ServiceCounts:
         }
 
     def families(self, states: Mapping[str, str]) -> Iterator[Family]:
-        """The metrics; none of what there is not.
-
-        Args:
-            states: The collections' states.
-        """
+        """The metrics; none of what there is not."""
         if self.cascades:
             yield from self._cascade_families()
         if self.shadows:
@@ -135,22 +132,21 @@ class ServiceCounts:
         if self.collections:
             yield from self._collection_families(states)
         if self.collections or self.search_process_deaths_total:
-            text = "Deaths of search processes."
             deaths = [Sample(self.search_process_deaths_total, {})]
-            yield Family("qa_search_process_deaths_total", "counter", text, deaths)
+            yield _counter("search_process_deaths", "Deaths of search processes.", deaths)
 
     def _cascade_families(self) -> Iterator[Family]:
         cascades = [(counts, {"route": route}) for route, counts in self.cascades.items()]
+        text = "Requests that a cascade has answered, by how many models it asked."
         asked = [
             Sample(count, {**labels, "models_asked": str(number)})
             for counts, labels in cascades
             for number, count in sorted(counts.models_asked.items())
         ]
-        text = "Requests that a cascade has answered, by how many models it asked."
-        yield Family("qa_cascade_requests_total", "counter", text, asked)
-        fallbacks = [Sample(counts.fallbacks, labels) for counts, labels in cascades]
+        yield _counter("cascade_requests", text, asked)
         text = "Requests answered by a model that was not sure, as the next one failed."
-        yield Family("qa_cascade_fallbacks_total", "counter", text, fallbacks)
+        fallbacks = [Sample(counts.fallbacks, labels) for counts, labels in cascades]
+        yield _counter("cascade_fallbacks", text, fallbacks)
 
     def _shadow_families(self) -> Iterator[Family]:
         shadows = [
@@ -158,39 +154,32 @@ class ServiceCounts:
             for (model, version), counts in self.shadows.items()
         ]
         seen = [Sample(counts.seen, labels) for counts, labels in shadows]
-        text = "Requests that could have been copied to a version."
-        yield Family("qa_shadow_seen_total", "counter", text, seen)
+        yield _counter("shadow_seen", "Requests that could have been copied to a version.", seen)
         outcomes = [
             Sample(count, {**labels, "outcome": outcome})
             for counts, labels in shadows
             for outcome, count in counts.outcomes.items()
         ]
         text = "Requests chosen to be copied to a version, by outcome."
-        yield Family("qa_shadow_requests_total", "counter", text, outcomes)
-        text = "Time from a copy to its answer."
+        yield _counter("shadow_requests", text, outcomes)
         durations = [(counts.request_ms, labels) for counts, labels in shadows]
-        yield _durations("qa_shadow_request_seconds", text, durations)
+        yield _durations("qa_shadow_request_seconds", "Time from a copy to its answer.", durations)
 
     def _collection_families(self, states: Mapping[str, str]) -> Iterator[Family]:
         collections = [(counts, {"collection": name}) for name, counts in self.collections.items()]
         text = "Time of a search in a collection."
         durations = [(counts.search_ms, labels) for counts, labels in collections]
         yield _durations("qa_collection_search_seconds", text, durations)
-        passages = [Sample(counts.passages_total, labels) for counts, labels in collections]
-        text = "Passages of a collection that were found and read."
-        yield Family("qa_collection_passages_total", "counter", text, passages)
-        failed = [Sample(counts.failed_total, labels) for counts, labels in collections]
-        text = "Searches that a damaged or hanging index, or a cluster, has failed."
-        yield Family("qa_collection_failed_searches_total", "counter", text, failed)
-        left_out = [Sample(counts.left_out_total, labels) for counts, labels in collections]
-        text = "Documents that a cluster's search found and that are no passages."
-        yield Family("qa_collection_left_out_documents_total", "counter", text, left_out)
-        ready = [
-            Sample(float(states.get(labels["collection"]) == READY), labels)
-            for _, labels in collections
-        ]
-        text = "1 if a collection can be searched, else 0."
-        yield Family("qa_collection_ready", "gauge", text, ready)
+        for name, called, text in _COLLECTION_TOTALS:
+            samples = [Sample(getattr(counts, name), labels) for counts, labels in collections]
+            yield _counter(f"collection_{called}", text, samples)
+        ready = [Sample(float(states.get(n) == READY), {"collection": n}) for n in self.collections]
+        yield Family("qa_collection_ready", "gauge", "1 if a collection can be searched, else 0.",
+                     ready)  # fmt: skip
+
+
+def _counter(name: str, text: str, samples: Sequence[Sample]) -> Family:
+    return Family(f"qa_{name}_total", "counter", text, samples)
 
 
 def _durations(name: str, text: str, found: Iterable[tuple[Histogram, Labels]]) -> Family:

@@ -57,7 +57,6 @@ class HttpReader:
         max_body_bytes: The longest body accepted, as it is sent.
 
     Attributes:
-        is_closed: Whether nothing more will be read.
         path: Of a closed reader: the path of the request whose head was being read; empty if there
             was none, or if it is malformed.
         origin: Likewise, its `Origin`: a page is to read why its request is refused.

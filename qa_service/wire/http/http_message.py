@@ -114,11 +114,7 @@ def _parse(parser: httptools.HttpRequestParser, data: bytes) -> None:
 
 
 class ChunkedBody:
-    """A chunked body, put together as a parser reports it; its trailers are dropped.
-
-    Attributes:
-        is_complete: Whether all of it is there.
-    """
+    """A chunked body, put together as a parser reports it; its trailers are dropped."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -148,14 +144,11 @@ class ChunkedBody:
     def on_body(self, data: bytes) -> None:
         self.data += data
         if len(self.data) > self._max_bytes:
-            self._refuse(body_too_large(self._max_bytes))
+            self._fault = body_too_large(self._max_bytes)
+            raise self._fault
 
     def on_message_complete(self) -> None:
         self.is_complete = True
-
-    def _refuse(self, error: HttpError) -> None:
-        self._fault = error
-        raise error
 
 
 def body_too_large(max_body_bytes: int) -> HttpError:

@@ -156,9 +156,7 @@ def encode_reply(
     """Encodes a reply.
 
     Args:
-        fields: Header fields besides the reply's own.
         date: The time now, as `Date` has it.
-        is_last: Whether the connection ends after it.
         is_http_1_0: Whether the reply must say that the connection stays open.
         is_head: Whether the method is HEAD, whose reply has no body.
     """

@@ -16,7 +16,7 @@ import msgspec
 
 from qa_service import __version__
 from qa_service.errors import HttpError, InvalidRequestError, QaError
-from qa_service.wire.http import model_reports, openapi, openapi_page, page, prometheus, tf_serving
+from qa_service.wire.http import model_reports, openapi, pages, prometheus, tf_serving
 from qa_service.wire.http.http_message import HttpHead
 from qa_service.wire.http.http_reply import HttpReply, error_reply, json_reply, timed_reply
 from qa_service.wire.http.model_reports import ModelReport
@@ -55,12 +55,7 @@ class QaCall(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ReportCall:
-    """A query about the server.
-
-    Attributes:
-        render: Makes the reply from the report.
-        model: The model to load or unload.
-    """
+    """A query about the server."""
 
     type: QueryType
     render: Callable[[Any], HttpReply]
@@ -148,7 +143,6 @@ def _predict(request: HttpRequest) -> PredictCall:
 
 
 def _report(query: QueryType, render: Callable[[Any], object]) -> Handler:
-    """A route whose reply is JSON made from a report."""
     return lambda _: ReportCall(query, lambda report: json_reply(render(report)))
 
 
@@ -245,8 +239,8 @@ _MALFORMED = _refuse(400, tf_serving.MALFORMED)
 _PATHS: dict[str, dict[str, Handler]] = {
     "/qa": {"POST": _ask},
     f"{_MODEL}/infer": {"POST": _infer},
-    "/": {"GET": lambda _: _document(page.REPLY)},
-    "/docs": {"GET": lambda _: _document(openapi_page.reply())},
+    "/": {"GET": lambda _: _document(pages.PAGE)},
+    "/docs": {"GET": lambda _: _document(pages.docs())},
     "/openapi.json": {"GET": lambda _: _document(openapi.reply())},
     "/metrics": {"GET": _metrics},
     "/stats": {"GET": _report("stats", lambda report: report)},

@@ -108,6 +108,10 @@ def config(model: ModelReport) -> dict[str, object]:
     """A model's configuration, as far as Triton's has fields for it."""
     platform, backend = _PLATFORMS[model.engine_type]
     device = "KIND_GPU" if model.is_on_gpu else "KIND_CPU"
+    # What Triton's configuration has no fields for.
+    name, value = "precision", model.precision
+    if model.cascade:
+        name, value = "cascade", ",".join(model.cascade)
     group = {"name": model.name, "kind": device, "count": model.instances}
     return {
         "name": model.name,
@@ -123,15 +127,8 @@ def config(model: ModelReport) -> dict[str, object]:
             "priority_levels": MAX_PRIORITY + 1,
             "default_priority_level": MAX_PRIORITY + 1,
         },
-        "parameters": _config_parameters(model),
+        "parameters": {name: {"string_value": value}},
     }
-
-
-def _config_parameters(model: ModelReport) -> dict[str, object]:
-    """The settings that Triton's configuration has no fields for."""
-    if model.cascade:
-        return {"cascade": {"string_value": ",".join(model.cascade)}}
-    return {"precision": {"string_value": model.precision}}
 
 
 def _config_tensor(name: str, datatype: str, size: int) -> dict[str, object]:

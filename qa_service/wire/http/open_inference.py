@@ -336,7 +336,6 @@ def output_columns(
 
 
 def _filled_up(results: Sequence[Answered], top_k: int) -> list[Answer]:
-    """`top_k` answers of each result."""
     answers: list[Answer] = []
     for result in results:
         its = result.answers[:top_k]

@@ -56,7 +56,6 @@ def from_binary(name: str, data: memoryview) -> list[str]:
 
 
 def as_json(column: Sequence[object]) -> list[str]:
-    """Each element as JSON, for an output of BYTES."""
     return [_encode(element).decode() for element in column]
 
 

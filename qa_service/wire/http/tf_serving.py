@@ -135,11 +135,7 @@ class TfServingError(msgspec.Struct, frozen=True):
 
 
 class PredictCall(msgspec.Struct, frozen=True):
-    """A request to predict.
-
-    Attributes:
-        is_columnar: Whether the questions came as columns.
-    """
+    """A request to predict."""
 
     requests: Sequence[Request]
     is_columnar: bool

@@ -144,7 +144,7 @@ def test_imports_are_found_in_every_form(tmp_path):
     )
     assert modules(path) == {"a", "c", "e", "h", "l"}
     path.write_text("import qa_service.net.timers\nfrom qa_service import wire, errors\n")
-    more = "from qa_service.server.front import auth\nfrom qa_service.wire.http.page import page"
+    more = "from qa_service.server.front import auth\nfrom qa_service.wire.http.pages import PAGE"
     path.write_text(f"{path.read_text()}{more}\nfrom qa_service.server.main import main")
     assert imports(path) == {"net", "wire", "", "server/front", "server"}
 

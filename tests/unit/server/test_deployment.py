@@ -99,7 +99,7 @@ class Setting:
             "catalog": self.catalog,
             "router": SimpleNamespace(use=lambda _: None),
             "engines": SimpleNamespace(),
-            "retrieval": SimpleNamespace(use=lambda *given: self.used.append(given)),
+            "collections": SimpleNamespace(use=lambda *given: self.used.append(given)),
         }
         self.deployment = Deployment(self.source.config, **others)
         self.deployment.start()

@@ -18,9 +18,7 @@ from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.frames import PREFIX, FrameReader
 from qa_service.wire.json_codec import (
     encode_answers,
-    encode_auth_reply,
     encode_error,
-    encode_report,
     parse_auth,
     parse_request,
 )
@@ -39,6 +37,7 @@ from qa_service.wire.messages import (
 )
 
 DOCS = ROOT / "docs"
+CODEC = FrameCodec(1 << 18, 1 << 12)
 TYPES = "`type` must be question, health, stats, models, load, unload or cancel"
 
 
@@ -120,7 +119,7 @@ def test_a_golden_first_frame_is_read_as_its_token(case):
     if "token" in case:
         assert auth
         assert (auth.token, bytes(auth.id).decode()) == (case["token"], case["id"])
-        assert encode_auth_reply(auth).hex() == case["reply_hex"]
+        assert CODEC.encode_authenticated(auth).hex() == case["reply_hex"]
     else:
         assert auth is None
 
@@ -141,7 +140,7 @@ def test_a_golden_response_is_encoded_byte_for_byte(case):
     closing = {"is_closing": means.get("closing", False)}
     if query_type := {"health", "stats"} & means.keys():
         query = Query(id_json, query_type.pop())
-        frame = encode_report(query, means[query.type])
+        frame = CODEC.encode_report(query, means[query.type])
     elif "error" in means:
         kind = ERROR_KINDS[means["error"]["code"]]
         error = kind(means["error"]["message"], retry_after_ms=means["error"].get("retry_after_ms"))
@@ -161,7 +160,7 @@ def test_a_golden_response_is_encoded_byte_for_byte(case):
 @pytest.mark.parametrize("name", ["health", "not_ready"])
 def test_the_golden_health_report_has_all_fields(name):
     [means] = [case["means"] for case in GOLDEN["responses"] if case["name"] == name]
-    frame = encode_report(Query(b"1", "health"), Health(**means["health"]))
+    frame = CODEC.encode_report(Query(b"1", "health"), Health(**means["health"]))
     assert json.loads(frame[PREFIX.size :])["health"] == means["health"]
 
 

@@ -56,15 +56,15 @@ def test_submit_after_close_fails(version):
     version.close()
     version.submit(make_call(on_settled=outcomes.append))
     assert [type(outcome) for outcome in outcomes] == [UnavailableError]
-    assert version.queue_length == 0
+    assert version.dispatcher.queue_length == 0
 
 
 def test_a_call_failed_by_its_owner_leaves_the_queue(version):
     call = make_call()
     version.submit(call)
-    assert version.queue_length == 1
+    assert version.dispatcher.queue_length == 1
     call.fail(InternalError())
-    assert version.queue_length == 0
+    assert version.dispatcher.queue_length == 0
 
 
 def test_a_draining_version_ends_after_its_last_answer(version, loop):
@@ -105,7 +105,7 @@ def test_a_cancelled_call_leaves_the_queue_and_is_counted(version):
     call = make_call()
     version.submit(call)
     call.cancel()
-    assert version.queue_length == 0
+    assert version.dispatcher.queue_length == 0
     assert version.metrics.model_requests_total["abandoned"] == 1
 
 

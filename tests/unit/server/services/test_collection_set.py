@@ -11,7 +11,7 @@ import pytest
 from qa_service.errors import SetupError, UnknownCollectionError
 from qa_service.net.event_loop import EventLoop
 from qa_service.retrieval.search_messages import Close, List, Listed, Open, Opened, Refused, Search
-from qa_service.server.services.collection_set import LIST_AGAIN_S, REMOTE_SEARCHES
+from qa_service.server.services.collection_set import LIST_AGAIN_S, REMOTE_SEARCHES, CollectionSet
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.searches import DIED, HUNG
 from qa_service.server.services.served_collection import (
@@ -34,11 +34,13 @@ class Setting:
         self.clock, self.counts = ManualClock(), ServiceCounts()
         self.processes = FakeProcess.made
         loop = cast(EventLoop, self.clock)
-        self.retrieval = Retrieval(loop, concurrency_of, self.counts, 256, **bounds)
+        self.retrieval = Retrieval(
+            CollectionSet(loop, concurrency_of, self.counts, 256, **bounds), self.counts
+        )
         self.collections = self.retrieval.collections
 
     def use(self, options=DOCS, folder=None):
-        self.retrieval.use(options, folder)
+        self.retrieval.collections.use(options, folder)
 
     def settle(self):
         for process in list(self.processes.values()):

@@ -15,6 +15,7 @@ from qa_service.net.event_loop import EventLoop
 from qa_service.retrieval.retriever import MAX_LEAD, TYPICAL_COSINE, FoundPassage, read_text
 from qa_service.retrieval.search_messages import Found, Open, Refused
 from qa_service.server.scheduling.call import SegmentRead
+from qa_service.server.services.collection_set import CollectionSet
 from qa_service.server.services.collections import Collections
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.retrieval import Retrieval
@@ -55,9 +56,11 @@ class Setting:
         self.processes = FakeProcess.made
         self.dispatcher, self.texts, self.found = FakeDispatcher(MODEL), FakeService(), FOUND
         loop = cast(EventLoop, self.clock)
-        self.retrieval = Retrieval(loop, concurrency_of, self.counts, 256)
+        self.retrieval = Retrieval(
+            CollectionSet(loop, concurrency_of, self.counts, 256), self.counts
+        )
         self.options = {"docs": CollectionOptions(path=Path("docs"), max_passages=3)}
-        self.retrieval.use(self.options)
+        self.retrieval.collections.use(self.options)
         self.process = self.processes["docs"]
         self.process.settle()
         dispatcher = cast(Dispatcher, self.dispatcher)
@@ -334,7 +337,7 @@ def test_a_damaged_index_is_an_error_and_opened_afresh(setting):
 
 
 def test_a_collection_that_is_not_open_is_not_searched(setting):
-    setting.retrieval.use(setting.options)
+    setting.retrieval.collections.use(setting.options)
     setting.process.reply(Refused("it is gone", "damaged"))
     setting.ask()
     assert [outcome.code for outcome in setting.outcomes] == ["unavailable"]
@@ -344,11 +347,11 @@ def test_a_collection_that_is_not_open_is_not_searched(setting):
 def test_a_new_index_changes_the_edition(setting):
     request = make_call(collection="docs", text="").request
     before = setting.retrieval.edition(request)
-    setting.retrieval.use(setting.options)
+    setting.retrieval.collections.use(setting.options)
     setting.process.settle()
     assert setting.retrieval.edition(request) == before
     setting.process.identity = "two"
-    setting.retrieval.use(setting.options)
+    setting.retrieval.collections.use(setting.options)
     setting.process.settle()
     assert setting.retrieval.edition(request) != before
 

@@ -11,6 +11,7 @@ from qa_service.net.event_loop import EventLoop
 from qa_service.retrieval.retriever import BM25_WEIGHT, COSINE_WEIGHT, WordCounts
 from qa_service.retrieval.search_messages import Count, Counted, Found, Refused, Search
 from qa_service.server.services.access import Access
+from qa_service.server.services.collection_set import CollectionSet
 from qa_service.server.services.collections import Collections
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.retrieval import Retrieval, joined
@@ -33,8 +34,10 @@ class Setting:
     def __init__(self, max_processes=16):
         self.processes, self.outcomes, self.counts = FakeProcess.made, [], ServiceCounts()
         loop = cast(EventLoop, ManualClock())
-        self.retrieval = Retrieval(loop, concurrency_of, self.counts, 256, max_processes)
-        self.retrieval.use(OPTIONS)
+        self.retrieval = Retrieval(
+            CollectionSet(loop, concurrency_of, self.counts, 256, max_processes), self.counts
+        )
+        self.retrieval.collections.use(OPTIONS)
         for process in self.processes.values():
             process.settle()
         self.dispatcher = FakeDispatcher(MODEL)

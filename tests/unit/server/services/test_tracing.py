@@ -14,6 +14,7 @@ from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.options import OptionError
 from qa_service.server.config import ServerConfig
+from qa_service.server.services.service_options import TraceOptions
 from qa_service.server.services.tracing import Tracer, record_model, record_run
 from qa_service.server.sidecars import trace_exporter
 from qa_service.server.sidecars.trace_exporter import (
@@ -23,7 +24,6 @@ from qa_service.server.sidecars.trace_exporter import (
     TraceExporter,
 )
 from qa_service.server.telemetry.metrics import Metrics
-from qa_service.server.telemetry.trace_options import TraceOptions
 from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.frames import PREFIX
 from qa_service.wire.messages import (

@@ -10,9 +10,14 @@ import pytest
 from harness.server import ROOT
 from qa_service.errors import ERROR_KINDS
 from qa_service.instance.stages import StagesMs
-from qa_service.server.telemetry.exposition import HELP, families, model_statistics, time_families
+from qa_service.server.telemetry.exposition import (
+    HELP,
+    families,
+    model_statistics,
+    process_families,
+    time_families,
+)
 from qa_service.server.telemetry.metrics import ABANDONED, ANSWERED, Metrics
-from qa_service.server.telemetry.process import process_families
 from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.sidecars.gpu_readings import GpuReading, gpu_families
 from qa_service.wire.http.model_reports import ModelReport

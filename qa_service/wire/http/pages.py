@@ -1,9 +1,15 @@
-"""The page at `/docs`: the OpenAPI description as HTML, which loads nothing and runs no script."""
+"""The pages that the server shows, whose policy lets only their scripts and styles run.
+
+At `/` one asks the server; at `/docs` is the OpenAPI description as HTML, which runs no script.
+"""
 
 from __future__ import annotations
 
+import base64
 import functools
+import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
@@ -11,15 +17,39 @@ from typing import Any
 
 from qa_service.wire.http import openapi
 from qa_service.wire.http.http_reply import HttpReply
-from qa_service.wire.http.page import page_reply
 
-_FRAME = (Path(__file__).parents[2] / "data" / "docs.html").read_text(encoding="utf-8")
+_DATA = Path(__file__).parents[2] / "data"
+_FRAME = (_DATA / "docs.html").read_text(encoding="utf-8")
 _CONTENTS = "<!-- contents -->"
 _Schema = Mapping[str, Any]
 
 
+def page_reply(html: bytes) -> HttpReply:
+    policy = (
+        f"default-src 'none'; script-src {_hashes('script', html)}; "
+        f"style-src {_hashes('style', html)}; connect-src 'self'; img-src data:; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
+    )
+    fields = {
+        "Content-Security-Policy": policy,
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",
+    }
+    return HttpReply(html, content_type="text/html; charset=utf-8", fields=fields)
+
+
+def _hashes(element: str, html: bytes) -> str:
+    """The hashes by which a Content-Security-Policy allows the contents of such elements."""
+    contents = re.findall(rf"<{element}>(.*?)</{element}>".encode(), html, re.DOTALL)
+    digests = [base64.b64encode(hashlib.sha256(content).digest()).decode() for content in contents]
+    return " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+
+
+PAGE = page_reply((_DATA / "page.html").read_bytes())
+
+
 @functools.cache
-def reply() -> HttpReply:
+def docs() -> HttpReply:
     return page_reply(_FRAME.replace(_CONTENTS, render(openapi.description())).encode())
 
 
