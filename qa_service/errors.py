@@ -89,7 +89,7 @@ class UnauthorizedError(QaError):
 
 
 class ForbiddenError(QaError):
-    """A command that takes the right `admin`, or a collection that is for other tokens."""
+    """A command that takes the right `admin`."""
 
     code = "forbidden"
     default_message = "this takes a token with the right `admin`"
@@ -115,7 +115,7 @@ class UnknownModelError(QaError):
 
 
 class UnknownCollectionError(QaError):
-    """No collection has the name asked for."""
+    """No collection that the client may ask has the name asked for."""
 
     code = "unknown_collection"
 

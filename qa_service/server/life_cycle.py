@@ -135,7 +135,13 @@ class QaServer:
 
     def _make_retrieval(self) -> Retrieval:
         launch = partial(search_program, self.config.logs, encoder_of(self.config))
-        return Retrieval(self._loop, launch, self._counts, self.config.queue.max_queue_size)
+        return Retrieval(
+            self._loop,
+            launch,
+            self._counts,
+            self.config.queue.max_queue_size,
+            look_interval_s=self.config.search.index_poll_interval_s,
+        )
 
     def _make_services(self) -> Services:
         return Services(

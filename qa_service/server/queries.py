@@ -29,24 +29,24 @@ class Queries:
     ) -> None:
         self._connections = connections
         self._metrics = metrics
-        self._answers: dict[str, Callable[[Query], object]] = {
-            "health": lambda _: status.health(phase()),
-            "stats": lambda _: status.stats(self._in_flight()),
-            "metrics": lambda _: status.metrics_text(self._in_flight()),
-            "models": lambda _: status.models(phase()),
-            "load": lambda query: catalog.load(query.model),
-            "unload": lambda query: catalog.unload(query.model),
-            "document": lambda _: None,
+        self._answers: dict[str, Callable[[Query, str], object]] = {
+            "health": lambda _, client: status.health(phase(), client),
+            "stats": lambda _, client: status.stats(self._in_flight(), client),
+            "metrics": lambda _, client: status.metrics_text(self._in_flight(), client),
+            "models": lambda *_: status.models(phase()),
+            "load": lambda query, _: catalog.load(query.model),
+            "unload": lambda query, _: catalog.unload(query.model),
+            "document": lambda *_: None,
         }
 
-    def answer(self, query: Query) -> object:
-        """The answer to a query.
+    def answer(self, query: Query, client: str) -> object:
+        """The answer to a query of a client, which sees the collections that it may ask.
 
         Raises:
             QaError: A command names an unknown model.
         """
         self._metrics.queries_total[query.type] += 1
-        return self._answers[query.type](query)
+        return self._answers[query.type](query, client)
 
     def _in_flight(self) -> list[int]:
         """The number of requests in flight of each open connection."""

@@ -59,8 +59,12 @@ class Status:
         self._max_queue_delay_us = max_queue_delay_us
         self._started_s = clock.now_s()
 
-    def health(self, phase: str) -> Health:
-        """The server's health in a phase; it is ready if the default model should answer."""
+    def health(self, phase: str, client: str) -> Health:
+        """The server's health in a phase; it is ready if the default model should answer.
+
+        Args:
+            client: Who sees it, with the collections that it may ask.
+        """
         default = self._catalog.default
         its = default.versions_in(VersionState.READY) if default else []
         reason = why_not_ready(phase, *self._instances(its))
@@ -83,19 +87,21 @@ class Status:
             models={f"{one.name}/{one.version}": one.state for one in reports},
             failures={f"{one.name}/{one.version}": one.reason
                       for one in reports if one.failed_loads},
-            collections=self._collections.states(),
-            collection_faults=self._collections.faults(),
+            collections=self._collections.states(client),
+            collection_faults=self._collections.faults(client),
             reload_fault=self._reload_fault() or None,
         )  # fmt: skip
 
-    def stats(self, in_flight: Sequence[int]) -> dict[str, object]:
+    def stats(self, in_flight: Sequence[int], client: str) -> dict[str, object]:
         """Counters and gauges.
 
         Args:
             in_flight: The requests in flight of each open connection.
+            client: Who sees them, with those of the collections that it may ask.
         """
         report = self._metrics.report(self._gauges(in_flight))
-        services = self._counts.report(self._collections.states(), self._collections.faults())
+        states, faults = self._collections.states(client), self._collections.faults(client)
+        services = self._counts.report(states, faults)
         return {
             **report,
             **services,
@@ -112,10 +118,10 @@ class Status:
             for report in version.pool.reports()
         ]
 
-    def metrics_text(self, in_flight: Sequence[int]) -> bytes:
+    def metrics_text(self, in_flight: Sequence[int], client: str) -> bytes:
         """The same, in Prometheus' text format."""
         counted = families(self._metrics, self._gauges(in_flight), self.versions())
-        services = self._counts.families(self._collections.states())
+        services = self._counts.families(self._collections.states(client))
         gpus = gpu_families(self._gpus())
         times = time_families(self._loop_times(), self._sessions())
         return write_text([*counted, *services, *times, *gpus, *process_families()])

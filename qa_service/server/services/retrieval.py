@@ -41,6 +41,7 @@ class Retrieval:
 
     Args:
         max_queue_size: Requests that may wait for each search process.
+        look_interval_s: As of `CollectionSet`.
 
     Attributes:
         collections: Those that are served.
@@ -53,9 +54,13 @@ class Retrieval:
         counts: ServiceCounts,
         max_queue_size: int,
         max_processes: int = MAX_SEARCH_PROCESSES,
+        *,
+        look_interval_s: float = 0.0,
     ) -> None:
         self._counts = counts
-        self.collections = CollectionSet(loop, launch, counts, max_queue_size, max_processes)
+        self.collections = CollectionSet(
+            loop, launch, counts, max_queue_size, max_processes, look_interval_s=look_interval_s
+        )
 
     def use(self, named: Mapping[str, CollectionOptions], folder: Path | None = None) -> None:
         """Serves these collections and those of a folder; looks for newer indexes of all.

@@ -10,6 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from qa_service.errors import SetupError
+from qa_service.options import MAX_COUNT
 from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER, encoder_folder
 from qa_service.wire.messages import MAX_NAME_CHARS, MAX_PASSAGES
 
@@ -80,8 +81,8 @@ class CollectionOptions(Struct, frozen=True, kw_only=True):
         list[Annotated[str, Meta(min_length=1, max_length=64)]] | None,
         Meta(
             title="a list of names of tokens",
-            description="the tokens that may ask it, by their `name` in `--auth_token_file`; if "
-            "not given, every client",
+            description="the tokens that may ask and see it, by their `name` in "
+            "`--auth_token_file`; if not given, every client",
         ),
     ] = None
 
@@ -101,6 +102,16 @@ class SearchOptions(Struct, frozen=True, kw_only=True):
             f"`{DEFAULT_ENCODER}`"
         ),
     ] = None
+    index_poll_interval_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_COUNT,
+            description="seconds between two looks for new indexes that `qa-index` has written, "
+            "and for new collections in `--collections_dir`; 0 looks only at SIGHUP and with "
+            "`--poll_interval_s`",
+        ),
+    ] = 2
 
     def encoder_folder(self, models: Iterable[Path]) -> Path:
         """The encoder's folder, where these folders of models are served."""

@@ -108,7 +108,7 @@ class ServiceCounts:
         """Their part of the reply to a `stats` query.
 
         Args:
-            states: The collections' states.
+            states: The states of the collections that may be seen.
             faults: What is wrong with collections.
         """
         return {
@@ -121,8 +121,12 @@ class ServiceCounts:
                 for (model, version), counts in self.shadows.items()
             ],
             "collections": {
-                name: {"state": states.get(name), "fault": faults.get(name), **counts.report()}
-                for name, counts in self.collections.items()
+                name: {
+                    "state": state,
+                    "fault": faults.get(name),
+                    **self.collections[name].report(),
+                }
+                for name, state in states.items()
             },
             "search_process_deaths_total": self.search_process_deaths_total,
         }
@@ -131,13 +135,13 @@ class ServiceCounts:
         """The metrics; none of what there is not.
 
         Args:
-            states: The collections' states.
+            states: The states of the collections that may be seen.
         """
         if self.cascades:
             yield from self._cascade_families()
         if self.shadows:
             yield from self._shadow_families()
-        if self.collections:
+        if states:
             yield from self._collection_families(states)
         if self.collections or self.search_process_deaths_total:
             text = "Deaths of search processes."
@@ -177,7 +181,7 @@ class ServiceCounts:
         yield _durations("qa_shadow_request_seconds", text, durations)
 
     def _collection_families(self, states: Mapping[str, str]) -> Iterator[Family]:
-        collections = [(counts, {"collection": name}) for name, counts in self.collections.items()]
+        collections = [(self.collections[name], {"collection": name}) for name in states]
         text = "Time of a search in a collection."
         durations = [(counts.search_ms, labels) for counts, labels in collections]
         yield _durations("qa_collection_search_seconds", text, durations)
@@ -191,7 +195,7 @@ class ServiceCounts:
         text = "Documents that a cluster's search found and that are no passages."
         yield Family("qa_collection_left_out_documents_total", "counter", text, left_out)
         ready = [
-            Sample(float(states.get(labels["collection"]) == READY), labels)
+            Sample(float(states[labels["collection"]] == READY), labels)
             for _, labels in collections
         ]
         text = "1 if a collection can be searched, else 0."
