@@ -40,10 +40,10 @@ def watch(args: IndexArgs, index: Index) -> NoReturn:
         SetupError: The collection could not be made when this began.
     """
     watcher = Watcher(args, index)
-    watcher.index(list_files(args), time.monotonic())
+    watcher.index(list_files(args))
     while True:
         time.sleep(watcher.pause_s)
-        watcher.look(time.monotonic())
+        watcher.look()
 
 
 class Watcher:
@@ -56,9 +56,12 @@ class Watcher:
         pause_s: How long to wait before the next look.
     """
 
-    def __init__(self, args: IndexArgs, index: Index) -> None:
+    def __init__(
+        self, args: IndexArgs, index: Index, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self._args = args
         self._index = index
+        self._now_s = now_s
         self._seen: Seen = {}
         self._tried: _Listing | None = None
         self._before: _Listing | None = None
@@ -69,9 +72,9 @@ class Watcher:
         self._said = ""
         self.pause_s = INTERVAL_S
 
-    def look(self, now_s: float) -> None:
+    def look(self) -> None:
         """Lists the files, and has them indexed if that is due."""
-        started_s = time.thread_time()
+        now_s, started_s = self._now_s(), time.thread_time()
         try:
             found = list_files(self._args)
         except SetupError as error:
@@ -90,11 +93,11 @@ class Watcher:
         self._changed_s = min(self._changed_s, now_s)
         if is_still or now_s - self._changed_s >= MAX_CHANGE_S:
             try:
-                self.index(found, now_s)
+                self.index(found)
             except SetupError as error:
                 self._say(str(error))
 
-    def index(self, found: Found, now_s: float) -> None:
+    def index(self, found: Found) -> None:
         """Has files indexed now.
 
         Raises:
@@ -104,17 +107,19 @@ class Watcher:
         if listing != self._tried:
             self._retry_s = INTERVAL_S
         self._tried = listing
-        self._again_s, self._retry_s = now_s + self._retry_s, min(2 * self._retry_s, MAX_RETRY_S)
         self._changed_s, self._has_index = math.inf, False
+        is_done = False
         try:
             self._index(found, self._seen)
+            # Others could not be read, or were changed meanwhile.
+            is_done = len(self._seen) == len(found.files)
+            self._has_index, self._said = True, ""
         except EmptyError as error:
-            self._again_s = math.inf
+            is_done = True
             self._say(str(error))
-            return
-        self._has_index, self._said = True, ""
-        if len(self._seen) == len(found.files):  # else some could not be read, or changed meanwhile
-            self._again_s = math.inf
+        finally:
+            self._again_s = math.inf if is_done else self._now_s() + self._retry_s
+            self._retry_s = min(2 * self._retry_s, MAX_RETRY_S)
 
     def _say(self, words: str) -> None:
         if words != self._said:

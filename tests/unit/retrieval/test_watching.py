@@ -25,7 +25,7 @@ class Setting:
             sources=(self.docs,), output=self.output, embeddings=False, update=True
         )
         self.summaries, self.now_s, self.during = [], 0.0, lambda: None
-        self.watcher = Watcher(self.args, self.index)
+        self.watcher = Watcher(self.args, self.index, lambda: self.now_s)
         self.write("nile.txt", "The Nile is long.")
         self.look(2)
 
@@ -41,7 +41,7 @@ class Setting:
     def look(self, times=1, seconds=INTERVAL_S):
         for _ in range(times):
             self.now_s += seconds
-            self.watcher.look(self.now_s)
+            self.watcher.look()
 
     def found(self, question):
         return {its.passage.document for its in Collection(self.output).search(question, 9)}
@@ -155,4 +155,4 @@ def test_a_collection_that_is_deleted_is_made_again(setting):
 
 def test_what_cannot_be_made_at_the_beginning_is_an_error(setting):
     with locked(setting.output), pytest.raises(SetupError, match="another run"):
-        setting.watcher.index(list_files(setting.args), 0.0)
+        setting.watcher.index(list_files(setting.args))
