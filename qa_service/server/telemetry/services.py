@@ -143,7 +143,7 @@ class ServiceCounts:
             yield from self._shadow_families()
         if states:
             yield from self._collection_families(states)
-        if self.collections or self.search_process_deaths_total:
+        if states or self.search_process_deaths_total:
             text = "Deaths of search processes."
             deaths = [Sample(self.search_process_deaths_total, {})]
             yield Family("qa_search_process_deaths_total", "counter", text, deaths)
