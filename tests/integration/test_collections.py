@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import sys
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -153,15 +154,19 @@ def test_a_watched_folder_is_answered_from_as_it_is_now(builtin_model, tmp_path)
     program = "import sys; from qa_service.entry import index; sys.exit(index())"
     flags = (str(docs), "--output", str(output), "--watch", "--no-embeddings")
     command = (sys.executable, "-c", program, *flags)
-    first = LoggingProcess(command, ("stdout",))
-    first.wait_for_log(f"{output}: 3 documents")
     where = ("--collections_dir", str(output.parent), *EXACT_ENGINE)
-    with running_server(builtin_model, *where) as server:
+    with ExitStack() as stack:
+
+        def follow():
+            return stack.enter_context(closing(LoggingProcess(command, ("stdout",))))
 
         def wait_for(question, answer):
             asked = {"question": question, "collection": "machines"}
             wait_until(lambda: server.ask(**asked)["answer"], lambda found: found == answer)
 
+        first = follow()
+        first.wait_for_log(f"{output}: 3 documents")
+        server = stack.enter_context(running_server(builtin_model, *where))
         (docs / "bell.txt").write_text(TELEPHONE)
         wait_for("Who patented the telephone?", "Alexander Bell")
         first.process.kill()
@@ -169,16 +174,15 @@ def test_a_watched_folder_is_answered_from_as_it_is_now(builtin_model, tmp_path)
         (docs / "bell.txt").rename(docs / "gray.txt")
         (docs / "gray.txt").write_text(TELEPHONE.replace("Alexander Bell", "Elisha Gray"))
         (docs / "people" / "hopper.txt").unlink()
-        second = LoggingProcess(command, ("stdout",))
+        second = follow()
         wait_for("Who patented the telephone?", "Elisha Gray")
         asked = {"question": "Who wrote the first compiler?", "collection": "machines"}
         read = server.ask(**asked, passages=9)["passages"]
         assert "people/hopper.txt" not in {passage["document"] for passage in read}
-    second.process.terminate()
-    assert second.process.wait() == 0
-    assert second.log == f"{output}: 3 documents, 4 passages (files: 1 read, 2 unchanged, 2 gone)\n"
-    second.close()
-    first.close()
+        second.process.terminate()
+        assert second.process.wait() == 0
+        line = f"{output}: 3 documents, 4 passages (files: 1 read, 2 unchanged, 2 gone)\n"
+        assert second.log == line
 
 
 def test_a_collection_indexed_while_serving_is_served(builtin_model, tmp_path):
