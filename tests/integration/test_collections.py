@@ -162,11 +162,11 @@ def test_a_watched_folder_is_answered_from_as_it_is_now(builtin_model, tmp_path)
 
         def wait_for(question, answer):
             asked = {"question": question, "collection": "machines"}
-            wait_until(lambda: server.ask(**asked)["answer"], lambda found: found == answer)
+            wait_until(lambda: running.ask(**asked)["answer"], lambda found: found == answer)
 
         first = follow()
         first.wait_for_log(f"{output}: 3 documents")
-        server = stack.enter_context(running_server(builtin_model, *where))
+        running = stack.enter_context(running_server(builtin_model, *where))
         (docs / "bell.txt").write_text(TELEPHONE)
         wait_for("Who patented the telephone?", "Alexander Bell")
         first.process.kill()
@@ -177,7 +177,7 @@ def test_a_watched_folder_is_answered_from_as_it_is_now(builtin_model, tmp_path)
         second = follow()
         wait_for("Who patented the telephone?", "Elisha Gray")
         asked = {"question": "Who wrote the first compiler?", "collection": "machines"}
-        read = server.ask(**asked, passages=9)["passages"]
+        read = running.ask(**asked, passages=9)["passages"]
         assert "people/hopper.txt" not in {passage["document"] for passage in read}
         second.process.terminate()
         assert second.process.wait() == 0
