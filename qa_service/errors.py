@@ -89,7 +89,7 @@ class UnauthorizedError(QaError):
 
 
 class ForbiddenError(QaError):
-    """A command that takes the right `admin`, or a collection that is for other tokens."""
+    """A command that takes the right `admin`."""
 
     code = "forbidden"
     default_message = "this takes a token with the right `admin`"
@@ -115,6 +115,8 @@ class UnknownModelError(QaError):
 
 
 class UnknownCollectionError(QaError):
+    """No collection that the client may ask has the name asked for."""
+
     code = "unknown_collection"
 
 

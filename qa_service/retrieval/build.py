@@ -16,7 +16,7 @@ from qa_service.retrieval.documents import Document, Fault, ReadLimits
 from qa_service.retrieval.encoder import Encoder
 from qa_service.retrieval.encoder_folder import encoder_folder
 from qa_service.retrieval.extractor import Extractor
-from qa_service.retrieval.files import Found, SourceFile, find_files, format_of
+from qa_service.retrieval.files import Found, SourceFile, Stamp, find_files, format_of
 from qa_service.retrieval.manifest import (
     FIELDS,
     MANIFEST_FILE,
@@ -66,6 +66,10 @@ class IndexArgs(msgspec.Struct, frozen=True, kw_only=True):
     limits: ReadLimits = ReadLimits()
 
 
+Seen = dict[str, tuple[Stamp, FileEntry]]
+"""Files by name that need not be looked into while they are as they were when they were indexed."""
+
+
 class Reporter:
     """Receives the events of a run; this one ignores them."""
 
@@ -95,8 +99,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         first_others: Their first few names.
         empty: Files without a text.
         faulty: Files and folders that were left out, or have parts that were.
+        is_new: Whether another index is served now.
     """
 
+    is_new: bool
     documents: int
     passages: int
     read: int
@@ -108,19 +114,36 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     faulty: int
 
 
-def build(args: IndexArgs, reporter: Reporter) -> Summary:
-    """Writes a collection; goes on with what a killed run has written.
+def list_files(args: IndexArgs) -> Found:
+    """The files of the sources.
 
     Raises:
+        SetupError: A source is not there.
+    """
+    return find_files(args.sources, args.output, follow_links=args.follow_links)
+
+
+def build(
+    args: IndexArgs, reporter: Reporter, found: Found | None = None, seen: Seen | None = None
+) -> Summary:
+    """Writes a collection; goes on with what a killed run has written.
+
+    Args:
+        found: The files of the sources, if they have been listed.
+        seen: What the run before has seen; has what this one has seen when it is done.
+
+    Raises:
+        EmptyError: The files have no text; the collection that is served stays.
         SetupError: The collection cannot be written; the one that is served stays.
     """
     _require_packages()
-    found = find_files(args.sources, args.output, follow_links=args.follow_links)
+    found = found or list_files(args)
+    seen = {} if seen is None else seen
     try:
         with (
             locked(args.output),
             closing(Extractor(args.limits)) as extractor,
-            closing(_Run(args, extractor, reporter)) as run,
+            closing(_Run(args, extractor, reporter, seen)) as run,
         ):
             return run.run(found)
     except DamagedError as error:
@@ -131,9 +154,12 @@ def build(args: IndexArgs, reporter: Reporter) -> Summary:
 
 
 class _Run:
-    def __init__(self, args: IndexArgs, extractor: Extractor, reporter: Reporter) -> None:
+    def __init__(
+        self, args: IndexArgs, extractor: Extractor, reporter: Reporter, seen: Seen
+    ) -> None:
         self._extractor = extractor
         self._reporter = reporter
+        self._seen = seen
         is_there = (args.output / MANIFEST_FILE).exists()  # a first run may be an update too
         base = load_manifest(args.output) if args.update and is_there else None
         encoder = _open_encoder(args, base)
@@ -144,7 +170,7 @@ class _Run:
         self._passage_tokens = settings.passage_tokens
         embedder = Embedder(encoder, args.num_threads) if encoder else None
         self._next = NextIndex(args.output, settings, base, embedder)
-        self._read_files = 0
+        self._read_files = self._removed_files = 0
 
     def close(self) -> None:
         """Ends its processes."""
@@ -166,33 +192,52 @@ class _Run:
         faults = [f"{fault.where}: {fault.why}" for fault in found.faults]
         for line in faults:
             self._reporter.on_fault(line)
-        removed = self._next.entries.keys() - {file.name for file in found.files}
-        for name in sorted(removed):
-            self._next.remove(name)
+        for name in sorted(self._next.entries.keys() - {file.name for file in found.files}):
+            self._remove(name)
         self._reporter.on_files(len(found.files), sum(file.size_bytes for file in found.files))
         for file in found.files:
             self._take(file)
             self._reporter.on_file_done(file.size_bytes)
-        manifest = self._next.publish(_versions())
+        manifest, is_new = self._next.publish(_versions())
+        self._note_seen(found)
         textless = [entry for entry in manifest.files if not (entry.passages or entry.faults)]
         return Summary(
+            is_new=is_new,
             documents=manifest.documents,
             passages=manifest.passages,
             read=self._read_files,
-            kept=len(found.files) - self._read_files,
-            removed=len(removed),
+            kept=len(manifest.files) - self._read_files,
+            removed=self._removed_files,
             others=len(found.others) + sum(e.size_bytes > 0 for e in textless if not e.documents),
             first_others=found.others[:MAX_NAMED_OTHERS],
             empty=sum(e.documents > 0 or e.size_bytes == 0 for e in textless),
             faulty=len(faults) + sum(entry.faults > 0 for entry in manifest.files),
         )
 
+    def _note_seen(self, found: Found) -> None:
+        entries = self._next.entries
+        files = [(file, entries.get(file.name)) for file in found.files]
+        self._seen.clear()
+        self._seen.update(
+            (f.name, (f.stamp, entry)) for f, entry in files if entry and entry.sha256
+        )
+
+    def _remove(self, name: str) -> None:
+        self._next.remove(name)
+        self._removed_files += 1
+
     def _take(self, file: SourceFile) -> None:
         known = self._next.entries.get(file.name)
+        if known and self._seen.get(file.name) == (file.stamp, known):
+            return
         sha256 = file.sha256()
         if known and _is_still_good(known, sha256):
             for line in known.first_faults:
                 self._reporter.on_fault(line)
+            return
+        if not (sha256 or file.path.exists()):  # removed since it was listed
+            if known:
+                self._remove(file.name)
             return
         if known:
             self._next.remove(file.name)
@@ -223,7 +268,7 @@ class _Run:
         return FileEntry(
             name=file.name,
             size_bytes=file.size_bytes,
-            sha256=sha256,
+            sha256=sha256 if file.is_as_found() else "",  # it was written while it was read
             documents=documents,
             passages=passages,
             faults=faults,
@@ -255,7 +300,7 @@ def read_documents(args: IndexArgs) -> Iterator[Document | Fault]:
         SetupError: A source is not there, or a package is missing.
     """
     _require_packages()
-    found = find_files(args.sources, args.output, follow_links=args.follow_links)
+    found = list_files(args)
     yield from found.faults
     for source in args.sources:
         if source.is_file() and not format_of(source.name):

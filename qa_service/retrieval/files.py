@@ -20,16 +20,29 @@ _PACKED = (".json", ".jsonl")
 """Kinds that may have `.gz` behind them."""
 
 
+Stamp = tuple[int, int, int]
+"""A file's inode, and when it was written and changed, in ns: a copy may keep the first time."""
+
+
 class SourceFile(msgspec.Struct, frozen=True):
     """A file to be indexed.
 
     Attributes:
         name: Its path in the folder that is read, in characters that can be shown.
+        stamp: What changes when it is written, replaced, or may be read by others.
     """
 
     path: Path
     name: str
     size_bytes: int
+    stamp: Stamp
+
+    def is_as_found(self) -> bool:
+        """Whether nobody has written it since it was listed."""
+        try:
+            return _stamp_of(self.path.stat()) == self.stamp
+        except OSError:
+            return False
 
     def sha256(self) -> str:
         """The hash of what it holds; "" if it cannot be read."""
@@ -54,13 +67,13 @@ class Found(msgspec.Struct, frozen=True):
 
 def format_of(name: str) -> str:
     """The kind of a file by its name, a key of `FORMATS`; "" for one that is not read."""
-    path = PurePath(name.lower())
-    if path.suffix == ".gz":
-        path = path.with_suffix("")
-        return path.suffix if path.suffix in _PACKED else ""
-    if path.suffix in TEMPLATES:
-        path = path.with_suffix("")
-    return path.suffix if path.suffix in FORMATS else ""
+    stem, suffix = os.path.splitext(name.lower())  # noqa: PTH122 - as in `_paths`
+    if suffix == ".gz":
+        suffix = PurePath(stem).suffix
+        return suffix if suffix in _PACKED else ""
+    if suffix in TEMPLATES:
+        suffix = PurePath(stem).suffix
+    return suffix if suffix in FORMATS else ""
 
 
 def find_files(sources: Sequence[Path], leave_out: Path, *, follow_links: bool = False) -> Found:
@@ -83,24 +96,30 @@ def find_files(sources: Sequence[Path], leave_out: Path, *, follow_links: bool =
     for source in sources:
         if not source.exists():
             raise SetupError(f"{source} is not there")
-        base = source if len(sources) == 1 and source.is_dir() else source.resolve().parent
         root = source.resolve()
-        for path in _paths(root if base != source else source, leave_out, faults):
-            file = _source_file(path, base)
-            if file and path != source and not follow_links and not file.path.is_relative_to(root):
-                faults.append(Fault(file.name, "a link out of the folder (--follow_links)"))
-            elif file is None:
-                others.append(_shown(path.relative_to(base).as_posix()))
-            elif file.name in files and files[file.name].path != file.path:
-                raise SetupError(f"two files are called {file.name}: {file.path} is the second")
+        base = root if len(sources) == 1 and source.is_dir() else root.parent
+        for path in _paths(root, leave_out, faults):
+            name = _shown(path[len(str(base).rstrip("/")) + 1 :])
+            file = _source_file(path, name)
+            if file is None:
+                others.append(name)
+            elif not (follow_links or str(file.path) == path or file.path.is_relative_to(root)):
+                faults.append(Fault(name, "a link out of the folder (--follow_links)"))
+            elif name in files and files[name].path != file.path:
+                raise SetupError(f"two files are called {name}: {file.path} is the second")
             else:
-                files[file.name] = file
+                files[name] = file
     return Found([files[name] for name in sorted(files)], sorted(others), faults)
 
 
-def _paths(source: Path, leave_out: Path, faults: list[Fault]) -> Iterator[Path]:
+def _paths(source: Path, leave_out: Path, faults: list[Fault]) -> Iterator[str]:
+    """The files below a path.
+
+    As strings: a `Path` for each takes most of the time, and `qa-index --watch` lists again and
+    again.
+    """
     if not source.is_dir():
-        yield source
+        yield str(source)
         return
 
     def on_error(error: OSError) -> None:
@@ -108,21 +127,30 @@ def _paths(source: Path, leave_out: Path, faults: list[Fault]) -> Iterator[Path]
 
     hidden = leave_out.resolve()
     for folder, folders, names in os.walk(source, onerror=on_error):
-        here = Path(folder)
-        folders[:] = [n for n in folders if n[0] != "." and (here / n).resolve() != hidden]
-        yield from (here / name for name in names if name[0] != ".")
+        folders[:] = [name for name in folders if name[0] != "."]
+        if hidden.name in folders and hidden.parent == Path(folder):
+            folders.remove(hidden.name)
+        here = folder.rstrip("/")
+        yield from (f"{here}/{name}" for name in names if name[0] != ".")
 
 
-def _source_file(path: Path, base: Path) -> SourceFile | None:
+def _source_file(path: str, name: str) -> SourceFile | None:
     """The file that a path leads to, unless it is of another kind, or no regular file."""
-    name = _shown(path.relative_to(base).as_posix())
+    if not format_of(name):
+        return None
     try:
-        status = path.stat()
+        status = os.stat(path)  # noqa: PTH116
     except OSError:
         return None
-    if not stat.S_ISREG(status.st_mode) or not format_of(name):
+    if not stat.S_ISREG(status.st_mode):
         return None
-    return SourceFile(path.resolve(), name, status.st_size)
+    real = Path(path)
+    real = real.resolve() if real.is_symlink() else real
+    return SourceFile(real, name, status.st_size, _stamp_of(status))
+
+
+def _stamp_of(status: os.stat_result) -> Stamp:
+    return status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _shown(name: str) -> str:

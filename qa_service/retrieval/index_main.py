@@ -2,19 +2,23 @@
 
     qa-index docs/ --output collections/handbook
     qa-index docs/ --output collections/handbook --update
+    qa-index docs/ --output collections/handbook --watch
     qa-index --text docs/install.md
 
 A run that was killed resumes when it is started again. The exit code is 0, or 1 if a file or a part
-of one was left out, or 2 if there is no collection. See docs/COLLECTIONS.md.
+of one was left out, or 2 if there is no collection. With --watch, SIGTERM and Ctrl-C end the
+program with 0. See docs/COLLECTIONS.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from tqdm import tqdm
@@ -25,11 +29,21 @@ from qa_service.errors import SetupError
 from qa_service.logs import complain, printable
 from qa_service.machine import num_cpus
 from qa_service.progress import progress_bar
-from qa_service.retrieval.build import LANGUAGE, IndexArgs, Reporter, Summary, build, read_documents
+from qa_service.retrieval.build import (
+    LANGUAGE,
+    IndexArgs,
+    Reporter,
+    Seen,
+    Summary,
+    build,
+    read_documents,
+)
 from qa_service.retrieval.documents import Document, ReadLimits
 from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
+from qa_service.retrieval.files import Found
 from qa_service.retrieval.passages import PASSAGE_TOKENS
 from qa_service.retrieval.tantivy_index import LANGUAGES
+from qa_service.retrieval.watching import watch
 
 _MIN_PASSAGE_TOKENS = 20
 """About a sentence: a shorter passage answers nothing by itself."""
@@ -40,11 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     turn_off_telemetry()
     parser = _parser()
     flags = vars(parser.parse_args(arguments))
+    is_watching = flags.pop("watch")
     if flags.pop("text"):
         return _print_texts(flags)
     if flags["output"] is None:
         parser.error("--output is missing")
-    args = _args(flags)
+    args = _args(flags | {"update": flags["update"] or is_watching})
+    if is_watching:
+        return _watch(args)
     try:
         with progress_bar(unit="B", unit_scale=True) as bar:
             summary = build(args, _Bar(bar))
@@ -56,6 +73,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     print(_described(summary, args))
     return int(summary.faulty > 0)
+
+
+def _watch(args: IndexArgs) -> int:
+    """Indexes what changes, until a signal ends it."""
+    faults: Collection[str] = ()
+    is_first = True
+
+    def index(found: Found, seen: Seen) -> None:
+        nonlocal faults, is_first
+        with progress_bar(unit="B", unit_scale=True, leave=False) as bar:
+            reporter = _Bar(bar, faults)
+            summary = build(args, reporter, found, seen)
+        faults = reporter.faults
+        if summary.is_new or is_first:
+            print(_described(summary, args), flush=True)
+        is_first = False
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _interrupt)
+    try:
+        watch(args, index)
+    except SetupError as error:
+        complain(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 0
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    """Ends what is being done as Ctrl-C does; a second signal changes nothing."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _print_texts(flags: dict[str, Any]) -> int:
@@ -76,10 +126,19 @@ def _print_texts(flags: dict[str, Any]) -> int:
 
 
 class _Bar(Reporter):
-    """Shows the progress, and the files left out."""
+    """Shows the progress, and the files left out.
 
-    def __init__(self, bar: tqdm) -> None:
+    Args:
+        known_faults: Lines that were shown before.
+
+    Attributes:
+        faults: The lines of this run.
+    """
+
+    def __init__(self, bar: tqdm, known_faults: Collection[str] = ()) -> None:
         self._bar = bar
+        self._known_faults = known_faults
+        self.faults: set[str] = set()
         self._passages = 0
 
     def on_note(self, line: str) -> None:
@@ -89,7 +148,9 @@ class _Bar(Reporter):
         self._bar.total = size_bytes
 
     def on_fault(self, line: str) -> None:
-        self._print(f"left out: {line}")
+        self.faults.add(line)
+        if line not in self._known_faults:
+            self._print(f"left out: {line}")
 
     def on_passages(self, number: int) -> None:
         self._passages += number
@@ -142,6 +203,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--follow_links", action="store_true", help=links)
     kept = "keep what has not changed, and the collection's language and passage_tokens"
     add("--update", action="store_true", help=kept)
+    follow = "update now, and go on to do so whenever files change, until SIGTERM or Ctrl-C"
+    add("--watch", action="store_true", help=follow)
     stems = f"whose word stems are searched for ({LANGUAGE} if not given): {', '.join(LANGUAGES)}"
     add("--language", choices=LANGUAGES, metavar="LANGUAGE", help=stems)
     passages = f"about how long passages are ({PASSAGE_TOKENS} if not given)"

@@ -21,7 +21,7 @@ import msgspec
 from qa_service.errors import SetupError, UnavailableError, hide_password
 from qa_service.installation import install_hint
 from qa_service.logs import printable
-from qa_service.retrieval.filters import PATH
+from qa_service.retrieval.filters import PATH, day_of
 from qa_service.retrieval.retriever import FoundPassage, WordCounts
 from qa_service.wire.messages import Bounds, Condition, Filter, Passage
 
@@ -251,13 +251,14 @@ def _clauses_of(name: str, condition: Condition) -> Iterator[dict[str, Any]]:
             yield {"range": {name: {sign: day for sign, day in days.items() if day}}}
         return
     values = condition if isinstance(condition, list) else [condition]
-    if name == "document" and (folders := [v for v in values if str(v).endswith("/")]):
-        files = {"terms": {keyword: [value for value in values if value not in folders]}}
-        parts = [files, *({"prefix": {keyword: folder}} for folder in folders)]
-        yield {"bool": {"should": parts, "minimum_should_match": 1}}
-        return
     is_text = any(isinstance(value, str) for value in values)
-    yield {"terms": {keyword if is_text else name: values}}
+    parts: list[dict[str, Any]] = [{"terms": {keyword if is_text else name: values}}]
+    if name == "document":
+        folders = [value for value in values if str(value).endswith("/")]
+        parts += [{"prefix": {keyword: folder}} for folder in folders]
+    elif all(isinstance(value, str) and day_of(value) for value in values):
+        parts.append({"terms": {name: values}})  # a cluster makes dates of days: without a keyword
+    yield {"bool": {"should": parts, "minimum_should_match": 1}} if len(parts) > 1 else parts[0]
 
 
 def _load() -> ModuleType:

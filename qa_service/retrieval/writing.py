@@ -63,6 +63,10 @@ def locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+class EmptyError(SetupError):
+    """No file has a text to be indexed."""
+
+
 class Embedder(msgspec.Struct, frozen=True):
     """Embeds the passages of a run, in threads."""
 
@@ -135,25 +139,28 @@ class NextIndex:
         if self._uncommitted >= COMMIT_PASSAGES or (self._progress and is_late):
             self._commit()
 
-    def publish(self, versions: dict[str, str]) -> Manifest:
+    def publish(self, versions: dict[str, str]) -> tuple[Manifest, bool]:
         """Makes this the index that is served, and removes all but the one before.
 
+        Returns:
+            What the collection has now, and whether that is another index.
+
         Raises:
-            SetupError: There is nothing in it; what was served stays.
+            EmptyError: There is nothing in it; what was served stays.
         """
         files = tuple(self.entries[name] for name in sorted(self.entries))
         if not any(entry.passages for entry in files):
-            raise SetupError("no passage was found in these files: the index is unchanged")
+            raise EmptyError("no passage was found in these files: the index is unchanged")
         if self._progress:
             self._commit()
             self._close()
         elif self._base and self._base.files == files:
-            return self._base
+            return self._base, False
         manifest = self._manifest(files, versions)
         save_manifest(self._folder, manifest)
         self._progress = None
         self._clear_up()
-        return manifest
+        return manifest, True
 
     def forget(self) -> None:
         """Has the next run begin anew."""

@@ -45,7 +45,7 @@ from qa_service.server.models.engine_choices import EngineChoices
 from qa_service.server.services.access import Access
 from qa_service.server.services.cache_store import CacheStore
 from qa_service.server.services.chain import Services
-from qa_service.server.services.collection_set import CollectionSet
+from qa_service.server.services.collection_set import LOOK_INTERVAL_S, CollectionSet
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.router import Router
 from qa_service.server.services.searches import search_program
@@ -135,8 +135,13 @@ class QaServer:
 
     def _make_collections(self) -> CollectionSet:
         launch = partial(search_program, self.config.logs, encoder_of(self.config))
-        bound = self.config.queue.max_queue_size
-        return CollectionSet(self._loop, launch, self._counts, bound)
+        return CollectionSet(
+            self._loop,
+            launch,
+            self._counts,
+            self.config.queue.max_queue_size,
+            look_interval_s=LOOK_INTERVAL_S,
+        )
 
     def _make_services(self) -> Services:
         return Services(

@@ -68,26 +68,26 @@ class Status:
         self._reload_fault = reload_fault
         self._max_queue_delay_us = max_queue_delay_us
         self._started_s = clock.now_s()
-        self._answers: dict[QueryType, Callable[[Query], object]] = {
-            "health": lambda _: self._health(phase()),
-            "stats": lambda _: self._stats(),
-            "metrics": lambda _: self._metrics_text(),
-            "models": lambda _: self._models(),
-            "load": lambda query: catalog.load(query.model),
-            "unload": lambda query: catalog.unload(query.model),
-            "document": lambda _: None,
+        self._answers: dict[QueryType, Callable[[Query, str], object]] = {
+            "health": lambda _, client: self._health(phase(), client),
+            "stats": lambda _, client: self._stats(client),
+            "metrics": lambda _, client: self._metrics_text(client),
+            "models": lambda *_: self._models(),
+            "load": lambda query, _: catalog.load(query.model),
+            "unload": lambda query, _: catalog.unload(query.model),
+            "document": lambda *_: None,
         }
 
-    def answer(self, query: Query) -> object:
-        """Answers a query, and counts it.
+    def answer(self, query: Query, client: str) -> object:
+        """Answers a query of a client, which sees the collections that it may ask, and counts it.
 
         Raises:
             QaError: A command names an unknown model.
         """
         self._metrics.queries_total[query.type] += 1
-        return self._answers[query.type](query)
+        return self._answers[query.type](query, client)
 
-    def _health(self, phase: str) -> Health:
+    def _health(self, phase: str, client: str) -> Health:
         """The server's health in a phase; it is ready if the default model should answer."""
         default = self._catalog.default
         its = default.versions_in(VersionState.READY) if default else []
@@ -111,14 +111,15 @@ class Status:
             models={f"{one.name}/{one.version}": one.state for one in reports},
             failures={f"{one.name}/{one.version}": one.reason
                       for one in reports if one.failed_loads},
-            collections=self._collections.states(),
-            collection_faults=self._collections.faults(),
+            collections=self._collections.states(client),
+            collection_faults=self._collections.faults(client),
             reload_fault=self._reload_fault() or None,
         )  # fmt: skip
 
-    def _stats(self) -> dict[str, object]:
+    def _stats(self, client: str) -> dict[str, object]:
         report = self._metrics.report(self._gauges())
-        services = self._counts.report(self._collections.states(), self._collections.faults())
+        states, faults = self._collections.states(client), self._collections.faults(client)
+        services = self._counts.report(states, faults)
         return {
             **report,
             **services,
@@ -134,9 +135,9 @@ class Status:
             for report in version.pool.reports()
         ]
 
-    def _metrics_text(self) -> bytes:
+    def _metrics_text(self, client: str) -> bytes:
         counted = families(self._metrics, self._gauges(), self._versions())
-        services = self._counts.families(self._collections.states())
+        services = self._counts.families(self._collections.states(client))
         gpus = gpu_families(self._gpus())
         times = time_families(self._loop_times(), self._sessions())
         return write_text([*counted, *services, *times, *gpus, *process_families()])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 
 import pytest
 
 from harness.collections import index
 from harness.server import EXACT_ENGINE, running_server
 from qa_service.client import QaClient, QaServerError
-from tests.http_calls import post
+from tests.http_calls import get, post
 from tests.programs import run_python, token_flags
 from tests.unit.retrieval.formats.pdf_files import pdf_file
 
@@ -184,6 +186,8 @@ def test_a_collection_is_asked_by_its_tokens_alone(builtin_model, collections, t
     with running_server(builtin_model, "--config", str(file), *tokens, *EXACT_ENGINE) as running:
         found = {}
         for token in ("weaver-0123456789abcdef", "miller-0123456789abcdef"):
+            seen = {"looms", "open"} if token.startswith("weaver") else {"open"}
+            assert names_seen(running.port, token) == [seen] * 4
             with QaClient("localhost", running.port, token=token) as client:
                 both = client.ask(QUESTION, collection="*", passages=9)
                 found[token[:6]] = {passage.collection for passage in both.passages}
@@ -192,11 +196,32 @@ def test_a_collection_is_asked_by_its_tokens_alone(builtin_model, collections, t
                     continue
                 with pytest.raises(QaServerError) as refused:
                     client.ask(QUESTION, collection="looms")
-                assert (refused.value.code, refused.value.retryable) == ("forbidden", False)
+                assert refused.value.code == "unknown_collection"
+                message = str(refused.value)
+                with pytest.raises(QaServerError) as refused:
+                    client.ask(QUESTION, collection="loops")
+                assert str(refused.value) == message.replace("looms", "loops")
         assert found == {"weaver": {"looms", "open"}, "miller": {""}}
         headers = {"Authorization": "Bearer miller-0123456789abcdef"}
         body = {"question": QUESTION, "collection": "looms"}
-        assert post(running.port, "/qa", body, headers).status == 403
+        assert post(running.port, "/qa", body, headers).status == 404
+        assert (
+            "looms" not in post(running.port, "/qa", body, headers).body.decode().partition(";")[2]
+        )
+
+
+def names_seen(port, token):
+    """The collections in each report that a client with this token is given."""
+    with QaClient("localhost", port, token=token) as client:
+        health, stats = client.health().report["collections"], client.stats()["collections"]
+    headers = {"Authorization": f"Bearer {token}"}
+    metrics = get(port, "/metrics", headers).body.decode()
+    labels = set(re.findall(r'collection="([^"]+)"', metrics))
+    ended = run_python(
+        "client.py", "--port", port, "--models", env={**os.environ, "QA_SERVER_TOKEN": token}
+    )
+    printed = set(re.findall(r"^collection (\S+)", ended.stdout, re.MULTILINE))
+    return [set(health), set(stats), labels, printed]
 
 
 def test_a_collection_for_tokens_needs_a_server_with_tokens(builtin_model, collections, tmp_path):

@@ -7,12 +7,14 @@ import re
 import shutil
 import signal
 import socket
+import sys
+from contextlib import ExitStack, closing
 
 import pytest
 
 from harness.collections import ANSWERS, DOCUMENTS, index, write_documents
 from harness.frames import frame
-from harness.process import wait_until
+from harness.process import LoggingProcess, wait_until
 from harness.server import EXACT_ENGINE, INSTANT, running_server
 from qa_service.aio.client import AsyncQaClient
 from qa_service.client import Answer, QaClient
@@ -147,14 +149,49 @@ def test_searches_are_counted(server):
     assert 'qa_collection_passages_total{collection="machines"}' in text
 
 
-def test_a_collection_indexed_while_serving_is_served_after_sighup(builtin_model, tmp_path):
+def test_a_watched_folder_is_answered_from_as_it_is_now(builtin_model, tmp_path):
+    docs, output = write_documents(tmp_path / "docs"), tmp_path / "all" / "machines"
+    program = "import sys; from qa_service.entry import index; sys.exit(index())"
+    flags = (str(docs), "--output", str(output), "--watch", "--no-embeddings")
+    command = (sys.executable, "-c", program, *flags)
+    where = ("--collections_dir", str(output.parent), *EXACT_ENGINE)
+    with ExitStack() as stack:
+
+        def follow():
+            return stack.enter_context(closing(LoggingProcess(command, ("stdout",))))
+
+        def wait_for(question, answer):
+            asked = {"question": question, "collection": "machines"}
+            wait_until(lambda: running.ask(**asked)["answer"], lambda found: found == answer)
+
+        first = follow()
+        first.wait_for_log(f"{output}: 3 documents")
+        running = stack.enter_context(running_server(builtin_model, *where))
+        (docs / "bell.txt").write_text(TELEPHONE)
+        wait_for("Who patented the telephone?", "Alexander Bell")
+        first.process.kill()
+        first.process.wait()
+        (docs / "bell.txt").rename(docs / "gray.txt")
+        (docs / "gray.txt").write_text(TELEPHONE.replace("Alexander Bell", "Elisha Gray"))
+        (docs / "people" / "hopper.txt").unlink()
+        second = follow()
+        wait_for("Who patented the telephone?", "Elisha Gray")
+        asked = {"question": "Who wrote the first compiler?", "collection": "machines"}
+        read = running.ask(**asked, passages=9)["passages"]
+        assert "people/hopper.txt" not in {passage["document"] for passage in read}
+        second.process.terminate()
+        assert second.process.wait() == 0
+        line = f"{output}: 3 documents, 4 passages (files: 1 read, 2 unchanged, 2 gone)\n"
+        assert second.log == line
+
+
+def test_a_collection_indexed_while_serving_is_served(builtin_model, tmp_path):
     folders = Folders(tmp_path)
     asked = {"question": "Who patented the telephone?", "collection": "machines"}
     with running_server(builtin_model, "--config", str(folders.file), *EXACT_ENGINE) as server:
         assert server.ask(**asked)["answer"] != "Alexander Bell"
         write_documents(folders.documents, {"people/bell.txt": TELEPHONE})
         index(folders.documents, folders.collection, update=True)
-        server.signal(signal.SIGHUP)
         server.wait_for_log("collection machines: the new index is served")
         reply = server.ask(**asked)
         assert reply["answer"] == "Alexander Bell"
@@ -212,7 +249,6 @@ def test_the_collections_of_a_folder_are_served_by_their_names(builtin_model, tm
             assert server.ask(question=question, collection=name)["answer"] == answer
         write_documents(tmp_path / "people", {"people/bell.txt": TELEPHONE})
         index(tmp_path / "people", place / "bell")
-        server.signal(signal.SIGHUP)
         server.wait_for_log("collection bell is served")
         assert server.ask(**asked)["answer"] == "Alexander Bell"
 

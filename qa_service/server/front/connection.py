@@ -65,6 +65,7 @@ class Connection:
     Args:
         codec_for: Chooses the protocol by the client's first bytes. For `b""`: the codec for errors
             sent before any bytes arrive.
+        report: Answers a query of the client with this name.
         tracer: Records spans of its requests; None if nothing is traced.
         on_end: Called once when the connection ends by itself; not after `close`.
     """
@@ -78,7 +79,7 @@ class Connection:
         *,
         clock: Clock,
         authenticator: Authenticator,
-        report: Callable[[Query], object],
+        report: Callable[[Query, str], object],
         metrics: Metrics,
         tracer: Tracer | None = None,
         on_end: Callable[[Connection], None],
@@ -286,7 +287,7 @@ class Connection:
         try:
             if query.type in COMMANDS:
                 self._check_admin(query)
-            report = self._report(query)
+            report = self._report(query, self._grant.name)
         except QaError as error:
             self._reject(RejectedError(query.id_json, error))
         else:

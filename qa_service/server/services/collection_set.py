@@ -16,13 +16,13 @@ from functools import partial
 from pathlib import Path
 
 from qa_service.errors import (
-    ForbiddenError,
     SetupError,
     UnknownCollectionError,
     error_context,
     list_choices,
 )
 from qa_service.net.event_loop import EventLoop
+from qa_service.net.timers import Timer
 from qa_service.retrieval.search_messages import (
     Close,
     Count,
@@ -53,6 +53,8 @@ REMOTE_SEARCHES = 4
 """How many searches one cluster is asked at a time."""
 LIST_AGAIN_S = 10.0
 """When a folder of collections that could not be listed is tried again."""
+LOOK_INTERVAL_S = 2.0
+"""Between two looks for newer indexes: a look is a `stat` or two in the search processes."""
 SEARCH_TIMEOUT_S = 10.0
 """How long a search may take, and a third of the time for opening a collection, before its process
 is replaced: it takes milliseconds unless a disk or a cluster hangs."""
@@ -69,6 +71,7 @@ class CollectionSet:
 
     Args:
         max_queue_size: Requests that may wait for each search process.
+        look_interval_s: Between two looks for newer indexes on disk; with 0 only `use` looks.
 
     Attributes:
         empty_folder: The folder of collections, if it has none.
@@ -81,8 +84,12 @@ class CollectionSet:
         counts: ServiceCounts,
         max_queue_size: int,
         max_processes: int = MAX_SEARCH_PROCESSES,
+        *,
+        look_interval_s: float = 0.0,
     ) -> None:
         self._loop = loop
+        self._look_interval_s = look_interval_s
+        self._next_look: Timer | None = None
         self._launch = launch
         self._counts = counts
         self._max_queue_size = max_queue_size
@@ -96,6 +103,7 @@ class CollectionSet:
         self._lister: Searches | None = None
         self._is_listing = False
         self._list_fault = ""
+        self._list_retry: Timer | None = None
         self._ending: list[Searches] = []
 
     def use(self, named: Mapping[str, CollectionOptions], folder: Path | None = None) -> None:
@@ -111,8 +119,25 @@ class CollectionSet:
         if folder != self._folder:
             self._listed, self.empty_folder = {}, None
         self._named, self._folder = named, folder
-        self._list()
         self._follow()
+        self._list()
+        self._look_later()
+
+    def _look_later(self) -> None:
+        if self._next_look:
+            self._next_look.cancel()
+        if self._look_interval_s:
+            at_s = self._loop.now_s() + self._look_interval_s
+            self._next_look = self._loop.call_at(at_s, self._look)
+
+    def _look(self) -> None:
+        """Looks for newer indexes on disk; what has failed is tried again at times of its own."""
+        if not self._list_retry:
+            self._list()
+        for served in self._served.values():
+            if not (served.is_remote or served.retry):
+                self._open(served)
+        self._look_later()
 
     @property
     def has_started(self) -> bool:
@@ -127,14 +152,19 @@ class CollectionSet:
                 return f"[collections.{its.name}]: {its.open_fault}"
         return self._list_fault
 
-    def states(self) -> dict[str, CollectionState]:
-        return {name: its.state for name, its in self._served.items()}
+    def states(self, token: str | None = None) -> dict[str, CollectionState]:
+        """The state of each collection, or of those that a client with this token may ask."""
+        return {its.name: its.state for its in self._seen_by(token)}
 
-    def faults(self) -> dict[str, str]:
-        """What is wrong with collections, by their names; nothing of those that are well."""
+    def faults(self, token: str | None = None) -> dict[str, str]:
+        """What is wrong with them, by their names; nothing of those that are well."""
         now_s = self._loop.now_s()
-        faults = {name: its.fault(now_s) for name, its in self._served.items()}
+        faults = {its.name: its.fault(now_s) for its in self._seen_by(token)}
         return {name: fault for name, fault in faults.items() if fault}
+
+    def _seen_by(self, token: str | None) -> list[ServedCollection]:
+        served = self._served.values()
+        return [its for its in served if token is None or its.options.is_for(token)]
 
     def get(self, name: str | None) -> ServedCollection | None:
         return self._served.get(name) if name else None
@@ -147,7 +177,7 @@ class CollectionSet:
         """
         if found := self._served.get(name):
             return found
-        raise UnknownCollectionError(f"there is no collection {name}; {list_choices(self._served)}")
+        raise UnknownCollectionError(f"there is no collection {name}")
 
     def choose(self, names: tuple[str, ...], token: str) -> tuple[str, ...]:
         """The names of the collections that are asked.
@@ -156,21 +186,18 @@ class CollectionSet:
             names: Those that a request has; `*` stands for all that can be asked now.
 
         Raises:
-            UnknownCollectionError: No collection has one of the names.
-            ForbiddenError: A collection is not for this token.
+            UnknownCollectionError: No collection has one of the names, or not for this token.
         """
-        allowed = [name for name, its in self._served.items() if its.options.is_for(token)]
+        allowed = self.states(token)
         if names == (ALL_COLLECTIONS,):
-            open_ones = [name for name in allowed if self._served[name].state != "UNAVAILABLE"]
+            open_ones = [name for name, state in allowed.items() if state != "UNAVAILABLE"]
             if not allowed:
                 raise UnknownCollectionError("there is no collection that this client may ask")
             return tuple(sorted(open_ones or allowed))
         for name in names:
-            if name not in self._served:
+            if name not in allowed:
                 choices = list_choices(allowed)
                 raise UnknownCollectionError(f"there is no collection {name}; {choices}")
-            if name not in allowed:
-                raise ForbiddenError(f"this token may not ask the collection {name}")
         return names
 
     def note_damage(self, served: ServedCollection, reason: str) -> None:
@@ -243,6 +270,9 @@ class CollectionSet:
     # How they come and go.
 
     def _list(self) -> None:
+        if self._list_retry:
+            self._list_retry.cancel()
+            self._list_retry = None
         if self._folder and not self._is_listing:
             self._is_listing = True
             self._lister = self._lister or self._make_searches(f"{self._folder}", 1)
@@ -257,12 +287,15 @@ class CollectionSet:
             self._list_fault = ""
             self._note_empty(None if result.paths else folder)
             paths = {name: Path(path) for name, path in result.paths.items() if _is_name(name)}
-            self._listed = {name: CollectionOptions(path=path) for name, path in paths.items()}
-            self._follow()
+            listed = {name: CollectionOptions(path=path) for name, path in paths.items()}
+            if listed != self._listed:
+                self._listed = listed
+                self._follow()
         elif isinstance(result, Refused):
             logger.error("the collections are unchanged: %s", result.reason)
             self._list_fault = result.reason if result.kind == "setup" else ""
-            self._loop.call_at(self._loop.now_s() + LIST_AGAIN_S, self._list)
+            again_s = self._loop.now_s() + LIST_AGAIN_S
+            self._list_retry = self._loop.call_at(again_s, self._list)
         self._loop.mark()
 
     def _note_empty(self, folder: Path | None) -> None:
@@ -317,6 +350,7 @@ class CollectionSet:
         served.is_opening = True
         if served.retry:
             served.retry.cancel()
+            served.retry = None
         work = served.opening(is_fresh=is_fresh)
         served.searches.run(work, partial(self._on_opened, served, work))
 

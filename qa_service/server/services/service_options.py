@@ -80,8 +80,8 @@ class CollectionOptions(Struct, frozen=True, kw_only=True):
         list[Annotated[str, Meta(min_length=1, max_length=64)]] | None,
         Meta(
             title="a list of names of tokens",
-            description="the tokens that may ask it, by their `name` in `--auth_token_file`; if "
-            "not given, every client",
+            description="the tokens that may ask and see it, by their `name` in "
+            "`--auth_token_file`; if not given, every client",
         ),
     ] = None
 

@@ -58,7 +58,10 @@ class Health:
     ]
     collections: Annotated[
         Mapping[str, CollectionState],
-        Meta(description="the state of each collection: `READY`, `LOADING` or `UNAVAILABLE`"),
+        Meta(
+            description="the state of each collection that the client may ask: `READY`, `LOADING` "
+            "or `UNAVAILABLE`"
+        ),
     ]
     collection_faults: Annotated[
         Mapping[str, str],

@@ -106,7 +106,12 @@ class ServiceCounts:
         self.collections = {name: self.collections.get(name, CollectionCounts()) for name in names}
 
     def report(self, states: Mapping[str, str], faults: Mapping[str, str]) -> dict[str, object]:
-        """Their part of the reply to a `stats` query."""
+        """Their part of the reply to a `stats` query.
+
+        Args:
+            states: The states of the collections that may be seen.
+            faults: What is wrong with collections.
+        """
         return {
             "cascades": {
                 route: {"models_asked": counts.models_asked, "fallbacks": counts.fallbacks}
@@ -117,21 +122,29 @@ class ServiceCounts:
                 for (model, version), counts in self.shadows.items()
             ],
             "collections": {
-                name: {"state": states.get(name), "fault": faults.get(name), **counts.report()}
-                for name, counts in self.collections.items()
+                name: {
+                    "state": state,
+                    "fault": faults.get(name),
+                    **self.collections[name].report(),
+                }
+                for name, state in states.items()
             },
             "search_process_deaths_total": self.search_process_deaths_total,
         }
 
     def families(self, states: Mapping[str, str]) -> Iterator[Family]:
-        """The metrics; none of what there is not."""
+        """The metrics; none of what there is not.
+
+        Args:
+            states: The states of the collections that may be seen.
+        """
         if self.cascades:
             yield from self._cascade_families()
         if self.shadows:
             yield from self._shadow_families()
-        if self.collections:
+        if states:
             yield from self._collection_families(states)
-        if self.collections or self.search_process_deaths_total:
+        if states or self.search_process_deaths_total:
             deaths = [Sample(self.search_process_deaths_total, {})]
             yield _counter("search_process_deaths", "Deaths of search processes.", deaths)
 
@@ -166,14 +179,14 @@ class ServiceCounts:
         yield _durations("qa_shadow_request_seconds", "Time from a copy to its answer.", durations)
 
     def _collection_families(self, states: Mapping[str, str]) -> Iterator[Family]:
-        collections = [(counts, {"collection": name}) for name, counts in self.collections.items()]
+        collections = [(self.collections[name], {"collection": name}) for name in states]
         text = "Time of a search in a collection."
         durations = [(counts.search_ms, labels) for counts, labels in collections]
         yield _durations("qa_collection_search_seconds", text, durations)
         for name, called, text in _COLLECTION_TOTALS:
             samples = [Sample(getattr(counts, name), labels) for counts, labels in collections]
             yield _counter(f"collection_{called}", text, samples)
-        ready = [Sample(float(states.get(n) == READY), {"collection": n}) for n in self.collections]
+        ready = [Sample(float(state == READY), {"collection": n}) for n, state in states.items()]
         yield Family("qa_collection_ready", "gauge", "1 if a collection can be searched, else 0.",
                      ready)  # fmt: skip
 

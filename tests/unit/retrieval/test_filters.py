@@ -178,12 +178,26 @@ def test_a_filter_is_for_a_collection():
             [{"range": {"date": {"gte": "2026-01-30||+1d", "lt": "2026-02-03"}}}],
         ),
         (
+            {"date": "2026-01-30"},
+            [
+                {
+                    "bool": {
+                        "should": [
+                            {"terms": {"date.keyword": ["2026-01-30"]}},
+                            {"terms": {"date": ["2026-01-30"]}},
+                        ],
+                        "minimum_should_match": 1,
+                    }
+                }
+            ],
+        ),
+        (
             {"path": ["a/", "b.md"]},
             [
                 {
                     "bool": {
                         "should": [
-                            {"terms": {"document.keyword": ["b.md"]}},
+                            {"terms": {"document.keyword": ["a/", "b.md"]}},
                             {"prefix": {"document.keyword": "a/"}},
                         ],
                         "minimum_should_match": 1,

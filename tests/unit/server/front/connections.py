@@ -29,7 +29,7 @@ class Surroundings:
             name="the client",
         )
 
-    def report(self, query):
+    def report(self, query, client):
         raise NotImplementedError
 
     def submit(self, call):

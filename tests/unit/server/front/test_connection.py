@@ -57,7 +57,7 @@ class Owner(Surroundings):
         else:
             super().submit(call)
 
-    def report(self, query):
+    def report(self, query, client):
         self.queries.append(query)
         return {"asked": query.type}
 

@@ -54,7 +54,7 @@ class Setting(Surroundings):
         if self.submitting:
             raise self.submitting
 
-    def report(self, query):
+    def report(self, query, client):
         if self.reporting:
             raise self.reporting
         return Health()

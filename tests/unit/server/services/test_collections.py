@@ -276,9 +276,9 @@ def test_without_a_passage_there_is_no_answer(setting):
 # The search.
 
 
-def test_an_unknown_collections_error_lists_the_existing_ones(setting):
+def test_an_unknown_collection_is_an_error(setting):
     setting.ask(collection="books")
-    assert setting.outcomes[0].message == "there is no collection books; there is docs"
+    assert setting.outcomes[0].message == "there is no collection books"
 
 
 def test_as_many_passages_as_asked_for_or_configured(setting):

@@ -124,12 +124,15 @@ def test_all_are_those_that_the_token_may_ask(setting, token, asked):
 
 
 @pytest.mark.parametrize("names", ["c", "a,c", ["c"]])
-def test_a_collection_for_other_tokens_is_forbidden(setting, names):
+def test_a_collection_for_other_tokens_is_as_if_it_were_not_there(setting, names):
     for token in ("", "bob"):
         setting.ask(names, flow=token)
         error = setting.outcomes.pop()
-        assert (error.code, status_of(error), error.retryable) == ("forbidden", 403, False)
-        assert error.message == "this token may not ask the collection c"
+        assert (error.code, status_of(error)) == ("unknown_collection", 404)
+        setting.ask("d", flow=token)
+        assert error.message == setting.outcomes.pop().message.replace("d;", "c;")
+        assert error.message == "there is no collection c; there are a, b"
+        assert set(setting.retrieval.collections.states(token)) == {"a", "b"}
     assert setting.searches == []
     setting.ask(names, flow="ida")
     setting.reply(FOUND)
