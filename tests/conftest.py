@@ -22,7 +22,7 @@ from qa_service.preparation.prepare import PrepareArgs, prepare
 from qa_service.preparation.sentence_encoder import prepare_encoder
 from tests.certificates import Certificates
 
-LEFT_OUT = {f"not {mark}": f"\npytestmark = pytest.mark.{mark}\n" for mark in ("slow", "soak")}
+LEFT_OUT = {f"not {mark}": f"\npytestmark = pytest.mark.{mark}\n" for mark in ("slow", "soak", "long")}
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -145,7 +145,7 @@ def test_a_server_short_of_memory_gives_no_wrong_answer(builtin_model, right_ans
     assert not count or not count.wrong
 
 
-@pytest.mark.soak
+@pytest.mark.long
 @pytest.mark.parametrize("mib", range(400, 1601, 50))
 def test_no_amount_of_memory_gives_wrong_answers(builtin_model, right_answers, mib):
     count = answers_within(mib, builtin_model, right_answers)

@@ -27,7 +27,7 @@ clients wait at most: two instances that need a second each are not enough, and 
 other work at first is faster later."""
 
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

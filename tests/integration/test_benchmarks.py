@@ -164,7 +164,7 @@ def test_mixed_texts_are_the_same_each_time():
     assert first == second
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_ten_minutes_on_a_gpu_are_rehearsed_on_the_cpu(builtin_model, tmp_path):
     """So that no minute on a GPU is spent on a fault of the program; what is there is kept."""
     command = ("-m", "benchmarks.gpu", "--rehearse", "--models", builtin_model)
