@@ -41,7 +41,8 @@ soak: $(TEST)  ## Runs long loads one by one, and 10,000 simulated machines on a
 
 long: $(TEST)  ## Runs what rarely finds a fault: before a library is changed, or what uses Ray.
 	$(PYTEST) -m long tests/fault
-	OMP_NUM_THREADS=1 $(PYTEST) -m long --numprocesses auto --max-worker-restart 0 tests/integration
+	OMP_NUM_THREADS=1 $(PYTEST) -m long --numprocesses auto --max-worker-restart 0 \
+		tests/integration tests/unit
 
 test-fast: $(TEST)  ## Runs the tests to run while you write: no faults, no slow ones.
 	$(PYTEST) $(PARALLEL) -m "not soak and not long and not slow" tests/integration tests/unit

@@ -24,8 +24,8 @@ INSTANT = ("--inference_engine_type", "instant", "--num_inference_sessions", "1"
 
 EXACT_ENGINE = ("--inference_engine_type", "onnx", "--precision", "fp32")
 """One that starts in a quarter of the fastest one's time, for tests of what stands before it. In a
-batch it answers what it answers alone, so whatever else comes is a mix-up: with int8 and bf16, scores
-move with the batch, and so now and then the best span."""
+batch it answers what it answers alone, so whatever else comes is a mix-up: with int8 and bf16,
+scores move with the batch, and so now and then the best span."""
 
 FIXED_ENGINE = (*EXACT_ENGINE, "--cost_table", "off")
 """The same without a table of costs, which is another for each copy of a model."""

@@ -22,7 +22,8 @@ from qa_service.preparation.prepare import PrepareArgs, prepare
 from qa_service.preparation.sentence_encoder import prepare_encoder
 from tests.certificates import Certificates
 
-LEFT_OUT = {f"not {mark}": f"\npytestmark = pytest.mark.{mark}\n" for mark in ("slow", "soak", "long")}
+MARKS = ("slow", "soak", "long")
+LEFT_OUT = {f"not {mark}": f"\npytestmark = pytest.mark.{mark}\n" for mark in MARKS}
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -43,11 +44,10 @@ def builtin_model() -> Path:
     model = prepare(PrepareArgs(output_dir=ROOT / "saved_models", precision="int8"))
     with (model.parent / ".builtin.engines.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for options in (InstanceOptions(), InstanceOptions(num_inference_sessions=1)):
-            device = first_device(options)
-            found = choose_engine(options, device, model, load_manifest(model))
-            if isinstance(found, Measurement):
-                assert not reply_to(TrialRequest(found, LogOptions())).failure
+        options = InstanceOptions()
+        found = choose_engine(options, first_device(options), model, load_manifest(model))
+        if isinstance(found, Measurement):
+            assert not reply_to(TrialRequest(found, LogOptions())).failure
     return model
 
 

@@ -1,6 +1,5 @@
 """The server from outside: answers, bad input, bounds, start and stop."""
 
-import itertools
 import json
 import re
 import signal
@@ -21,7 +20,7 @@ from qa_service.instance.learned_costs import TABLE_EVERY
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.worker_main import load_reader
 from qa_service.instance.worker_messages import Setup
-from qa_service.wire.messages import MAX_QUESTION_CHARS, Question, RequestLimits
+from qa_service.wire.messages import Question, RequestLimits
 from tests.programs import fail_to_start
 from tests.support import all_of
 
@@ -116,16 +115,6 @@ def test_golden_request_is_answered_and_the_connection_goes_on(client, neighbour
         assert len(first.get("answers", [])) <= expected["top_k"]
 
 
-@pytest.mark.parametrize("length", [2**32 - 1, MAX_FRAME_BYTES + 1])
-def test_a_refused_length_gets_an_error_and_a_close(client, neighbour, length):
-    client.sendall(frame({"id": 1, **ASK}) + length.to_bytes(4, "big") + b"x" * 1000)
-    replies = [receive(client), receive(client)]
-    assert {reply["id"] for reply in replies} == {1, None}
-    codes = [reply["error"]["code"] for reply in replies if "error" in reply]
-    assert codes == ["frame_too_large"]
-    assert receive(client) is None
-
-
 def test_a_frame_of_exactly_the_limit_is_read(client):
     body = json.dumps({"id": 1, **ASK, "padding": ""}).encode()
     padded = body[:-2] + b"x" * (MAX_FRAME_BYTES - len(body)) + body[-2:]
@@ -154,13 +143,6 @@ def test_a_thousand_questions_in_one_segment_are_answered(client):
     assert {reply["answer"] for reply in replies} == {replies[0]["answer"]}
 
 
-def test_a_duplicate_id_in_flight_gets_duplicate_id(client):
-    client.sendall(frame({"id": 7, **ASK}) * 2)
-    refused, answered = receive(client), receive(client)
-    assert (refused["id"], refused["error"]["code"]) == (7, "duplicate_id")
-    assert (answered["id"], answered["answer"]) == (7, ANSWER)
-
-
 def test_a_question_longer_than_the_model_fails_alone(client):
     client.sendall(
         frame({"id": "long", **ASK, "question": "why " * 450}) + frame({"id": "short", **ASK})
@@ -168,15 +150,6 @@ def test_a_question_longer_than_the_model_fails_alone(client):
     replies = {reply["id"]: reply for reply in (receive(client), receive(client))}
     assert replies["long"]["error"]["code"] == "question_too_long"
     assert replies["short"]["answer"] == ANSWER
-
-
-def test_top_answers_do_not_overlap(client):
-    client.sendall(frame({**ASK, "top_k": 3}))
-    reply = receive(client)
-    spans = sorted((answer["start"], answer["end"]) for answer in reply["answers"])
-    assert len(spans) == 3
-    assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
-    assert reply["answers"][0]["answer"] == reply["answer"]
 
 
 @pytest.mark.slow
@@ -238,19 +211,6 @@ class TestBounds:
             ports = re.findall(r"request \S+:(\d+)#\d+: answered", running.log)
             own, other = (str(client.getsockname()[1]) for client in (sock, reader))
             assert ports == [own] * 5 + [other] * 2
-
-    def test_a_client_over_its_requests_in_flight_is_slowed_and_not_failed(self, builtin_model):
-        flags = ("--max_in_flight_per_connection", "2", "--max_queue_size", "2")
-        with running_server(builtin_model, *INSTANT, *flags) as running, running.connect() as sock:
-            sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(20)))
-            assert all("answer" in receive(sock) for _ in range(20))
-
-    def test_questions_and_frames_over_their_lengths_are_refused(self, builtin_model):
-        with running_server(builtin_model, *INSTANT, "--max_frame_bytes", "4000") as running:
-            assert "answer" in running.ask(**ASK)
-            reply = running.ask(**{**ASK, "question": "x" * (MAX_QUESTION_CHARS + 1)})
-            assert reply["error"]["code"] == "invalid_request"
-            assert running.ask(**ASK, more="x" * 4000)["error"]["code"] == "frame_too_large"
 
 
 @pytest.mark.slow
