@@ -1,5 +1,6 @@
 """The server from outside: answers, bad input, bounds, start and stop."""
 
+import itertools
 import json
 import re
 import signal
@@ -150,6 +151,15 @@ def test_a_question_longer_than_the_model_fails_alone(client):
     replies = {reply["id"]: reply for reply in (receive(client), receive(client))}
     assert replies["long"]["error"]["code"] == "question_too_long"
     assert replies["short"]["answer"] == ANSWER
+
+
+def test_top_answers_do_not_overlap(client):
+    client.sendall(frame({**ASK, "top_k": 3}))
+    reply = receive(client)
+    spans = sorted((answer["start"], answer["end"]) for answer in reply["answers"])
+    assert len(spans) == 3
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
+    assert reply["answers"][0]["answer"] == reply["answer"]
 
 
 @pytest.mark.slow
