@@ -78,7 +78,6 @@ class RunningServer(LoggingProcess):
             self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
-        """Waits until every model is loaded."""
         self.ready_line = self._wait_for_line(READY)
 
     def _wait_for_line(self, *words: str) -> str:
@@ -87,7 +86,6 @@ class RunningServer(LoggingProcess):
         return line
 
     def connect(self) -> socket.socket:
-        """A new client connection."""
         sock = socket.create_connection(("localhost", self.port), GIVE_UP_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
@@ -99,20 +97,16 @@ class RunningServer(LoggingProcess):
             return receive(sock)
 
     def stats(self) -> dict:
-        """Its report of what it has counted."""
         return self.ask(type="stats")["stats"]
 
     def health(self) -> dict:
-        """Its report of its health."""
         return self.ask(type="health")["health"]
 
     def worker_pids(self) -> list[int]:
-        """Its live worker processes."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return [int(pid) for pid in children.read_text().split() if not _is_zombie(pid)]
 
     def signal(self, signum: int) -> None:
-        """Sends it a signal."""
         self.process.send_signal(signum)
 
     def wait(self) -> int:

@@ -43,7 +43,6 @@ def neighbour(server):
 
 
 def everything(sock):
-    """All that comes until the server closes."""
     received = b""
     while data := sock.recv(65536):
         received += data

@@ -48,7 +48,6 @@ def cluster(home):
 
 @pytest.fixture
 def start(cluster):
-    """Starts servers that use the cluster."""
     started = []
 
     def make(model: Path, *flags: str, **more: Any) -> RunningServer:

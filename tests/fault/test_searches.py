@@ -29,7 +29,6 @@ FIRST_WORD = "Grace"
 
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory) -> Path:
-    """A collection to be copied and damaged."""
     return write_collection(tmp_path_factory.mktemp("pristine"), "collection")
 
 

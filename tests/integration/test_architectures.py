@@ -102,7 +102,6 @@ def prepared(folder, kind, make_tokenizer=None, can_abstain=None, capfd=None, **
 
 @quiet_libraries()
 def check_engines(source, model, target):
-    """Asks every engine, and compares."""
     manifest = load_manifest(target)
     engines = ["pytorch"]
     if "model.onnx" in manifest.files:

@@ -92,7 +92,6 @@ def imports(path: Path) -> set[str]:
 
 @functools.cache
 def files_of(room: str) -> list[Path]:
-    """The modules of a room."""
     return [p for p in sorted(PACKAGE.rglob("*.py")) if room_of(p.relative_to(PACKAGE)) == room]
 
 
