@@ -193,7 +193,7 @@ def kept_model(one_layer, tmp_path, monkeypatch):
     """A model in a folder of its own, of which nothing is compiled yet."""
     # Beside other tests, a thread of the lowest priority takes minutes.
     monkeypatch.setattr(static_shapes, "LOWEST_PRIORITY", 0)
-    return copy_model(one_layer, tmp_path / "model")
+    return copy_model(one_layer, tmp_path / "model", "costs")
 
 
 def blobs(model):

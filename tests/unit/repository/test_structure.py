@@ -136,18 +136,6 @@ def test_the_core_knows_no_socket_and_no_clock(room):
         assert modules(path).isdisjoint({"socket", "selectors", "time", "threading", "ssl"}), path
 
 
-def test_imports_are_found_in_every_form(tmp_path):
-    path = tmp_path / "module.py"
-    path.write_text(
-        "import a.b, c as d\nfrom e.f import g\nfrom h import i as j\ndef k():\n import l"
-    )
-    assert modules(path) == {"a", "c", "e", "h", "l"}
-    path.write_text("import qa_service.net.timers\nfrom qa_service import wire, errors\n")
-    more = "from qa_service.server.front import auth\nfrom qa_service.wire.http.page import page"
-    path.write_text(f"{path.read_text()}{more}\nfrom qa_service.server.main import main")
-    assert imports(path) == {"net", "wire", "", "server/front", "server"}
-
-
 def test_the_loops_process_loads_no_library_of_the_model():
     code = "import sys, qa_service.server.life_cycle; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
