@@ -17,7 +17,7 @@ from qa_service.client import QaClient, QaClientError
 from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from tests.programs import run_python
 
-NUM_CLIENTS, NUM_QUESTIONS = 8, 300
+NUM_CLIENTS, NUM_QUESTIONS = 8, 120
 DEADLINE_MS = 3000
 """Of a question: instances that always end are started again with a backoff of up to 10 s."""
 OPENVINO = ("--inference_engine_type", "openvino", "--precision", "fp32")

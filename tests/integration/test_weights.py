@@ -49,7 +49,8 @@ def answers(*askers: Asker) -> Counter:
 @pytest.fixture(scope="module")
 def server(builtin_model, tmp_path_factory):
     tokens = token_flags(tmp_path_factory.mktemp("tokens"), *TOKENS)
-    flags = (*EXACT_ENGINE, "--num_inference_sessions", "2")
+    # No limit on time: on a slow, busy machine the light client waits for minutes.
+    flags = (*EXACT_ENGINE, "--num_inference_sessions", "2", "--request_timeout_ms", "0")
     with running_server(builtin_model, *tokens, *flags) as running:
         yield running
 
