@@ -258,7 +258,7 @@ class TestStartAndStop:
             assert running.wait() == 0
 
     def test_a_drain_ends_at_its_timeout(self, builtin_model):
-        flags = (*EXACT_ENGINE, *ONE, "--drain_timeout_ms", "1")
+        flags = (*EXACT_ENGINE, *ONE, "--drain_timeout_ms", "1", "--request_timeout_ms", "0")
         with running_server(builtin_model, *flags) as running, running.connect() as sock:
             sock.sendall(b"".join(frame({"id": i, **ASK, "text": TEXT * 9}) for i in range(30)))
             replies = running.wait_for_queue(sock)
