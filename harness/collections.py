@@ -29,7 +29,6 @@ ANSWERS = {
 
 
 def write_documents(folder: Path, documents: dict[str, str] = DOCUMENTS) -> Path:
-    """Writes documents as files of a folder."""
     for name, text in documents.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -25,16 +25,13 @@ class Run:
 
     @property
     def answers(self) -> Path:
-        """The program's output."""
         return self.folder / "answers.jsonl"
 
     def write_questions(self) -> None:
-        """Writes the program's input."""
         with (self.folder / "questions.jsonl").open("w") as file:
             file.writelines(json.dumps({"id": n, **ASK}) + "\n" for n in range(self.count))
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Starts the program."""
         command = [sys.executable, str(ROOT / "jobs.py"), "run"]
         command += [str(self.folder / "questions.jsonl"), f"--output={self.answers}", *self.flags]
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

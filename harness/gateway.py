@@ -28,17 +28,14 @@ class GatewayServer:
 
     @property
     def pid(self) -> int:
-        """The gateway's process id."""
         [pid] = [pid for pid in self.server.worker_pids() if _is_gateway(pid)]
         return pid
 
     @property
     def instance_pids(self) -> list[int]:
-        """The process ids of the instances."""
         return [pid for pid in self.server.worker_pids() if not _is_gateway(pid)]
 
     def counted(self, code: str) -> int:
-        """How many requests had this outcome."""
         return self.server.stats()["counters"]["requests_total"].get(code, 0)
 
     def wait_for_count(self, code: str, count: int) -> None:

@@ -10,5 +10,4 @@ GOLDEN = json.loads((ROOT / "docs" / "golden_frames.json").read_text())
 
 
 def body_of(case: dict) -> bytes:
-    """The bytes of a case's body."""
     return bytes.fromhex(case["body_hex"]) if "body_hex" in case else case["body"].encode()

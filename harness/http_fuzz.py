@@ -61,7 +61,6 @@ class HttpFuzzReport:
 
 
 def mutate(chance: random.Random) -> bytes:
-    """A request, broken in some ways."""
     data = bytearray(chance.choice(SEEDS))
     for _ in range(chance.randint(1, 4)):
         at = chance.randint(0, len(data))

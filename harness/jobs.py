@@ -40,7 +40,6 @@ def flags_of(queues: Queues) -> list[str]:
 
 
 def run_jobs(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs `jobs.py` to its end."""
     command = [sys.executable, str(ROOT / "jobs.py"), *words]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=GIVE_UP_S, check=False, **options
@@ -48,8 +47,6 @@ def run_jobs(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 class RunningGateway(LoggingProcess):
-    """A gateway process."""
-
     def __init__(self, url: str, server_port: int, queues: Queues, *flags: str) -> None:
         command = [sys.executable, str(ROOT / "jobs.py"), "gateway", "--host", "127.0.0.1"]
         super().__init__(
@@ -80,7 +77,6 @@ def running_gateway(
 
 
 def job(message_id: str | None, body: bytes | dict[str, Any], **properties: Any) -> Any:
-    """A job to be published."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return aio_pika.Message(
         data, message_id=message_id, delivery_mode=aio_pika.DeliveryMode.PERSISTENT, **properties

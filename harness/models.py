@@ -92,7 +92,6 @@ class ModelFile:
 
 
 def states(server: RunningServer) -> Mapping[str, str]:
-    """The state of each version, by `model/version`."""
     return server.health()["models"]
 
 

@@ -59,7 +59,6 @@ class Mutator:
         return bytes(body)
 
     def bodies(self, count: int) -> list[bytes]:
-        """A number of bodies."""
         return [self.body() for _ in range(count)]
 
     def idle_bodies(self, count: int) -> list[bytes]:

@@ -90,7 +90,6 @@ class Receiver:
         return [span for span in self.spans if span.parent_id not in by_id]
 
     def close(self) -> None:
-        """Listens no more."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -149,7 +148,6 @@ def _attributes(pairs: Any) -> dict[str, object]:
 
 @contextlib.contextmanager
 def receiving(port: int = 0) -> Iterator[Receiver]:
-    """Runs a receiver."""
     receiver = Receiver(port)
     try:
         yield receiver

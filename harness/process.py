@@ -57,7 +57,6 @@ class LoggingProcess:
         wait_until(lambda: self.log, lambda log: log.count(words) >= times)
 
     def close(self) -> None:
-        """Kills it if it still runs."""
         self.process.kill()
         self.process.wait()
         if self.process.stdout:
@@ -83,7 +82,6 @@ def cpu_s(pid: int) -> float:
 
 
 def tree(pid: int) -> list[int]:
-    """A process and all below it."""
     pids = [pid]
     for parent in pids:
         with contextlib.suppress(FileNotFoundError):
@@ -106,7 +104,6 @@ def held_still(pids: Sequence[int]) -> Iterator[None]:
 
 
 def num_descriptors(pid: int) -> int:
-    """Open file descriptors."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 

@@ -59,7 +59,6 @@ class RunningRabbitMq:
 
     @property
     def pid(self) -> int:
-        """The process id of the running node."""
         assert self._process is not None
         return self._process.pid
 
@@ -72,7 +71,6 @@ class RunningRabbitMq:
             self._process = None
 
     def close(self) -> None:
-        """Kills all of it."""
         self.kill()
         self._epmd.kill()
         self._epmd.wait()

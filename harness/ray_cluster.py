@@ -56,7 +56,6 @@ class RayCluster:
         )
 
     def remove(self, node: Any) -> None:
-        """Takes a node away without grace."""
         self.nodes.remove(node)
         self._cluster.remove_node(node, allow_graceful=False)
 
@@ -80,7 +79,6 @@ def raylet_pid(node: Any) -> int:
 
 
 def actor_pids(node: Any) -> list[int]:
-    """The node's processes that run an instance."""
     children = Path(f"/proc/{raylet_pid(node)}/task/{raylet_pid(node)}/children").read_text()
     names = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children.split()}
     return [pid for pid, name in names.items() if b"RayInstance" in name]

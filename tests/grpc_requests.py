@@ -30,7 +30,6 @@ def typed_request(questions: Sequence[str] = (ASK["question"],), **fields: Any):
 
 
 def failure(call, *arguments, **options):
-    """The error of a call that fails."""
     with pytest.raises(grpc.RpcError) as caught:
         call(*arguments, **options)
     return caught.value

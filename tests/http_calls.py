@@ -28,7 +28,6 @@ def get(port: int, path: str, headers: Mapping[str, str] | None = None) -> Reply
 
 
 def post(port: int, path: str, body: object, headers: Mapping[str, str] | None = None) -> Reply:
-    """Posts JSON."""
     fields = {"Content-Type": "application/json", **(headers or {})}
     return call(port, "POST", path, json.dumps(body), fields)
 
@@ -50,5 +49,4 @@ def call(
 
 
 def bearer(token: str) -> dict[str, str]:
-    """The header that shows a token."""
     return {"Authorization": f"Bearer {token}"}

@@ -26,7 +26,6 @@ def run_python(*words: object, **options: Any) -> subprocess.CompletedProcess[st
 
 
 def fail_to_start(*flags: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Starts a server that cannot start."""
     ended = run_python("server.py", "--port", "0", *flags, **options)
     assert ended.returncode == 2, ended.stderr
     assert "QA server ready" not in ended.stdout

@@ -73,8 +73,6 @@ def answer_all(peer: PeerConnection) -> None:
 
 
 def answer_and_keep(requests: list[dict[str, Any]]) -> Script:
-    """Answers all, and keeps what was asked."""
-
     def script(peer: PeerConnection) -> None:
         while (request := peer.receive()) is not None:
             requests.append(request)

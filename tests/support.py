@@ -20,7 +20,6 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason=WITHOUT_TORC
 
 
 def present(value: T | None) -> T:
-    """The value, which is not None."""
     assert value is not None
     return value
 

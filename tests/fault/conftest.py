@@ -62,13 +62,11 @@ def hasty_tls(start, certificates):
 
 @pytest.fixture(scope="module")
 def mutual(start, certificates):
-    """A server that wants a client's certificate."""
     return start(*certificates.server_flags, "--tls_client_ca", str(certificates.ca))
 
 
 @pytest.fixture(scope="module")
 def with_tokens(start, token_file):
-    """A server that wants a token."""
     return start("--auth_token_file", str(token_file), "--client_timeout_ms", str(3 * LONG_MS))
 
 
@@ -80,5 +78,4 @@ def hasty_with_tokens(start, token_file):
 
 @pytest.fixture(scope="module")
 def plain(start):
-    """A server without TLS and tokens."""
     return start()

@@ -57,7 +57,7 @@ def test_two_generations_of_instances_live_at_most(faulty_server):
 
 def test_a_worker_is_replaced_though_the_manifest_changed_and_a_reload_is_called_for(own_model):
     """A manifest that changed on disk is deployed by a reload, not by a worker's death."""
-    with running_server(own_model, "--num_inference_sessions", "2") as server:
+    with running_server(own_model, *FIXED_ENGINE, "--num_inference_sessions", "2") as server:
         manifest = own_model / "manifest.json"
         manifest.write_text(manifest.read_text().replace('"temperature": ', '"temperature": 1'))
         os.kill(server.worker_pids()[0], signal.SIGKILL)

@@ -11,11 +11,11 @@ import pytest
 from harness.hostile_http import MALFORMED, SMUGGLED, chunked, head
 from harness.http_fuzz import fuzz_server
 from harness.process import MIB, Growth, num_descriptors, rss_bytes, wait_until
-from harness.questions import ANSWER, ASK
-from harness.server import running_server
+from harness.questions import ASK, FIRST_WORD
+from harness.server import INSTANT, running_server
 
 MAX_BODY_BYTES = 100_000
-BOUND = ("--max_frame_bytes", str(MAX_BODY_BYTES))
+BOUND = (*INSTANT, "--max_frame_bytes", str(MAX_BODY_BYTES))
 STATUS_LINE = re.compile(rb"HTTP/1\.1 \d\d\d ")
 SHORT = (*BOUND, "--client_timeout_ms", "400")
 HASTY = (*BOUND, "--client_timeout_ms", "50", "--idle_timeout_ms", "3000")
@@ -37,13 +37,12 @@ def hasty_server(builtin_model):
 @pytest.fixture
 def neighbour(server):
     """Frames sent meanwhile; nothing that happens may touch them."""
-    assert server.ask(**ASK)["answer"] == ANSWER
+    assert server.ask(**ASK)["answer"] == FIRST_WORD
     yield
-    assert server.ask(**ASK)["answer"] == ANSWER
+    assert server.ask(**ASK)["answer"] == FIRST_WORD
 
 
 def everything(sock):
-    """All that comes until the server closes."""
     received = b""
     while data := sock.recv(65536):
         received += data

@@ -17,7 +17,7 @@ from qa_service.client import QaClient, QaClientError
 from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from tests.programs import run_python
 
-NUM_CLIENTS, NUM_QUESTIONS = 8, 300
+NUM_CLIENTS, NUM_QUESTIONS = 8, 120
 DEADLINE_MS = 3000
 """Of a question: instances that always end are started again with a backoff of up to 10 s."""
 OPENVINO = ("--inference_engine_type", "openvino", "--precision", "fp32")
@@ -145,7 +145,7 @@ def test_a_server_short_of_memory_gives_no_wrong_answer(builtin_model, right_ans
     assert not count or not count.wrong
 
 
-@pytest.mark.soak
+@pytest.mark.long
 @pytest.mark.parametrize("mib", range(400, 1601, 50))
 def test_no_amount_of_memory_gives_wrong_answers(builtin_model, right_answers, mib):
     count = answers_within(mib, builtin_model, right_answers)

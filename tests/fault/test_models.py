@@ -12,7 +12,10 @@ from harness.models import ModelFile, copy_model, count_versions, states, write_
 from harness.process import wait_until
 from harness.questions import ASK
 from harness.server import RunningServer, running_server
+from qa_service.errors import SetupError
 from qa_service.programs.load.report import Report
+from qa_service.server.config import find_config
+from qa_service.server.models.plan import make_plan
 from tests.fault.faults import FAULTY_WORKER, Permits, fresh_worker, marked
 from tests.programs import fail_to_start
 
@@ -42,12 +45,7 @@ def serving(file, *flags):
         ("num_inference_sessions = 2000", "[models.m] num_inference_sessions: 2000 is not an int"),
         ("num_sessions = 1", "[models.m] has no key num_sessions; did you mean"),
         ('transition = "leap"', '[models.m] transition: "leap" is not one of swap, rolling'),
-        (
-            'inference_engine_type = "onnx"\nprecision = "bf16"',
-            "[models.m]: the onnx engine has no",
-        ),
         ("[models.m]", "is not TOML: Cannot declare ('models', 'm') twice"),
-        ("[models.'a b']\npath = 'x'", "[models.a b]: a name has letters, digits, _, . and -"),
         ("[routes.m]\ncascade = ['m']", "[routes.m]: a model has this name already"),
         ("[routes.default]\ncascade = ['x']", "[routes.default] cascade: there is no model x"),
         (
@@ -56,11 +54,28 @@ def serving(file, *flags):
         ),
     ],
 )
+def test_a_fault_in_the_file_is_one_line(file, keys, fault):
+    with pytest.raises(SetupError) as raised:
+        config = find_config(["--config", str(file.write(keys))]).read()
+        make_plan(config.models, config.routes, lambda _model, _found, options: options)
+    assert fault in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "fault"),
+    [
+        (
+            'inference_engine_type = "onnx"\nprecision = "bf16"',
+            "[models.m]: the onnx engine has no",
+        ),
+        ("[models.'a b']\npath = 'x'", "[models.a b]: a name has letters, digits, _, . and -"),
+    ],
+)
 def test_a_fault_in_the_file_is_one_line_at_the_start(file, keys, fault):
     ended = fail_to_start("--config", file.write(keys))
     (line,) = [line for line in ended.stderr.splitlines() if line.startswith("server.py: ")]
-    assert line.startswith(f"server.py: {file.path}")
-    assert fault in line
+    assert line.startswith(f"server.py: {file.path}: {fault}")
 
 
 def test_a_fault_in_the_file_is_logged_with_its_line_and_changes_nothing(file):

@@ -27,7 +27,7 @@ clients wait at most: two instances that need a second each are not enough, and 
 other work at first is faster later."""
 
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,6 @@ def cluster(home):
 
 @pytest.fixture
 def start(cluster):
-    """Starts servers that use the cluster."""
     started = []
 
     def make(model: Path, *flags: str, **more: Any) -> RunningServer:

@@ -118,7 +118,6 @@ class Memory:
         return found
 
     def flip(self, address: int, bit: int) -> None:
-        """Flips a bit of a float32."""
         with (self._folder / "mem").open("r+b", 0) as memory:
             memory.seek(address)
             (value,) = struct.unpack("<I", memory.read(4))
@@ -134,7 +133,6 @@ def a_weight_of_every_answer(model: Path) -> bytes:
 
 
 def self_tests(server: RunningServer) -> dict[str, int]:
-    """How many self-tests there were, by result."""
     text = get(server.port, "/metrics").body.decode()
     found = re.findall(r'qa_self_tests_total\{.*?result="(\w+)".*?\} (\d+)', text)
     return {result: int(float(number)) for result, number in found}

@@ -1,11 +1,11 @@
-"""A server as users start it."""
+"""A server that answers rightly, for tests of what stands before its engine."""
 
 import pytest
 
-from harness.server import running_server
+from harness.server import EXACT_ENGINE, running_server
 
 
 @pytest.fixture(scope="module")
 def server(builtin_model):
-    with running_server(builtin_model) as running:
+    with running_server(builtin_model, *EXACT_ENGINE) as running:
         yield running

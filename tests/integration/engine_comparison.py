@@ -35,7 +35,6 @@ def batches() -> Iterator[tuple[Int64Array, Int64Array, Int64Array]]:
 
 
 def difference(engine: Engine, reference: Engine) -> float:
-    """The largest difference between their logits."""
     worst = 0.0
     for ids, mask, types in batches():
         logits = engine.logits(ids, mask, types)

@@ -102,7 +102,6 @@ def prepared(folder, kind, make_tokenizer=None, can_abstain=None, capfd=None, **
 
 @quiet_libraries()
 def check_engines(source, model, target):
-    """Asks every engine, and compares."""
     manifest = load_manifest(target)
     engines = ["pytorch"]
     if "model.onnx" in manifest.files:
@@ -147,7 +146,9 @@ def test_every_engine_gives_transformers_logits(kind, tmp_path, capfd):
     assert manifest.reading.null_position == (-1 if kind == "xlnet" else 0)
 
 
-@pytest.mark.parametrize("kind", ["ibert", "mpt", "nystromformer"])
+@pytest.mark.parametrize(
+    "kind", ["ibert", "mpt", pytest.param("nystromformer", marks=pytest.mark.long)]
+)
 def test_a_model_is_given_no_more_positions_than_it_has(kind, tmp_path):
     changes = {"max_seq_len": 64} if kind == "mpt" else {"max_position_embeddings": 64}
     model, target = prepared(tmp_path, kind, **changes)

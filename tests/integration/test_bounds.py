@@ -36,7 +36,6 @@ def bound_server(model, **variables):
 
 
 def load(server, **fields) -> Cell:
-    """Loads the server for a while."""
     plan = LoadPlan("localhost", server.port, [QUESTION], duration_s=1.5, **fields)
     clients = [plan.num_simultaneous_clients]
     rates = [plan.rate_per_s] if plan.rate_per_s else []

@@ -6,10 +6,10 @@ import pytest
 
 from harness.frames import frame, receive
 from harness.questions import ANSWER, ASK
-from harness.server import running_server
+from harness.server import EXACT_ENGINE, running_server
 from tests.programs import change_reading
 
-FLAGS = ("--cache_bytes", "1000000", "--num_inference_sessions", "1")
+FLAGS = (*EXACT_ENGINE, "--cache_bytes", "1000000", "--num_inference_sessions", "1")
 
 
 @pytest.fixture(scope="module")

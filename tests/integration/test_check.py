@@ -143,8 +143,8 @@ REFUSED = {
     "socket's folder": ("--unix_socket", "/nonexistent/socket"),
     "socket's length": ("--unix_socket", f"/tmp/{'x' * 108}"),
     "socket is a file": ("--unix_socket", __file__),
-    "cost table": (*EXACT_ENGINE, "--cost_table", "/nonexistent"),
-    "no cost table": (*EXACT_ENGINE, "--cost_table", __file__),
+    "cost table": ("--model", "{builtin}", *EXACT_ENGINE, "--cost_table", "/nonexistent"),
+    "no cost table": ("--model", "{builtin}", *EXACT_ENGINE, "--cost_table", __file__),
     "memory": ("--max_memory_bytes", "1000"),
     "instances": ("--num_inference_sessions", "0"),
     "no model": ("--model", "/nonexistent/model"),
@@ -156,12 +156,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("flags", REFUSED.values(), ids=REFUSED)
-def test_what_a_start_refuses_check_refuses_in_the_same_words(own_model, flags):
+def test_what_a_start_refuses_check_refuses_in_the_same_words(folder, builtin_model, flags):
     with free_port() as port:
-        flags = [*INSTANT, *(flag.format(port=port) for flag in flags)]
-    ended = fail_to_start("--model", own_model, *flags)
+        flags = [*INSTANT, *(flag.format(port=port, builtin=builtin_model) for flag in flags)]
+    ended = fail_to_start("--model", folder, *flags)
     words = ended.stderr.splitlines()[-1].removeprefix("server.py: ")
-    assert words in found(check(own_model, *flags, code=2), "error")
+    assert words in found(check(folder, *flags, code=2), "error")
 
 
 @contextmanager
@@ -180,13 +180,13 @@ def free_port():
         ("ray", ("--ray_instances", "1", "--num_inference_sessions", "1")),
     ],
 )
-def test_a_package_that_is_missing_is_missed_by_both(own_model, tmp_path, package, flags):
+def test_a_package_that_is_missing_is_missed_by_both(folder, tmp_path, package, flags):
     (tmp_path / "sitecustomize.py").write_text(HIDES.format(package=package))
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    ended = fail_to_start("--model", own_model, *ONLY_INSTANT, *flags, env=env)
+    ended = fail_to_start("--model", folder, *ONLY_INSTANT, *flags, env=env)
     words = ended.stderr.splitlines()[-1].removeprefix("server.py: ")
     assert "pip install" in words
-    assert words in found(check(own_model, *ONLY_INSTANT, *flags, code=2, env=env), "error")
+    assert words in found(check(folder, *ONLY_INSTANT, *flags, code=2, env=env), "error")
 
 
 HIDES = """

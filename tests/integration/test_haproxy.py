@@ -54,7 +54,6 @@ class Replicas:
         self.balancer.wait_for_log(f"qa/qa{index + 1} is UP")
 
     def stats(self) -> list[dict]:
-        """What each has counted."""
         return [server.stats() for server in self.servers]
 
     def wait_for_equal_shares(self, num_connections: int) -> None:
@@ -89,7 +88,6 @@ class Crowd:
             counts[client()] += 1
 
     def total(self) -> int:
-        """How many requests have ended so far."""
         return sum(counts.total() for counts in self._counts)
 
     def stop(self) -> Counter:
@@ -118,7 +116,6 @@ class StressTest:
                 return
 
     def total(self) -> int:
-        """How many requests have ended so far."""
         return self._codes.total()
 
     def stop(self) -> Counter:
@@ -148,7 +145,6 @@ def client_of_http(connection: http.client.HTTPConnection) -> object:
 
 
 def frames_crowd(port: int, num_clients: int) -> Crowd:
-    """Clients that share one `QaClient`."""
     return Crowd([partial(client_of_frames, QaClient("127.0.0.1", port))] * num_clients)
 
 

@@ -12,7 +12,7 @@ import pytest
 from harness.gateway import answers, inputs
 from harness.process import GIVE_UP_S, held_still, wait_until
 from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
-from harness.server import ONE_BY_ONE, running_server
+from harness.server import EXACT_ENGINE, INSTANT, ONE_BY_ONE, running_server
 from tests.http_calls import bearer, get
 from tests.programs import run, token_flags
 
@@ -74,7 +74,7 @@ class TestPlain:
         assert get(server.port, "/v2", {"Host": "rebound.example"}).status == 421
 
     def test_no_http_refuses_http_requests(self, builtin_model):
-        with running_server(builtin_model, "--no-http") as frames, frames.connect() as sock:
+        with running_server(builtin_model, *INSTANT, "--no-http") as its, its.connect() as sock:
             sock.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b"frame_too_large" in sock.recv(1000)
 
@@ -240,7 +240,8 @@ def test_kserve_client_gets_the_answers(server):
 
 @pytest.fixture(scope="module")
 def with_tokens(builtin_model, tmp_path_factory):
-    with running_server(builtin_model, *token_flags(tmp_path_factory.mktemp("t"), TOKEN)) as its:
+    flags = (*INSTANT, *token_flags(tmp_path_factory.mktemp("t"), TOKEN))
+    with running_server(builtin_model, *flags) as its:
         yield its
 
 
@@ -270,7 +271,7 @@ class TestAccess:
             assert sock.recv(1000).startswith(b"HTTP/1.1 401 ")
 
     def test_requests_over_tls_are_answered(self, builtin_model, certificates):
-        with running_server(builtin_model, *certificates.server_flags) as running:
+        with running_server(builtin_model, *EXACT_ENGINE, *certificates.server_flags) as running:
             connection = http.client.HTTPSConnection(
                 "localhost", running.port, timeout=GIVE_UP_S, context=certificates.client_context()
             )

@@ -167,18 +167,33 @@ print(counted[-1] - counted[0])
 """
 
 
-def test_a_static_shape_adds_no_thread_where_a_run_has_one(builtin_model):
-    done = run_python("-c", THREADS, builtin_model)
+def test_a_static_shape_adds_no_thread_where_a_run_has_one(one_layer):
+    done = run_python("-c", THREADS, one_layer)
     assert int(done.stdout) < 3  # of three further lengths; those who compile may start late
 
 
+@pytest.fixture(scope="module")
+def one_layer(builtin_model, tmp_path_factory):
+    """The built-in model without its layers after the first, which take as long to compile each."""
+    folder = tmp_path_factory.mktemp("one_layer") / "model"
+    copy_model(builtin_model, folder, "costs", "*.safetensors", "model.int8.onnx")
+    for path in folder.glob("*.onnx"):
+        model = onnx.load(path)
+        (head,) = (
+            one for one in model.graph.node if one.output[0].endswith("qa_outputs/MatMul_output_0")
+        )
+        head.input[0] = head.input[0].replace("layer.5", "layer.0")
+        ends = [[one.name for one in side] for side in (model.graph.input, model.graph.output)]
+        onnx.save(onnx.utils.Extractor(model).extract_model(*ends), path)
+    return folder
+
+
 @pytest.fixture
-def kept_model(builtin_model, tmp_path, monkeypatch):
+def kept_model(one_layer, tmp_path, monkeypatch):
     """A model in a folder of its own, of which nothing is compiled yet."""
     # Beside other tests, a thread of the lowest priority takes minutes.
     monkeypatch.setattr(static_shapes, "LOWEST_PRIORITY", 0)
-    folder = tmp_path / "model"
-    return copy_model(builtin_model, folder, "costs", "*.safetensors", "model.int8.onnx")
+    return copy_model(one_layer, tmp_path / "model", "costs")
 
 
 def blobs(model):
@@ -388,11 +403,15 @@ def replace_by_another_models(path, model):
     path.write_bytes(exported + hashlib.sha256(exported).digest())
 
 
-def test_a_kept_model_that_computes_wrongly_is_removed_and_compiled_again(kept_model, caplog):
-    setup = int8_setup(kept_model)
+def test_a_kept_model_that_computes_wrongly_is_removed_and_compiled_again(
+    builtin_model, tmp_path, caplog
+):
+    left_out = ("costs", "*.safetensors", "model.int8.onnx")
+    model = copy_model(builtin_model, tmp_path / "model", *left_out)
+    setup = int8_setup(model)
     load_reader(setup)
-    (path,) = kept_model.rglob("any-length.blob")
-    replace_by_another_models(path, kept_model)
+    (path,) = model.rglob("any-length.blob")
+    replace_by_another_models(path, model)
     loaded = load_reader(setup)
     assert "computes wrongly" in caplog.text
     assert "it is compiled again" in caplog.text

@@ -205,7 +205,7 @@ def test_the_content_security_policy_blocks_other_scripts(page):
 
 
 def test_a_token_is_asked_for_and_kept(builtin_model, tmp_path, browser):
-    with running_server(builtin_model, *token_flags(tmp_path, TOKEN)) as with_tokens:
+    with running_server(builtin_model, *EXACT_ENGINE, *token_flags(tmp_path, TOKEN)) as with_tokens:
         browser.open(f"http://localhost:{with_tokens.port}/")
         browser.wait_for("document.querySelector('#access').open")
         browser.evaluate(

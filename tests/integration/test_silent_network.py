@@ -117,7 +117,7 @@ echo '{}' > ~/ray_bootstrap_config.yaml
 """As docs/SECURITY.md has them, for a head in this network."""
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_an_instance_on_ray_is_silent(builtin_model, tmp_path):
     pytest.importorskip("ray", reason="the extra `ray` is not installed")
     ray = str(Path(sys.executable).parent / "ray")

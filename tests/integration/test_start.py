@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -184,27 +184,7 @@ def trials(server) -> list[int]:
     return [pid for pid in pids if TRIAL.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def test_a_start_writes_its_measurements_and_no_other_file(builtin_model, tmp_path):
-    model = copy_model(builtin_model, tmp_path / "model", "costs")
-    engine = ("--inference_engine_type", "onnx", "--intra_op_num_threads", "1")
-    flags = (*engine, "--num_inference_sessions", "1")
-    for is_first in (True, False):
-        server = RunningServer(model, *flags, "--cost_table", "off", is_ready=False)
-        try:
-            server.wait_until_ready()
-            assert server.ask(**ASK)["answer"] == ANSWER
-            server.wait_for_log("version 1 serves")
-            if is_first:
-                server.wait_for_log("finding the fastest of 2 engines")
-                server.wait_for_log("the fastest for")
-            assert ("finding the fastest" in server.log) == is_first
-            [kept] = (model / "costs").iterdir()
-            assert kept.match("engines.*.json")
-        finally:
-            server.close()
-
-
-def test_the_fastest_engine_takes_the_likeliest_ones_place(builtin_model, tmp_path):
+def test_the_fastest_engine_takes_the_likeliest_ones_place_and_is_kept(builtin_model, tmp_path):
     """Which of the two is faster depends on the processor; int8 is likely to be with VNNI."""
     model = copy_model(builtin_model, tmp_path / "model", "costs")
     flags = ("--inference_engine_type", "onnx", *ONE_INSTANCE)
@@ -223,6 +203,13 @@ def test_the_fastest_engine_takes_the_likeliest_ones_place(builtin_model, tmp_pa
             wait_until(lambda: first.isdisjoint(server.worker_pids()))
         assert server.ask(**ASK)["answer"] == ANSWER
         assert states(server) == {"builtin/1": "READY"}
+    [kept] = (model / "costs").iterdir()
+    assert kept.match("engines.*.json")
+    with closing(RunningServer(model, *flags)) as server:
+        assert server.ask(**ASK)["answer"] == ANSWER
+        server.wait_for_log("version 1 serves")
+        assert "finding the fastest" not in server.log
+    assert [*(model / "costs").iterdir()] == [kept]
 
 
 def test_a_likeliest_engine_that_cannot_be_loaded_gives_way(builtin_model, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from harness.frames import frame, receive
 from harness.process import GIVE_UP_S
 from harness.questions import ASK
-from harness.server import running_server
+from harness.server import EXACT_ENGINE, running_server
 from tests.programs import token_flags
 
 TOKENS = ("token-of-the-heavy-one name=heavy weight=8", "token-of-the-light-one name=light")
@@ -49,7 +49,9 @@ def answers(*askers: Asker) -> Counter:
 @pytest.fixture(scope="module")
 def server(builtin_model, tmp_path_factory):
     tokens = token_flags(tmp_path_factory.mktemp("tokens"), *TOKENS)
-    with running_server(builtin_model, *tokens, "--num_inference_sessions", "2") as running:
+    # No limit on time: on a slow, busy machine the light client waits for minutes.
+    flags = (*EXACT_ENGINE, "--num_inference_sessions", "2", "--request_timeout_ms", "0")
+    with running_server(builtin_model, *tokens, *flags) as running:
         yield running
 
 

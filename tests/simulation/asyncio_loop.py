@@ -55,11 +55,9 @@ class SimulatedAsyncLoop(asyncio.BaseEventLoop):
 
     @property
     def is_paused(self) -> bool:
-        """Whether its process is stopped."""
         return self.world.time_s < self._paused_until_s
 
     def pause(self, seconds: float) -> None:
-        """Stops its process for a while."""
         self._paused_until_s = max(self._paused_until_s, self.world.time_s + seconds)
         self.world.after(seconds, self._turn)
 

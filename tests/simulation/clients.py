@@ -124,7 +124,6 @@ class Talk(Peer):
             self._pieces.append((data, 0.0, asked))
 
     def send(self, asked: Asked, pieces: int, gap_s: float) -> None:
-        """Sends something behind what is being sent."""
         data = self.wire.encode(asked)
         pieces = min(pieces, len(data))
         size = -(-len(data) // pieces)

@@ -227,5 +227,4 @@ EFFECTS = {
 
 
 def happen(sim: Simulation, kind: str, values: dict) -> None:
-    """Has an event happen."""
     EFFECTS[kind](sim, **values)

@@ -64,7 +64,6 @@ class Gateway:
 
     @property
     def takes_calls(self) -> bool:
-        """Whether its port is open."""
         return self._program is not None and self._program.is_listening
 
     @property
@@ -89,7 +88,6 @@ class Gateway:
         return Counter(call.key for call in self.calls if call.is_handled)
 
     def start_program(self, *arguments: str) -> tuple[GatewayProgram, SimulatedSocket]:
-        """What `start_program` gives."""
         self._program = GatewayProgram(self, arguments)
         return self._program, self._program.sock
 

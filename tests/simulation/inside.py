@@ -163,7 +163,6 @@ class SimulatedServer(QaServer):
 
 
 def make_server(config: ServerConfig, source: Source) -> QaServer:
-    """The server; within `simulated`."""
     return SimulatedServer(config, source)
 
 
@@ -183,12 +182,10 @@ def gateway_has_started(server: QaServer) -> bool:
 
 
 def queue_length(server: QaServer) -> int:
-    """How many requests wait for an instance."""
     return sum(version.dispatcher.queue_length for version in server.catalog.versions)
 
 
 def over_bounds(server: QaServer) -> Iterator[str]:
-    """Which bounds are exceeded now."""
     limits = server.config.connections
     for connection in server._connections:
         if len(connection.calls.in_flight) > limits.max_in_flight_per_connection:

@@ -116,14 +116,12 @@ class SimulatedSocket:
         return data
 
     def deliver(self, data: bytes) -> None:
-        """Bytes of the peer arrive."""
         self.num_sent += len(data)
         if not self.closed:
             self._in += data
             self._update()
 
     def end_input(self) -> None:
-        """The peer sends nothing more."""
         self._in_ended = True
         self._update()
 

@@ -161,7 +161,6 @@ class Simulation:
         self.world.call(self.world.signals[signum])
 
     def stop(self) -> None:
-        """Has the server drain and end."""
         if self.stop_s is None:
             self.stop_s = self.world.time_s
             self.signal(signal.SIGTERM)

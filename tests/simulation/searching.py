@@ -64,12 +64,10 @@ class Library:
         self.bad_work.clear()
 
     def kill(self) -> None:
-        """Kills all of them."""
         for process in list(self.processes):
             process.kill()
 
     def start_program(self, *_: object, **__: object) -> tuple[SearchProgram, SimulatedSocket]:
-        """What `start_program` gives."""
         start = self.bad_starts.popleft() if self.bad_starts else ""
         if start == "refuse":
             raise OSError("out of processes")

@@ -99,12 +99,10 @@ class Machine:
         return any(process.found_s is None or sent_s <= process.found_s for process in its)
 
     def kill(self, number: int) -> None:
-        """Kills one of the processes."""
         if self.processes:
             self.processes[number % len(self.processes)].die(-signal.SIGKILL)
 
     def launch(self) -> tuple[Process, Any]:
-        """Starts the program of an instance."""
         start = self.bad_starts.popleft() if self.bad_starts else ""
         if start == "refuse":
             raise OSError("out of processes")

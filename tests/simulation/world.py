@@ -74,7 +74,6 @@ class World:
         self._rounds_at_once = 0
 
     def now_s(self) -> float:
-        """The time."""
         self.time_s += TICK_S
         return self.time_s
 

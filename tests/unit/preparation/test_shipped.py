@@ -86,6 +86,7 @@ def test_the_saved_folder_gives_the_same_logits_with_transformers(model, rows, t
     assert own.encode(text).ids == saved.encode(text).ids
 
 
+@pytest.mark.long
 def test_the_shipped_graphs_are_those_of_torchs_export(tmp_path):
     pytest.importorskip("torch", reason=WITHOUT_TORCH)
     from training.shipped_encoder import ship

@@ -67,13 +67,6 @@ def sources(dockerfile: Path) -> list[str]:
     return [source for words in copies if "--from=prepare" not in words for source in words[:-1]]
 
 
-def test_the_folder_has_the_two_dockerfiles():
-    assert [path.name for path in DOCKERFILES] == [
-        "server_amd64.Dockerfile",
-        "server_cpu.Dockerfile",
-    ]
-
-
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.stem)
 def test_each_copied_path_exists_and_is_sent_to_the_builder(dockerfile):
     lines = (ROOT / ".dockerignore").read_text().splitlines()

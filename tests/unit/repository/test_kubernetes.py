@@ -17,7 +17,6 @@ yaml = pytest.importorskip("yaml")
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
-COMPONENTS = sorted(path.name for path in (KUBERNETES / "components").iterdir())
 
 
 def kustomize(folder) -> list[dict]:
@@ -140,9 +139,6 @@ def with_component(tmp_path):
 
 
 class TestComponents:
-    def test_all_components_are_tested(self):
-        assert COMPONENTS == ["collections", "keda", "service_monitor", "tls_and_tokens"]
-
     def test_keda_takes_the_place_of_the_autoscaler(self, with_component):
         built = with_component("keda")
         assert built["ScaledObject"]["spec"]["scaleTargetRef"]["name"] == "qa-server"

@@ -92,7 +92,6 @@ def imports(path: Path) -> set[str]:
 
 @functools.cache
 def files_of(room: str) -> list[Path]:
-    """The modules of a room."""
     return [p for p in sorted(PACKAGE.rglob("*.py")) if room_of(p.relative_to(PACKAGE)) == room]
 
 
@@ -135,18 +134,6 @@ def test_the_asyncio_client_needs_only_the_other_one():
 def test_the_core_knows_no_socket_and_no_clock(room):
     for path in files_of(room):
         assert modules(path).isdisjoint({"socket", "selectors", "time", "threading", "ssl"}), path
-
-
-def test_imports_are_found_in_every_form(tmp_path):
-    path = tmp_path / "module.py"
-    path.write_text(
-        "import a.b, c as d\nfrom e.f import g\nfrom h import i as j\ndef k():\n import l"
-    )
-    assert modules(path) == {"a", "c", "e", "h", "l"}
-    path.write_text("import qa_service.net.timers\nfrom qa_service import wire, errors\n")
-    more = "from qa_service.server.front import auth\nfrom qa_service.wire.http.pages import PAGE"
-    path.write_text(f"{path.read_text()}{more}\nfrom qa_service.server.main import main")
-    assert imports(path) == {"net", "wire", "", "server/front", "server"}
 
 
 def test_the_loops_process_loads_no_library_of_the_model():

@@ -96,7 +96,6 @@ def test_a_missing_file_is_an_error(tmp_path):
 
 @pytest.fixture
 def path(tmp_path):
-    """The file of answers."""
     return tmp_path / "answers.jsonl"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 
 def pdf_file(*pages: str, title: str = "") -> bytes:
-    """A page for each text."""
     painted = [f"BT /F1 12 Tf 72 720 Td ({words}) Tj ET".encode() for words in pages]
     return pdf_of([stream(data) for data in painted], title)
 
@@ -60,7 +59,6 @@ def words(x: float, y: float, text: str, *, size: float = 10, font: str = "F1") 
 
 
 def lines(x: float, y: float, *texts: str, size: float = 10, font: str = "F1") -> str:
-    """Paints lines below one another."""
     painted = (
         words(x, y - 1.2 * size * n, text, size=size, font=font) for n, text in enumerate(texts)
     )
@@ -68,12 +66,10 @@ def lines(x: float, y: float, *texts: str, size: float = 10, font: str = "F1") -
 
 
 def rule(x1: float, y1: float, x2: float, y2: float) -> str:
-    """Paints a line."""
     return f"{x1} {y1} m {x2} {y2} l S\n"
 
 
 def content(*parts: str) -> bytes:
-    """A page's content stream."""
     return stream("".join(parts).encode("cp1252"))
 
 
@@ -84,6 +80,5 @@ def packed_stream(data: bytes, filters: int) -> bytes:
 
 
 def stream(data: bytes, entries: str = "") -> bytes:
-    """A stream object."""
     head = f"<< /Length {len(data)} {entries} >>\nstream\n".encode()
     return head + data + b"\nendstream"

@@ -59,7 +59,6 @@ def _relations(targets: dict[str, str]) -> str:
 
 
 def run(text: str) -> str:
-    """A run of characters."""
     return f'<w:r><w:t xml:space="preserve">{text}</w:t></w:r>'
 
 
@@ -76,11 +75,9 @@ def cell(content: str, *properties: str) -> str:
 
 
 def row(*cells: str, properties: str = "") -> str:
-    """A table's row."""
     inner = "".join(one if one.startswith("<") else cell(one) for one in cells)
     return f"<w:tr><w:trPr>{properties}</w:trPr>{inner}</w:tr>"
 
 
 def table(*rows: str) -> str:
-    """A table of rows."""
     return f"<w:tbl><w:tblPr/><w:tblGrid/>{''.join(rows)}</w:tbl>"

@@ -82,7 +82,6 @@ def test_the_program_that_prepares_runs_and_its_reason_is_the_starts(monkeypatch
 
 @pytest.fixture
 def silent_hub(monkeypatch):
-    """One that accepts connections and says nothing."""
     pytest.importorskip("transformers", reason="the extra `train` is not installed")
     with socket.create_server(("127.0.0.1", 0)) as hub:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")

@@ -99,7 +99,6 @@ class FakeProcess(Child):
 
     @property
     def waiting(self):
-        """What it is at."""
         return list(self.asked.values())
 
 

@@ -27,8 +27,6 @@ TEXT = "Ada " * 97
 
 
 class FakeInstance:
-    """Remembers its batches."""
-
     number, rule = 0, BatchRule()
 
     def __init__(self):

@@ -71,11 +71,6 @@ class TestHistogram:
         lower, upper = bucket_of(true, DURATION_BOUNDS_MS)
         assert lower <= estimate <= min(upper, max(values))
 
-    @given(st.lists(st.floats(0.01, 1e5, exclude_min=True), min_size=1), st.sampled_from(FRACTIONS))
-    def test_durations_are_at_most_26_percent_off(self, values, fraction):
-        true = true_quantile(values, fraction)
-        assert histogram_of(values).quantile(fraction) == pytest.approx(true, rel=0.262)
-
     @given(st.lists(st.integers(1, 16), min_size=1), st.sampled_from(FRACTIONS))
     def test_small_batch_sizes_are_exact(self, values, fraction):
         histogram = histogram_of(values, BATCH_SIZE_BOUNDS, step=1.0)
@@ -110,10 +105,6 @@ class TestHistogram:
         report = histogram.report()
         for name, fraction in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
             assert report[name] == round(histogram.quantile(fraction), 3)
-
-    def test_the_percentiles_of_1_to_100_are_50_90_and_99(self):
-        report = histogram_of(range(1, 101), range(1, 101), step=1.0).report()
-        assert (report["p50"], report["p90"], report["p99"]) == (50, 90, 99)
 
     def test_a_value_on_a_bound_counts_below_it(self):
         assert histogram_of([1, 2, 2.5], (1, 2, 3)).report()["buckets"] == [(1, 1), (2, 1), (3, 1)]
@@ -177,15 +168,6 @@ class TestMetrics:
     def test_a_version_that_is_loaded_again_counts_on(self):
         metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
         assert metrics.for_version("builtin", 1) is metrics.for_version("builtin", 1)
-
-    @given(st.lists(st.sampled_from([ANSWERED, ABANDONED, *ERROR_KINDS])))
-    def test_the_counted_outcomes_sum_to_the_requests(self, outcomes):
-        metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
-        for outcome in outcomes:
-            metrics.requests_total[outcome] += 1
-        counted = report(metrics)["counters"]["requests_total"]
-        assert sum(counted.values()) == len(outcomes)
-        assert counted[ANSWERED] == outcomes.count(ANSWERED)
 
     def test_every_metric_is_documented(self):
         page = (ROOT / "docs" / "PROTOCOL.md").read_text()

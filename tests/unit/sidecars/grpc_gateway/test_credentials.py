@@ -35,7 +35,6 @@ def shake_hands(credentials: Credentials, client: ssl.SSLContext) -> None:
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory) -> Certificates:
-    """Certificates of another authority."""
     return Certificates(tmp_path_factory.mktemp("others"))
 
 

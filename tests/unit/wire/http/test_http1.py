@@ -104,7 +104,6 @@ def events(pieces: list[bytes]) -> list[Any]:
 
 
 def split(data: bytes, seed: int) -> list[bytes]:
-    """The data in random pieces."""
     chance, pieces = random.Random(seed), []
     while data:
         size = chance.choice((1, 2, 3, 7, 100, 5000))
