@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import tempfile
+from pathlib import Path
 
+from qa_service.server.check.machine import temporary_folder
 from qa_service.server.check.report import CheckReport
 from qa_service.server.check.steps import STEPS
 from qa_service.server.config import ServerConfig
@@ -28,7 +29,8 @@ def _write_nothing() -> None:
     """Has neither Python, beside a module of hooks, nor PyTorch's import make a folder."""
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())  # it makes this one
+    # It makes this one.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(temporary_folder() or Path.cwd()))
 
 
 def print_now(line: str) -> None:

@@ -263,7 +263,6 @@ def test_a_folder_without_a_collection_is_said_once(setting, caplog):
         setting.list()
     words = f"there is no collection in {FOLDER}: qa-index makes them"
     assert caplog.messages.count(words) == 1
-    assert setting.collections.empty_folder == FOLDER
     setting.use({}, FOLDER)
     setting.list("docs")
     assert setting.collections.empty_folder is None
