@@ -16,7 +16,6 @@ from typing import BinaryIO
 
 from qa_service.programs.jobs.claim import CHUNK_BYTES, ahead_of
 from qa_service.programs.jobs.job import is_error
-from qa_service.programs.jobs.questions_file import check_regular
 
 _MAX_AHEAD_BYTES = 1 << 24
 """Above this, the second file is rewritten without the answers that are in order by now."""
@@ -31,7 +30,6 @@ class OrderedOutput:
         last_line: The last line in order; None if there is none.
 
     Raises:
-        FileError: One is a pipe or a device.
         OSError: A file cannot be written.
     """
 
@@ -120,8 +118,28 @@ class OrderedOutput:
         self._ahead_file.seek(0, os.SEEK_END)
 
 
+class StreamedOutput(OrderedOutput):
+    """The answers in their order to a pipe or a device, which keeps none to resume from."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb", buffering=0)
+        self.num_written = self.num_errors = 0
+        self.last_line = None
+        self._ahead = {}
+        self._new = []
+
+    def flush(self) -> None:
+        """Writes those whose turn it is."""
+        self._write_in_order()
+        self._new.clear()
+
+    def close(self) -> None:
+        """The same, and closes."""
+        self.flush()
+        self._file.close()
+
+
 def _open(path: Path) -> BinaryIO:
-    check_regular(path)
     path.touch()
     return path.open("r+b", buffering=0)
 
