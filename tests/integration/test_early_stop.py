@@ -145,13 +145,24 @@ def test_a_run_passes_answers_on_to_a_device_or_a_pipe_in_order(instant, tmp_pat
     questions = tmp_path / "questions.jsonl"
     rows = [{"id": f"q{number}", "question": "Who?", "text": "Ada."} for number in range(200)]
     questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    ended = run_jobs(instant, questions, output, script)
+    link = tmp_path / "answers"
+    link.symlink_to(output)
+    ended = run_jobs(instant, questions, link, script)
     assert ended.returncode == 0, ended.stderr
     *answers, summary = ended.stdout.splitlines()
     assert summary.startswith("200 answered, 0 failed, 0 had their answers already")
     if output != os.devnull:
         assert [json.loads(line)["id"] for line in answers] == [row["id"] for row in rows]
-    assert not [*Path("/dev").glob("null.*"), *Path("/dev").glob("stdout.*")]
+    assert set(tmp_path.iterdir()) == {questions, link}
+
+
+def test_a_run_whose_answers_nobody_reads_any_more_ends_with_a_line(instant, tmp_path):
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"question": "Who?", "text": "Ada."}\n')
+    ended = run_jobs(instant, questions, "/dev/fd/9", 'exec "$@" 9> >(exit)')
+    assert ended.returncode == 2
+    words = "jobs.py: /dev/fd/9: nobody reads the answers any more"
+    assert ended.stderr.splitlines()[-1] == words
 
 
 def run_jobs(server, questions, output, script='exec "$@"'):

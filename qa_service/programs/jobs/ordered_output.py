@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from qa_service.programs.jobs.claim import CHUNK_BYTES, ahead_of
 from qa_service.programs.jobs.job import is_error
+from qa_service.programs.jobs.questions_file import FileError
 
 _MAX_AHEAD_BYTES = 1 << 24
 """Above this, the second file is rewritten without the answers that are in order by now."""
@@ -129,8 +130,15 @@ class StreamedOutput(OrderedOutput):
         self._new = []
 
     def flush(self) -> None:
-        """Writes those whose turn it is."""
-        self._write_in_order()
+        """Writes those whose turn it is.
+
+        Raises:
+            FileError: Nobody reads the pipe any more.
+        """
+        try:
+            self._write_in_order()
+        except BrokenPipeError:
+            raise FileError(f"{self._file.name}: nobody reads the answers any more") from None
         self._new.clear()
 
     def close(self) -> None:
