@@ -6,6 +6,7 @@ import pytest
 
 from harness.process import GIVE_UP_S
 from qa_service.errors import SetupError
+from qa_service.instance.engines.buckets import BucketedEngine, BucketGrid, Program
 from qa_service.instance.engines.kept_engines import KeptEngines
 
 
@@ -62,9 +63,16 @@ def test_a_start_that_fails_leaves_nothing_that_the_next_one_takes(tmp_path):
     assert not (tmp_path / "half.engine").exists()
 
 
-def test_all_goes_with_an_engine_that_computes_wrongly(tmp_path, caplog):
-    compile_into(tmp_path)
-    KeptEngines(tmp_path, "hash").remove("an engine computes wrongly")
+@pytest.mark.parametrize("are_old", [True, False])
+def test_all_goes_with_an_engine_that_computes_wrongly(tmp_path, are_old, caplog):
+    if are_old:
+        compile_into(tmp_path)
+    kept = KeptEngines(tmp_path, "hash")
+    with kept.held():
+        (tmp_path / "graph_1.engine").write_bytes(b"1")
+    grid = BucketGrid(1, 16, 16)
+    engine = BucketedEngine(grid, [], 0, Program, device="cuda", runtime="", kept=kept)
+    assert engine.forget_kept() == are_old
     assert f"an engine computes wrongly; all that TensorRT keeps in {tmp_path} is" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
