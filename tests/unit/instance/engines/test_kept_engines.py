@@ -6,7 +6,7 @@ import pytest
 
 from harness.process import GIVE_UP_S
 from qa_service.errors import SetupError
-from qa_service.instance.engines.buckets import BucketedEngine, BucketGrid, Program
+from qa_service.instance.engines.buckets import Bucket, BucketedEngine, BucketGrid, Program
 from qa_service.instance.engines.kept_engines import KeptEngines
 
 
@@ -63,6 +63,10 @@ def test_a_start_that_fails_leaves_nothing_that_the_next_one_takes(tmp_path):
     assert not (tmp_path / "half.engine").exists()
 
 
+def no_program(bucket: Bucket) -> Program:
+    raise AssertionError(f"{bucket} is not run")
+
+
 @pytest.mark.parametrize("are_old", [True, False])
 def test_all_goes_with_an_engine_that_computes_wrongly(tmp_path, are_old, caplog):
     if are_old:
@@ -71,7 +75,7 @@ def test_all_goes_with_an_engine_that_computes_wrongly(tmp_path, are_old, caplog
     with kept.held():
         (tmp_path / "graph_1.engine").write_bytes(b"1")
     grid = BucketGrid(1, 16, 16)
-    engine = BucketedEngine(grid, [], 0, Program, device="cuda", runtime="", kept=kept)
+    engine = BucketedEngine(grid, [], 0, no_program, device="cuda", runtime="", kept=kept)
     assert engine.forget_kept() == are_old
     assert f"an engine computes wrongly; all that TensorRT keeps in {tmp_path} is" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
