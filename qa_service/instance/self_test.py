@@ -104,7 +104,7 @@ class SelfTest:
 
         Raises:
             WrongAnswerError: A logit differs by more than the tolerance, or it cannot be run; what
-                the engine keeps for the next start is removed.
+                the engine keeps of the shape that it ran in is removed.
         """
         try:
             self._run(self._batch_of(next(self._turns)))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ from qa_service.retrieval.documents import Mark
 from qa_service.retrieval.embeddings import Embeddings
 from qa_service.retrieval.encoder import Encoder, SharedEncoder
 from qa_service.retrieval.filters import FACTS, wanted_terms
+from qa_service.retrieval.index_checksums import check_files
 from qa_service.retrieval.manifest import MANIFEST_FILE, ManifestHead, load_head
 from qa_service.retrieval.merging import Hit, MergedSearch, Part
 from qa_service.retrieval.retriever import FoundPassage, WordCounts
@@ -41,9 +42,11 @@ if TYPE_CHECKING:
 
 _decode_filter = msgspec.json.Decoder(Filter).decode
 _WeightOf = Callable[[str], float] | None
+_T = TypeVar("_T")
 KEPT_PARTS = 32
 """Parts of an index that are remembered, by the filters that were asked for last."""
 _decode_marks = msgspec.msgpack.Decoder(tuple[Mark, ...]).decode
+_BY_WORDS_ALONE = "passages are found by words alone"
 _OPEN_ATTEMPTS = 5
 """Each fails only if a run has replaced the index between the reads of its name and its files."""
 
@@ -67,7 +70,7 @@ class Collection:
         self._folder = folder
         self._encoder = encoder or SharedEncoder(None)
         self._stamps = self._newest_stamps()
-        self._opened = _open(folder, self._encoder)
+        self._opened = self._open()
 
     @property
     def head(self) -> ManifestHead:
@@ -127,9 +130,13 @@ class Collection:
             return False
         before, identity = self._opened, self.identity
         if load_head(self._folder) != before.head or before.head.settings.encoder:
-            self._opened = _open(self._folder, self._encoder, before.encoder)
+            self._opened = self._open(before.encoder)
         self._stamps = stamps
         return self.identity != identity
+
+    def _open(self, former: Encoder | None = None) -> _OpenIndex:
+        folder, shared = self._folder, self._encoder
+        return _of_newest(folder, lambda head: _OpenIndex(folder, head, shared, former))
 
     def _newest_stamps(self) -> tuple[Stamp, Stamp]:
         return stamp_of(self._folder / MANIFEST_FILE), self._encoder.stamp
@@ -162,7 +169,7 @@ class _OpenIndex:
             if former and former.manifest.identity == wanted:
                 self.fault = f"the encoder that was loaded before is used: {error}"
                 return former
-            self.fault = f"passages are found by words alone: {error}"
+            self.fault = f"{_BY_WORDS_ALONE}: {error}"
             return None
 
     def _open_merged(self, folder: Path, encoder: Encoder) -> MergedSearch:
@@ -253,11 +260,34 @@ class _OpenIndex:
         return []
 
 
-def _open(folder: Path, shared: SharedEncoder, former: Encoder | None = None) -> _OpenIndex:
+def find_fault(folder: Path, shared: SharedEncoder) -> str:
+    """What an open collection's `fault` would be, without opening its index: that writes files.
+
+    Raises:
+        SetupError: It is no collection, or could not be opened.
+    """
+    return _of_newest(folder, lambda head: _find_fault(folder / head.index, head, shared))
+
+
+def _find_fault(index: Path, head: ManifestHead, shared: SharedEncoder) -> str:
+    check_files(index)
+    make_analyzer(head.settings.language)
+    if not head.settings.encoder:
+        return ""
+    try:
+        encoder = shared.get(head.settings.encoder)
+    except SetupError as error:
+        return f"{_BY_WORDS_ALONE}: {error}"
+    Embeddings(index, encoder.manifest.dimensions)
+    return ""
+
+
+def _of_newest(folder: Path, look: Callable[[ManifestHead], _T]) -> _T:
+    """What is found at the newest index, which may be replaced meanwhile."""
     for _ in range(_OPEN_ATTEMPTS):
         head = load_head(folder)
         try:
-            return _OpenIndex(folder, head, shared, former)
+            return look(head)
         except SetupError:
             if load_head(folder) == head:
                 raise

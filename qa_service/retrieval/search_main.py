@@ -1,8 +1,9 @@
 """The program that opens collections and searches them.
 
-    python -m qa_service.retrieval.search_main FD PARENT THREADS ENCODER LOG_LEVEL LOG_FORMAT
+    python -m qa_service.retrieval.search_main FD PARENT THREADS ENCODER LEVEL FORMAT [check]
 
-does the work that comes on its descriptor, in THREADS threads, and replies to each piece. A damaged
+does the work that comes on its descriptor, in THREADS threads, and replies to each piece. With
+`check` it opens no index on disk, but only looks whether it could, and writes nothing. A damaged
 index, a file that is cut while it is mapped, a disk or a cluster that does not answer end or hold
 this process, and no other.
 """
@@ -24,7 +25,7 @@ from typing import Any
 from qa_service.child_program import end_with_parent
 from qa_service.errors import DamagedError, InvalidRequestError, QaError, SetupError
 from qa_service.logs import configure_logging, printable
-from qa_service.retrieval.collection import Collection
+from qa_service.retrieval.collection import Collection, find_fault
 from qa_service.retrieval.encoder import SharedEncoder
 from qa_service.retrieval.manifest import MANIFEST_FILE
 from qa_service.retrieval.open_search import OpenSearchIndex
@@ -62,8 +63,9 @@ logger = logging.getLogger(__name__)
 class Searcher:
     """Does one piece of work after another; several threads may call `do` at once."""
 
-    def __init__(self, encoder: SharedEncoder) -> None:
+    def __init__(self, encoder: SharedEncoder, *, only_checks: bool = False) -> None:
         self._encoder = encoder
+        self._only_checks = only_checks
         self._open: dict[str, tuple[Open, OpenIndex]] = {}
         self._doers: dict[type[Work], Callable[[Any], Result]] = {
             Open: self._open_one,
@@ -99,6 +101,8 @@ class Searcher:
         return Refused(printable(reason), kind, is_open)
 
     def _open_one(self, work: Open) -> Result:
+        if self._only_checks and work.path:
+            return Opened("", printable(find_fault(Path(work.path), self._encoder)))
         known = None if work.is_fresh else self._open.get(work.collection)
         if work.is_fresh:
             self._open.pop(work.collection, None)
@@ -183,9 +187,9 @@ def _encoded(number: int, result: Result) -> bytearray:
         return encode(Reply(number, Refused(f"{type(error).__name__} in what it found", "damaged")))
 
 
-def serve(sock: socket.socket, num_threads: int, encoder: SharedEncoder) -> None:
+def serve(sock: socket.socket, num_threads: int, searcher: Searcher) -> None:
     """Carries out messages until the loop's end is closed."""
-    channel, searcher = _Channel(sock), Searcher(encoder)
+    channel = _Channel(sock)
 
     def work() -> None:
         while (asked := channel.receive()) is not None:
@@ -203,7 +207,7 @@ def serve(sock: socket.socket, num_threads: int, encoder: SharedEncoder) -> None
 
 def main() -> None:
     """Searches for the server at the other end of the inherited descriptor."""
-    fd, parent, num_threads, encoder, log_level, log_format = sys.argv[1:]
+    fd, parent, num_threads, encoder, log_level, log_format, *only_checks = sys.argv[1:]
     end_with_parent(int(parent))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_DATA, (MAX_DATA_BYTES, MAX_DATA_BYTES))
@@ -211,7 +215,8 @@ def main() -> None:
     configure_logging(log_level, log_format)
     logging.getLogger("opensearch").setLevel(logging.ERROR)  # else a line for each failed request
     with socket.socket(fileno=int(fd)) as sock:
-        serve(sock, int(num_threads), SharedEncoder(Path(encoder)))
+        searcher = Searcher(SharedEncoder(Path(encoder)), only_checks=bool(only_checks))
+        serve(sock, int(num_threads), searcher)
     os._exit(0)  # a thread may hang in a search that nobody waits for
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ from qa_service.wire.messages import RequestLimits
 Action = Literal["serve", "demo", "check", "print_engines"]
 OTHER_DESCRIPTORS = 128
 """What a server has open that is no connection: its log, libraries, channels to instances."""
+_MODELS_LINE = re.compile(r"^\s*(\[\s*models\s*\]|models\s*=)", re.MULTILINE)
 
 
 class ServerOptions(Struct, frozen=True, kw_only=True):
@@ -133,9 +135,9 @@ class ConfigSource:
     def stamp(self) -> Stamp:
         return stamp_of(self.file) if self.file else None
 
-    def has_table(self, name: str) -> bool:
-        """Whether the file, which could be read, has a table, be it an empty one."""
-        return self.file is not None and name in tomllib.loads(read_text(self.file))
+    def lists_models(self) -> bool:
+        """Whether the file has a line `[models]`: what it does not name is not wanted any more."""
+        return bool(self.file and _MODELS_LINE.search(read_text(self.file)))
 
 
 def find_config(arguments: Sequence[str] | None = None) -> ConfigSource:

@@ -106,6 +106,8 @@ class Deployment:
         self.fault = self.failure = ""
         self._waiting: list[str] = []
         self._preparing: Preparing | None = None
+        self._named = set(config.models)
+        """The models that the file named when it was applied last."""
         self._names_models = bool(config.models)
         tls, tokens = config.tls, config.auth.auth_token_file
         files = (tls.tls_cert, tls.tls_key, tls.tls_client_ca, tokens)
@@ -207,13 +209,21 @@ class Deployment:
         if self._stamp != before and not is_asked:
             return None
         config = self._source.read()
-        if self._names_models and not (config.models or self._source.has_table("models")):
-            what = "names no model any more; an empty table [models] ends all"
-            raise SetupError(f"{self._source.file} {what}")
+        self._check_complete(config)
         credentials = self._stamp_credentials()
         is_again = is_asked and credentials == self._credentials
         generation = self._generation + is_again
         return _Look(config, self._plan(config, generation), generation, credentials)
+
+    def _check_complete(self, config: ServerConfig) -> None:
+        """Refuses a file with fewer models than before: it may be written only in part."""
+        missing = sorted(self._named - config.models.keys())
+        if len(config.models) < len(self._named) and not self._source.lists_models():
+            raise SetupError(
+                f"{self._source.file} has fewer models than before: {', '.join(missing)} "
+                f"{'is' if len(missing) == 1 else 'are'} missing; a line [models] says that this "
+                "is meant"
+            )
 
     def _stamp_credentials(self) -> Sequence[Stamp]:
         return [stamp_of(path) for path in self._credential_files]
@@ -232,7 +242,8 @@ class Deployment:
             return
         self.fault = ""
         self._generation, self._credentials = found.generation, found.credentials
-        self._names_models = self._names_models or bool(found.config.models)
+        self._names_models |= bool(found.config.models)
+        self._named = set(found.config.models)
         self._log_restart_needed(found.config)
         if is_asked:
             for model in self._catalog.by_name.values():

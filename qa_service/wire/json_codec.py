@@ -130,6 +130,15 @@ def _whole(name: str, value: msgspec.Raw) -> msgspec.Raw:
     return msgspec.Raw(found[1]) if found else value
 
 
+def with_whole_numbers(value: Any) -> Any:  # noqa: ANN401 - any JSON
+    """Decoded JSON with 1 in place of each 1.0."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, dict):
+        return {name: with_whole_numbers(one) for name, one in value.items()}
+    return [with_whole_numbers(one) for one in value] if isinstance(value, list) else value
+
+
 _auth_decoder = msgspec.json.Decoder(Auth)
 
 

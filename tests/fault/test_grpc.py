@@ -18,7 +18,7 @@ import pytest
 from harness.frames import frame, receive
 from harness.gateway import LISTENS, GatewayServer, answers, inputs, running_gateway
 from harness.ports import reserve_port
-from harness.process import GIVE_UP_S, held_still, wait_until
+from harness.process import GIVE_UP_S, held_still, num_descriptors, wait_until
 from harness.questions import ASK, FIRST_WORD
 from harness.server import INSTANT, ROOT, RunningServer
 from qa_service.installation import install_hint
@@ -347,6 +347,11 @@ class TestSilentPeers:
                 with grpc.insecure_channel(gateway.address) as channel:
                     health = Health(channel).Check(HealthRequest(), timeout=GIVE_UP_S)
                     assert health.status == SERVING
+                before = num_descriptors(gateway.pid)
+                for _ in range(3):  # looks that close some
+                    silent.extend(stack.enter_context(greeted(gateway.address)) for _ in range(10))
+                    wait_until(lambda: sum(map(is_closed, silent)) >= len(silent) - 20)
+                assert num_descriptors(gateway.pid) <= before + 20
             assert asked.result(GIVE_UP_S).model_name == "builtin"
             gateway.server.wait_for_log("is closed to make room")
 

@@ -361,10 +361,10 @@ class TestUnfinishedFile:
         text = file.write("versions = [1]").read_text()
         with serving(file, "--poll_interval_s", "1") as server:
             pids = server.worker_pids()
-            for content in ("", "[queue]\n"):
+            for content in ("", "[queue]\n", "# [models]\n"):
                 file.path.write_text(content)
                 wait_until(lambda: server.health()["reload_fault"])
-                assert "names no model any more" in server.health()["reload_fault"]
+                assert "has fewer models than before: m is" in server.health()["reload_fault"]
                 assert server.ask(**ASK)["version"] == 1
                 file.path.write_text(text)
                 wait_until(lambda: server.health()["reload_fault"] is None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import socket
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.collections import index, write_documents
+from harness.damage import damage
 from harness.models import make_manifest
 from harness.server import EXACT_ENGINE, INSTANT, ROOT, running_server
 from qa_service.engine_catalogue import ONNX_INT8_FILE
@@ -132,7 +135,20 @@ def test_a_folder_without_a_collection_is_a_warning(folder, tmp_path):
     empty = tmp_path / "collections"
     empty.mkdir()
     text = check(folder, *ONLY_INSTANT, "--collections_dir", empty, code=1)
-    assert f"there is no collection in {empty}" in found(text, "warning")
+    assert found(text, "warning")[-1:] == [
+        f"there is no collection in {empty}: qa-index makes them"
+    ]
+
+
+def test_a_damaged_index_is_a_warning(folder, tmp_path):
+    collection = index(write_documents(tmp_path / "documents"), tmp_path / "collections" / "docs")
+    flags = (*ONLY_INSTANT, "--collections_dir", collection.parent)
+    assert "docs: READY" in found(check(folder, *flags, code=1), "ok")
+    [store] = collection.glob("*/*.store")
+    damage(collection, random.Random(1), (".store",))
+    faults = [f"docs: {store} is damaged"]
+    text = check(folder, *flags, code=1)
+    assert [line for line in found(text, "warning") if line.startswith("docs: ")] == faults
 
 
 REFUSED = {
@@ -214,17 +230,20 @@ def test_check_changes_nothing(own_model, tmp_path):
     for number in range(6):  # more than are kept, were any used
         (own_model / "costs" / "openvino" / f"key{number}").mkdir(parents=True)
     env = {**NO_GPU, "TMPDIR": str(temporary), "PYTHONPATH": f"{hooks}:{ROOT}"}
+    collections = index(write_documents(tmp_path / "documents"), tmp_path / "c" / "docs").parent
     before = files_below(own_model, tmp_path)
-    flags = ("--hooks", "my_hooks:MyHooks", "--grpc_port", "1", "--unix_socket", tmp_path / "s")
+    flags = ["--hooks", "my_hooks:MyHooks", "--grpc_port", "1", "--unix_socket", tmp_path / "s"]
+    flags += ["--collections_dir", collections]
     text = check(own_model, *flags, code=2 if os.geteuid() else 0, env=env)
     assert "openvino int8" in text
+    assert "docs: READY" in text
     assert files_below(own_model, tmp_path) == before
 
 
 def files_below(*folders):
-    """Each file with its time, and each folder."""
-    paths = [path for folder in folders for path in Path(folder).rglob("*")]
-    return {path: path.is_dir() or path.stat().st_mtime_ns for path in paths}
+    """The time of each file and folder: a folder's changes with a file that comes and goes, too."""
+    paths = [path for folder in folders for path in (folder, *Path(folder).rglob("*"))]
+    return {path: path.stat().st_mtime_ns for path in paths}
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -126,19 +127,45 @@ def test_a_run_of_questions_without_standard_error_is_made(instant, tmp_path, sc
     assert answers.read_text().count("\n") == 20
 
 
-@pytest.mark.parametrize("which", ["questions", "answers"])
-def test_a_run_of_questions_refuses_pipes_and_devices(instant, tmp_path, which):
-    questions, answers = tmp_path / "questions.jsonl", Path(os.devnull)
-    if which == "questions":
-        answers = tmp_path / "answers.jsonl"
-        os.mkfifo(questions)
-    else:
-        questions.write_text('{"question": "Who?", "text": "Ada wrote."}\n')
-    port = ("--port", str(instant.port))
-    jobs = (sys.executable, "jobs.py", "run", str(questions), "--output", str(answers), *port)
-    ended = run_in_shell('exec "$@"', *jobs)
+def test_a_run_reads_no_questions_from_a_pipe(instant, tmp_path):
+    questions = tmp_path / "questions.jsonl"
+    os.mkfifo(questions)
+    ended = run_jobs(instant, questions, tmp_path / "answers.jsonl")
     assert ended.returncode == 2
-    named = questions if which == "questions" else answers
-    assert ended.stderr.endswith(
-        f"jobs.py: {named} is no regular file, which a run that is resumed reads again\n"
+    words = (
+        f"jobs.py: {questions} is a pipe or a device, which is not read twice: make a file of it"
     )
+    assert ended.stderr.splitlines()[-1] == words
+
+
+@pytest.mark.parametrize(
+    ("output", "script"), [(os.devnull, 'exec "$@"'), ("/dev/stdout", '"$@" | cat')]
+)
+def test_a_run_passes_answers_on_to_a_device_or_a_pipe_in_order(instant, tmp_path, output, script):
+    questions = tmp_path / "questions.jsonl"
+    rows = [{"id": f"q{number}", "question": "Who?", "text": "Ada."} for number in range(200)]
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    link = tmp_path / "answers"
+    link.symlink_to(output)
+    ended = run_jobs(instant, questions, link, script)
+    assert ended.returncode == 0, ended.stderr
+    *answers, summary = ended.stdout.splitlines()
+    assert summary.startswith("200 answered, 0 failed, 0 had their answers already")
+    if output != os.devnull:
+        assert [json.loads(line)["id"] for line in answers] == [row["id"] for row in rows]
+    assert set(tmp_path.iterdir()) == {questions, link}
+
+
+def test_a_run_whose_answers_nobody_reads_any_more_ends_with_a_line(instant, tmp_path):
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"question": "Who?", "text": "Ada."}\n')
+    ended = run_jobs(instant, questions, "/dev/fd/9", 'exec "$@" 9> >(exit)')
+    assert ended.returncode == 2
+    words = "jobs.py: /dev/fd/9: nobody reads the answers any more"
+    assert ended.stderr.splitlines()[-1] == words
+
+
+def run_jobs(server, questions, output, script='exec "$@"'):
+    port = ("--port", str(server.port))
+    jobs = (sys.executable, "jobs.py", "run", str(questions), "--output", str(output), *port)
+    return run_in_shell(script, *jobs)

@@ -1,6 +1,5 @@
 """What a GPU would run: its buckets run here on the CPU, its options and errors for real."""
 
-import multiprocessing
 import os
 import re
 
@@ -15,7 +14,6 @@ torch = pytest.importorskip("torch", reason=WITHOUT_TORCH)
 
 
 from harness.models import copy_model
-from harness.process import GIVE_UP_S
 from qa_service.engine_catalogue import ONNX_FILE, PLAIN_ONNX_FILE
 from qa_service.errors import DeviceError, SetupError
 from qa_service.instance import worker_main
@@ -30,7 +28,6 @@ from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.worker_messages import Setup
 from qa_service.preparation.prepare import PrepareArgs, prepare
-from tests.integration.engine_cache_user import take_turn
 from tests.integration.engine_comparison import (
     MAX_DIFFERENCE,
     batches,
@@ -119,20 +116,24 @@ def test_tensorrt_options_have_precision_caches_and_shapes(manifest, tmp_path):
                           gpu_memory_bytes=8 << 30)  # fmt: skip
     grid = BucketGrid.of(manifest, config)
     inputs = ("input_ids", "attention_mask")
-    options = onnx_gpu.tensorrt_options(config, inputs, grid, tmp_path)
+    kept = onnx_gpu.kept_engines(tmp_path, config, grid, "hash")
+    options = onnx_gpu.tensorrt_options(config, inputs, grid, kept)
+    folder = str(tmp_path / "tensorrt" / "fp16-16x384")
     assert options == {
         "device_id": "0",
         "trt_fp16_enable": "1",
         "trt_bf16_enable": "0",
         "trt_engine_cache_enable": "1",
-        "trt_engine_cache_path": str(tmp_path),
+        "trt_engine_cache_path": folder,
         "trt_timing_cache_enable": "1",
-        "trt_timing_cache_path": str(tmp_path),
+        "trt_timing_cache_path": folder,
         "trt_profile_min_shapes": "input_ids:1x1,attention_mask:1x1",
         "trt_profile_opt_shapes": "input_ids:1x384,attention_mask:1x384",
         "trt_profile_max_shapes": "input_ids:16x384,attention_mask:16x384",
         "trt_max_workspace_size": str(4 << 30),
     }
+    nothing = {name: value for name, value in options.items() if "cache" not in name}
+    assert onnx_gpu.tensorrt_options(config, inputs, grid, None) == nothing
 
 
 def test_no_bucket_is_outside_the_tensorrt_profile(manifest):
@@ -148,31 +149,6 @@ def test_the_plain_graph_has_standard_operators_only(gpu_model):
 
     assert domains(PLAIN_ONNX_FILE) == {""}
     assert "com.microsoft" in domains(ONNX_FILE)
-
-
-def test_instances_take_turns_at_the_engine_cache(tmp_path, manifest):
-    context = multiprocessing.get_context("spawn")
-    turns = context.Queue()
-    grid = BucketGrid.of(manifest, SMALL)
-    with onnx_gpu.engine_cache(tmp_path, SMALL, grid) as cache:
-        other = context.Process(target=take_turn, args=(tmp_path, manifest, SMALL, turns))
-        other.start()
-        assert turns.get(timeout=GIVE_UP_S) == ("waits", "")
-        other.join(timeout=0.2)
-        assert turns.empty()
-        assert other.is_alive()
-    assert turns.get(timeout=GIVE_UP_S) == ("enters", cache.name)
-    other.join()
-    assert cache.name == "fp32-3x384"
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_an_unwritable_engine_cache_is_reported(tmp_path, manifest):
-    tmp_path.chmod(0o500)
-    grid = BucketGrid.of(manifest, SMALL)
-    unwritable = onnx_gpu.engine_cache(tmp_path, SMALL, grid)
-    with pytest.raises(SetupError, match="cannot be kept"), unwritable:
-        pass
 
 
 def test_the_benchmark_without_a_gpu_says_what_is_missing_and_ends_with_one_clear_line():

@@ -312,7 +312,7 @@ def test_static_shapes_that_compute_wrongly_are_not_kept(kept_model, caplog):
     engine = start(kept_model, 60, check=refuse)
     assert engine.static_shapes.find(64) is None
     assert not blobs(kept_model)
-    assert "is damaged" in caplog.text
+    assert "computes wrongly, and is removed" in caplog.text
 
 
 ZEROS = bytes(64 << 10)
@@ -421,6 +421,20 @@ def test_a_kept_model_that_computes_wrongly_is_removed_and_compiled_again(
         loaded.self_test.check_next()
     load_reader(setup)
     assert path.exists()
+
+
+def test_only_the_file_of_what_ran_last_is_forgotten(kept_model):
+    start(kept_model, 60, 90)
+    engine = start(kept_model, 60, 90)
+    before = {path.name for path in kept_model.rglob("*.blob")}
+    logits(engine, 90, 60)
+    logits(engine, 60)
+    assert engine.forget_kept()
+    assert before - {path.name for path in kept_model.rglob("*.blob")} == {"tokens-64.blob"}
+    logits(engine, 60, 60)
+    assert engine.forget_kept()
+    left = {"tokens-64.blob", "any-length.blob"}
+    assert before - {path.name for path in kept_model.rglob("*.blob")} == left
 
 
 def test_a_folder_that_cannot_be_written_costs_only_what_is_kept(kept_model, monkeypatch):

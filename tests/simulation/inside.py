@@ -76,6 +76,10 @@ class Source:
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
 
+    def lists_models(self) -> bool:
+        """Its files say which models are meant."""
+        return True
+
     def read(self) -> ServerConfig:
         return self.config
 

@@ -38,7 +38,7 @@ class Engine(ABC):
         return 0
 
     def forget_kept(self) -> bool:
-        """Removes the files that it keeps for the next start; returns whether it loaded any."""
+        """Removes the kept file of what ran last; returns whether it was loaded from there."""
         return False
 
     def prepare_lengths(self, seen: SeenLengths, usual: Iterable[int]) -> None:  # noqa: B027

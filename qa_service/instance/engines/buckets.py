@@ -18,6 +18,7 @@ from typing import NamedTuple
 from qa_service.instance.arrays import SPAN_VALUES, FloatArray, Int64Array, Logits
 from qa_service.instance.engines import EngineConfig
 from qa_service.instance.engines.base import Engine, ShapeCheck
+from qa_service.instance.engines.kept_engines import KeptEngines
 from qa_service.instance.engines.outputs import checked, require_shape
 from qa_service.instance.model_folder.manifest import Manifest
 from qa_service.instance.start_times import taking
@@ -171,6 +172,7 @@ class BucketedEngine(Engine):
         grid: The buckets.
         inputs: The names of the planes of a program's staging, in their order.
         records: Whether a program is recorded when it is made, which takes long.
+        kept: What it keeps for the next start.
     """
 
     def __init__(
@@ -184,6 +186,7 @@ class BucketedEngine(Engine):
         runtime: str,
         records: bool = False,
         chooses_spans: bool = False,
+        kept: KeptEngines | None = None,
     ) -> None:
         self.device = device
         self.runtime = runtime
@@ -193,6 +196,7 @@ class BucketedEngine(Engine):
         self._pad_token_id = pad_token_id
         self._make_program = make_program
         self._records = records
+        self._kept = kept
         self._check: ShapeCheck | None = None
         self._runs: Counter[Bucket] = Counter()
         """Batches that needed a bucket and ran in a larger one."""
@@ -208,6 +212,13 @@ class BucketedEngine(Engine):
     def shapes(self) -> Sequence[tuple[int, int]]:
         """The buckets that are ready: rows and tokens of each."""
         return [(bucket.rows, bucket.tokens) for bucket in self._programs]
+
+    def forget_kept(self) -> bool:
+        """Removes all that is kept: one engine runs all buckets."""
+        if not self._kept:
+            return False
+        self._kept.remove("an engine computes wrongly")
+        return self._kept.are_old
 
     def check_shapes_with(self, check: ShapeCheck) -> None:
         """Has each recording from now on checked before it is used."""

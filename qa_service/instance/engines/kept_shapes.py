@@ -85,7 +85,7 @@ class KeptShapes:
             return None
         content, digest = memoryview(data)[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
         if not content or hashlib.sha256(content).digest() != digest:
-            self.remove(name)
+            self.remove(name, "is damaged")
             return None
         return self._unnamed(content)
 
@@ -100,20 +100,12 @@ class KeptShapes:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         return content
 
-    def remove(self, name: str) -> None:
-        """Removes a file that is damaged or computes wrongly: the model will be compiled again."""
-        if not self._keeps:
-            return
-        logger.warning("%s is damaged, and is removed", self._path(name))
-        with contextlib.suppress(OSError):
-            self._path(name).unlink(missing_ok=True)
-
-    def remove_all(self) -> None:
-        """Removes all files, of which one has computed wrongly."""
-        if not self._keeps:
-            return
-        logger.warning("what is kept in %s is removed", self._folder)
-        shutil.rmtree(self._folder, ignore_errors=True)
+    def remove(self, name: str, why: str) -> None:
+        """Removes a file, if it is there: the model will be compiled again."""
+        if self._keeps and self._path(name).exists():
+            logger.warning("%s %s, and is removed", self._path(name), why)
+            with contextlib.suppress(OSError):
+                self._path(name).unlink(missing_ok=True)
 
     def keeping(self, name: str, compile_into: Callable[[dict[str, str]], Compiled]) -> Compiled:
         """Compiles, and keeps the file if there is room.

@@ -11,13 +11,12 @@ import contextlib
 import importlib
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import onnxruntime
-from filelock import FileLock
 
 from qa_service.engine_catalogue import ROWS
 from qa_service.errors import DeviceError, SetupError
@@ -30,6 +29,7 @@ from qa_service.instance.engines.buckets import (
     Outputs,
     Program,
 )
+from qa_service.instance.engines.kept_engines import KeptEngines
 from qa_service.instance.engines.onnx import LogSeverity, Provider, inputs_of, open_session
 from qa_service.instance.engines.outputs import marked
 from qa_service.instance.model_folder.manifest import Manifest, prepared_file
@@ -67,16 +67,20 @@ def tensorrt_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -
         SetupError: The file is missing, or cannot be loaded.
     """
     require(TENSORRT)
-    path = prepared_file(model_dir, manifest, ROWS["tensorrt", config.precision].file)
+    name = ROWS["tensorrt", config.precision].file
+    path = prepared_file(model_dir, manifest, name)
     with contextlib.suppress(ImportError, OSError):
         importlib.import_module("tensorrt_libs")  # NVIDIA's wheels: loads what it carries
     # TensorRT's provider records a graph for one shape only; there are many buckets.
     config = msgspec.structs.replace(config, cuda_graphs=False)
     grid = BucketGrid.of(manifest, config)
-    with engine_cache(model_dir, config, grid) as cache:
-        options = tensorrt_options(config, manifest.inputs, grid, cache)
-        providers = [(TENSORRT, options), (CUDA, cuda_options(config))]
-        return bucketed_engine(open_gpu_session(path, config, providers), manifest, config)
+    kept = kept_engines(model_dir, config, grid, manifest.files[name])
+    options = tensorrt_options(config, manifest.inputs, grid, kept)
+    with kept.held() if kept else contextlib.nullcontext():
+        session = open_gpu_session(
+            path, config, [(TENSORRT, options), (CUDA, cuda_options(config))]
+        )
+    return bucketed_engine(session, manifest, config, kept=kept)
 
 
 def cuda_options(config: EngineConfig) -> dict[str, str]:
@@ -95,7 +99,7 @@ def cuda_options(config: EngineConfig) -> dict[str, str]:
 
 
 def tensorrt_options(
-    config: EngineConfig, inputs: Sequence[str], grid: BucketGrid, cache: Path
+    config: EngineConfig, inputs: Sequence[str], grid: BucketGrid, kept: KeptEngines | None
 ) -> dict[str, str]:
     """The TensorRT provider's options: one profile from one token to the largest bucket.
 
@@ -106,14 +110,13 @@ def tensorrt_options(
         f"trt_profile_{name}_shapes": ",".join(f"{i}:{at.rows}x{at.tokens}" for i in inputs)
         for name, at in shapes.items()
     }
+    caches = ("trt_engine_cache", "trt_timing_cache") if kept else ()
     return {
         "device_id": str(config.cuda_index),
         "trt_fp16_enable": str(int(config.precision == "fp16")),
         "trt_bf16_enable": str(int(config.precision == "bf16")),
-        "trt_engine_cache_enable": str(int(config.keeps)),
-        "trt_engine_cache_path": str(cache),
-        "trt_timing_cache_enable": str(int(config.keeps)),
-        "trt_timing_cache_path": str(cache),
+        **{f"{name}_enable": "1" for name in caches},
+        **{f"{name}_path": str(kept.path) for name in caches if kept},
         **profiles,
         **_memory_limit("trt_max_workspace_size", config),
     }
@@ -125,30 +128,14 @@ def _memory_limit(option: str, config: EngineConfig) -> dict[str, str]:
     return {option: str(int(config.gpu_memory_bytes * config.gpu_memory_fraction))}
 
 
-@contextlib.contextmanager
-def engine_cache(model_dir: Path, config: EngineConfig, grid: BucketGrid) -> Iterator[Path]:
-    """A folder for the engines of one model, precision and profile, held by one instance.
-
-    Where nothing may be kept, it is not used and may be missing.
-
-    Raises:
-        SetupError: It cannot be written.
-    """
+def kept_engines(
+    model_dir: Path, config: EngineConfig, grid: BucketGrid, model_hash: str
+) -> KeptEngines | None:
+    """What is kept of one model, precision and profile; None where nothing may be."""
+    if not (config.keeps and config.uses_kept):
+        return None
     name = f"{config.precision}-{grid.most.rows}x{grid.most.tokens}"
-    cache = model_dir / "tensorrt" / name
-    if not config.keeps:
-        yield cache
-        return
-    lock = FileLock(cache / ".lock", mode=0o666)
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except OSError as error:
-        raise SetupError(f"TensorRT's engines cannot be kept in {cache}: {error}") from None
-    try:
-        yield cache
-    finally:
-        lock.release()
+    return KeptEngines(model_dir / "tensorrt" / name, model_hash)
 
 
 def require(provider: str) -> None:
@@ -203,6 +190,7 @@ def bucketed_engine(
     manifest: Manifest,
     config: EngineConfig,
     device: str = "cuda",
+    kept: KeptEngines | None = None,
 ) -> BucketedEngine:
     """Makes the engine of a session; inputs and outputs are on the device: `cpu` in tests."""
     graph_ids = itertools.count(1)
@@ -222,6 +210,7 @@ def bucketed_engine(
         device=device,
         runtime=describe(session, config),
         records=config.cuda_graphs,
+        kept=kept,
     )
 
 

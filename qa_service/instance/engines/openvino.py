@@ -67,6 +67,8 @@ class OpenVinoEngine(Engine):
         )
         self._buffers: dict[str, Kept] = {}
         """What was loaded, which the compiled models go on reading."""
+        self._ran = ANY_LENGTH
+        """The name of what ran last."""
         compiled = self._loaded(ANY_LENGTH) or self._compiled_for_any_length()
         self._request = compiled.create_infer_request()
         # The first length also takes the model as it is read: about its file.
@@ -96,9 +98,9 @@ class OpenVinoEngine(Engine):
         return [(1, tokens) for tokens in self.static_shapes.lengths]
 
     def forget_kept(self) -> bool:
-        """Removes what is kept; returns whether it has loaded any of it."""
-        self._kept.remove_all()
-        return bool(self._buffers)
+        """Removes the file of the shape that ran last; the others have been proved by theirs."""
+        self._kept.remove(self._ran, "computes wrongly")
+        return self._ran in self._buffers
 
     def prepare_lengths(self, seen: SeenLengths, usual: Iterable[int]) -> None:
         """Begins to get static shapes for the lengths that were seen most, while it serves.
@@ -125,6 +127,7 @@ class OpenVinoEngine(Engine):
             _widened(types, width, 0),
         )
         fixed = self.static_shapes.find(width) if len(ids) == 1 else None
+        self._ran = name_of(width) if fixed else ANY_LENGTH
         start, end = _infer(fixed or self._request, batch)
         return start[:, :tokens], end[:, :tokens]
 
@@ -135,7 +138,7 @@ class OpenVinoEngine(Engine):
             try:
                 check(lambda *rows: _infer(request, named_inputs(self._inputs, *rows)), 1, tokens)
             except Exception:
-                self._kept.remove(name_of(tokens))
+                self._kept.remove(name_of(tokens), "computes wrongly")
                 raise
 
         self.static_shapes.check = check_one
@@ -174,7 +177,7 @@ class OpenVinoEngine(Engine):
         try:
             compiled = shared_core().import_model(blob, "CPU", self._options)
         except RuntimeError:
-            self._kept.remove(name)
+            self._kept.remove(name, "cannot be loaded")
             return None
         self._buffers[name] = kept
         return compiled

@@ -26,7 +26,7 @@ from qa_service.programs.jobs.asker import Asker
 from qa_service.programs.jobs.claim import Claim
 from qa_service.programs.jobs.job import as_server_error, encode_answer, encode_error, parse_request
 from qa_service.programs.jobs.jobs_options import RunOptions
-from qa_service.programs.jobs.ordered_output import OrderedOutput
+from qa_service.programs.jobs.ordered_output import OrderedOutput, StreamedOutput
 from qa_service.programs.jobs.questions_file import FileError, Row, count_rows, read_rows
 from qa_service.programs.jobs.window import StoppedError
 from qa_service.progress import progress_bar
@@ -93,8 +93,10 @@ class FileRun:
         progress: Callable[[int], object] = lambda _: None,
     ) -> None:
         self._asker, self._options, self._progress = asker, options, progress
-        self._claim = Claim(options.output, options.questions)
-        self._output = OrderedOutput(options.output)
+        output = options.output
+        is_kept = output.is_file() or not output.exists()
+        self._claim = Claim(output, options.questions) if is_kept else None
+        self._output = OrderedOutput(output) if is_kept else StreamedOutput(output)
         self._rows = self._unanswered(read_rows(options.questions, options.collection))
         self._room = asyncio.Event()
         self._room.set()
@@ -125,7 +127,8 @@ class FileRun:
             raise group.exceptions[0] from None
         finally:
             self._output.close()
-            self._claim.close()
+            if self._claim:
+                self._claim.close()
         return self.summary
 
     async def _ask_all(self) -> None:

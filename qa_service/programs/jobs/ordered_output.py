@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from qa_service.programs.jobs.claim import CHUNK_BYTES, ahead_of
 from qa_service.programs.jobs.job import is_error
-from qa_service.programs.jobs.questions_file import check_regular
+from qa_service.programs.jobs.questions_file import FileError
 
 _MAX_AHEAD_BYTES = 1 << 24
 """Above this, the second file is rewritten without the answers that are in order by now."""
@@ -31,7 +31,6 @@ class OrderedOutput:
         last_line: The last line in order; None if there is none.
 
     Raises:
-        FileError: One is a pipe or a device.
         OSError: A file cannot be written.
     """
 
@@ -119,8 +118,35 @@ class OrderedOutput:
         self._ahead_file.seek(0, os.SEEK_END)
 
 
+class StreamedOutput(OrderedOutput):
+    """The answers in their order to a pipe or a device, which keeps none to resume from."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb", buffering=0)
+        self.num_written = self.num_errors = 0
+        self.last_line = None
+        self._ahead = {}
+        self._new = []
+
+    def flush(self) -> None:
+        """Writes those whose turn it is.
+
+        Raises:
+            FileError: Nobody reads the pipe any more.
+        """
+        try:
+            self._write_in_order()
+        except BrokenPipeError:
+            raise FileError(f"{self._file.name}: nobody reads the answers any more") from None
+        self._new.clear()
+
+    def close(self) -> None:
+        """The same, and closes."""
+        self.flush()
+        self._file.close()
+
+
 def _open(path: Path) -> BinaryIO:
-    check_regular(path)
     path.touch()
     return path.open("r+b", buffering=0)
 

@@ -106,7 +106,7 @@ def check_regular(path: Path) -> None:
         FileError: It is one.
     """
     if path.exists() and not path.is_file():
-        raise FileError(f"{path} is no regular file, which a run that is resumed reads again")
+        raise FileError(f"{path} is a pipe or a device, which is not read twice: make a file of it")
 
 
 def _open(path: Path) -> BinaryIO:

@@ -1,4 +1,4 @@
-"""Collections: whether their indexes can be opened, by the program that searches them."""
+"""Collections: whether their indexes could be opened, by the program that searches them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ GIVE_UP_S = 60.0
 
 
 def check_collections(config: ServerConfig) -> Iterator[Finding]:
+    """Compares each index with its checksums, tries its encoder, and reaches its cluster."""
     if not config.collections and config.repository.collections_dir is None:
         yield ok("there are no collections")
         return
     loop = EventLoop()
-    launch = partial(search_program, config.logs, encoder_of(config))
+    launch = partial(search_program, config.logs, encoder_of(config), only_checks=True)
     collections = CollectionSet(loop, launch, ServiceCounts(), config.queue.max_queue_size)
     try:
         collections.use(collections_of(config), config.repository.collections_dir)
@@ -34,8 +35,6 @@ def check_collections(config: ServerConfig) -> Iterator[Finding]:
                 yield warning(f"{name}: {faults[name]}", "qa-index makes it again")
             else:
                 yield ok(f"{name}: {state}")
-        if folder := collections.empty_folder:
-            yield warning(f"there is no collection in {folder}", "qa-index makes them")
         if reason := collections.failure:
             yield error(reason)
     finally:

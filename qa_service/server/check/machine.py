@@ -6,7 +6,6 @@ import os
 import platform
 import resource
 import shutil
-import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -122,16 +121,24 @@ def _folders(config: ServerConfig) -> Iterator[Finding]:
         )
     else:
         yield ok(f"HOME ({home}) can be written")
-    try:
-        yield ok(f"{tempfile.gettempdir()} can be written")
-    except OSError as caught:
-        yield warning(f"there is no folder for temporary files: {caught.strerror}", "TMPDIR=FOLDER")
+    if temporary := temporary_folder():
+        yield ok(f"{temporary} can be written")
+    else:
+        yield warning("there is no folder for temporary files", "TMPDIR=FOLDER")
     model = config.repository.model
     if model.is_dir() and not _is_writable(model):
         yield warning(
             f"{model} cannot be written: what is measured is measured again at each start",
             "start once with the folder writable, as who serves",
         )
+
+
+def temporary_folder() -> Path | None:
+    """The folder that `tempfile` takes, which finds it by writing a file there."""
+    named = [os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
+    usual = ("/tmp", "/var/tmp", "/usr/tmp", ".")
+    folders = (Path(name) for name in (*named, *usual) if name)
+    return next(filter(_is_writable, folders), None)
 
 
 def _is_writable(folder: Path) -> bool:

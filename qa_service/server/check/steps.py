@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from qa_service.errors import SetupError
 from qa_service.server.check.collections import check_collections
@@ -26,7 +26,12 @@ from qa_service.server.check.front import (
     check_unix_socket,
 )
 from qa_service.server.check.gpus import check_gpus
-from qa_service.server.check.machine import check_configuration, check_machine, check_program
+from qa_service.server.check.machine import (
+    check_configuration,
+    check_machine,
+    check_program,
+    temporary_folder,
+)
 from qa_service.server.check.models import (
     check_files,
     check_hooks,
@@ -119,7 +124,7 @@ def check(config: ServerConfig) -> int:
     # Neither Python, beside a module of hooks, nor PyTorch's import makes a folder.
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(temporary_folder() or Path.cwd()))
     for step in STEPS:
         report.add(step.part, step.look(config))
     _print_now(report.verdict if is_text else report.to_json())

@@ -72,9 +72,6 @@ class CollectionSet:
     Args:
         max_queue_size: Requests that may wait for each search process.
         look_interval_s: Between two looks for newer indexes on disk; with 0 only `use` looks.
-
-    Attributes:
-        empty_folder: The folder of collections, if it has none.
     """
 
     def __init__(
@@ -98,7 +95,8 @@ class CollectionSet:
         self._editions = itertools.count(1)
         self._named: Mapping[str, CollectionOptions] = {}
         self._listed: Mapping[str, CollectionOptions] = {}
-        self.empty_folder: Path | None = None
+        self._empty_folder: Path | None = None
+        """The folder of collections, if it has none."""
         self._folder: Path | None = None
         self._lister: Searches | None = None
         self._is_listing = False
@@ -117,7 +115,7 @@ class CollectionSet:
         if folder:
             _check_path("--collections_dir", folder)
         if folder != self._folder:
-            self._listed, self.empty_folder = {}, None
+            self._listed, self._empty_folder = {}, None
         self._named, self._folder = named, folder
         self._follow()
         self._list()
@@ -299,9 +297,9 @@ class CollectionSet:
         self._loop.mark()
 
     def _note_empty(self, folder: Path | None) -> None:
-        if folder and folder != self.empty_folder:
+        if folder and folder != self._empty_folder:
             logger.warning("there is no collection in %s: qa-index makes them", folder)
-        self.empty_folder = folder
+        self._empty_folder = folder
 
     def _follow(self) -> None:
         """Opens what is new, looks for newer indexes, and closes what is not served any more."""

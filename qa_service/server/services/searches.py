@@ -54,15 +54,18 @@ DIED, HUNG = "its search process died", "a search took too long"
 Done = Callable[[Result], None]
 
 
-def search_program(logs: LogOptions, encoder: Path, num_threads: int) -> Launch:
+def search_program(
+    logs: LogOptions, encoder: Path, num_threads: int, *, only_checks: bool = False
+) -> Launch:
     """What starts a search process.
 
     Args:
         encoder: The folder of what embeds questions.
         num_threads: How many pieces of work it does at a time.
+        only_checks: Whether it writes nothing, and opens no index on disk.
     """
-    options = (str(num_threads), str(encoder), logs.log_level, logs.log_format)
-    return partial(start_program, SEARCH_PROGRAM, *options)
+    options = [str(num_threads), str(encoder), logs.log_level, logs.log_format]
+    return partial(start_program, SEARCH_PROGRAM, *options, *(["check"] if only_checks else []))
 
 
 @dataclass(slots=True, eq=False)

@@ -111,8 +111,10 @@ def _accepted(port: int, opened: contextlib.ExitStack) -> Iterator[socket.socket
     """The connections at a port, each by a descriptor that is closed with the stack."""
     for path in list(Path("/proc/self/fd").iterdir()):
         try:
+            if not path.is_socket():
+                continue
             sock = opened.enter_context(socket.socket(fileno=os.dup(int(path.name))))
-        except OSError:  # no socket, or closed meanwhile
+        except OSError:  # closed meanwhile
             continue
         is_tcp = sock.family in {socket.AF_INET, socket.AF_INET6}
         if is_tcp and sock.type == socket.SOCK_STREAM and sock.getsockname()[1] == port:

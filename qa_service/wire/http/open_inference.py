@@ -30,7 +30,7 @@ from qa_service.wire.fields import (
 )
 from qa_service.wire.http.http_reply import HttpReply, timed_reply
 from qa_service.wire.http.tensors import as_json, flat, from_binary, to_binary
-from qa_service.wire.json_codec import check_bounds
+from qa_service.wire.json_codec import check_bounds, with_whole_numbers
 from qa_service.wire.messages import (
     MAX_PRIORITY,
     Answer,
@@ -157,11 +157,18 @@ def parse_infer(body: bytes, header_length: str | None, model: str, version: str
     """
     header, binary = _split(body, header_length)
     try:
-        asked = _decoder.decode(header)
+        asked = _decode(header)
         header.decode()  # msgspec does not check the strings in fields that it ignores
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequestError(f"not an inference request: {error}") from None
     return make_call(asked, binary, model, version)
+
+
+def _decode(header: bytes) -> InferBody:
+    try:
+        return _decoder.decode(header)
+    except msgspec.ValidationError:
+        return msgspec.convert(with_whole_numbers(msgspec.json.decode(header)), InferBody)
 
 
 def make_call(asked: InferBody, binary: memoryview, model: str, version: str) -> InferCall:
@@ -219,7 +226,8 @@ def _read_inputs(
     columns: dict[str, list[str]] = {}
     for item in inputs:
         count = _check_input(item)
-        if (size := item.parameters.get("binary_data_size")) is None:
+        size = with_whole_numbers(item.parameters.get("binary_data_size"))
+        if size is None:
             columns[item.name] = flat(item.name, item.data)
         elif isinstance(size, int) and 0 <= size <= len(binary):
             columns[item.name], binary = from_binary(item.name, binary[:size]), binary[size:]
@@ -285,6 +293,7 @@ def _json(parameter: str, value: object) -> Filter:
 
 def _number(parameter: str, value: object) -> float | int | None:
     """The field's value for a parameter's, within its bounds."""
+    value = with_whole_numbers(value)
     minimum, maximum = _BOUNDS.get(parameter) or NUMBERS[PARAMETERS[parameter]]
     if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
         raise InvalidRequestError(f"the parameter {parameter} must be from {minimum} to {maximum}")

@@ -25,7 +25,7 @@ from qa_service.wire.fields import ALWAYS_SHOWN, COLUMNS, OUTPUTS, Shown, shown_
 from qa_service.wire.http.http_reply import HttpReply, error_reply, json_reply, timed_reply
 from qa_service.wire.http.model_reports import INPUT_TYPES, OUTPUT_TYPES, ModelReport
 from qa_service.wire.http.open_inference import MAX_QUESTIONS, output_columns, slowest
-from qa_service.wire.json_codec import check_bounds
+from qa_service.wire.json_codec import check_bounds, with_whole_numbers
 from qa_service.wire.messages import Answered, CollectionNames, Request
 from qa_service.wire.near_misses import near_miss
 
@@ -190,7 +190,7 @@ def parse_predict(body: bytes, model: str, version: str) -> PredictCall:
         InvalidRequestError: The request is malformed, or over a bound.
     """
     try:
-        asked = _decoder.decode(body)
+        asked = _decode(body)
         body.decode()  # msgspec does not check the strings in fields that it ignores
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         found = _UNKNOWN_FIELD.search(str(error))
@@ -206,6 +206,13 @@ def parse_predict(body: bytes, model: str, version: str) -> PredictCall:
     for request in requests:
         check_bounds(request)
     return PredictCall(requests, asked.inputs is not msgspec.UNSET)
+
+
+def _decode(body: bytes) -> PredictBody:
+    try:
+        return _decoder.decode(body)
+    except msgspec.ValidationError:
+        return msgspec.convert(with_whole_numbers(msgspec.json.decode(body)), PredictBody)
 
 
 def _rows(asked: PredictBody) -> list[dict[str, Any]]:

@@ -52,13 +52,13 @@ class Source:
 
     def __init__(self, config):
         self.config, self.fault, self.reads = config, None, 0
-        self.written, self.tables = 0, set()
+        self.written, self.is_complete = 0, False
 
     def stamp(self):
         return self.written
 
-    def has_table(self, name):
-        return name in self.tables
+    def lists_models(self):
+        return self.is_complete
 
     def read(self):
         self.reads += 1
@@ -242,31 +242,44 @@ def test_a_reload_reads_a_file_at_once(setting):
     assert setting.source.reads == 2
 
 
+def models(names):
+    return ServerConfig(models={name: ModelOptions(path=Path(name)) for name in names})
+
+
 class TestModelsOfTheFile:
-    """The file has named a model, and names none now."""
+    """The file has named two models."""
 
     @pytest.fixture
     def setting(self, setting):
-        setting.source.config = ServerConfig(models={"a": ModelOptions(path=Path("a"))})
+        setting.source.config = models("ab")
         setting.deployment.reload()
         setting.loop.run_thread()
-        setting.plans = len(setting.generations)
-        setting.source.config = ServerConfig()
         return setting
 
-    def test_that_is_a_fault(self, setting):
+    @staticmethod
+    def read(setting, names):
+        setting.source.config = models(names)
         setting.deployment.reload()
         setting.loop.run_thread()
-        assert setting.deployment.fault.startswith("server.toml names no model any more")
-        assert len(setting.generations) == setting.plans
+        return setting.deployment.fault
 
-    def test_with_an_empty_table_of_models_none_is_planned(self, setting):
-        setting.source.tables = {"models"}
-        setting.deployment.reload()
-        setting.loop.run_thread()
-        assert not setting.deployment.fault
-        assert len(setting.generations) == setting.plans + 1
-        assert setting.planned[-1] == {}
+    @pytest.mark.parametrize(
+        ("names", "missing"), [("", "a, b are"), ("a", "b is"), ("b", "a is"), ("c", "a, b are")]
+    )
+    def test_fewer_are_a_fault_unless_it_says_so(self, setting, names, missing):
+        words = f"server.toml has fewer models than before: {missing} missing; a line [models]"
+        assert self.read(setting, names).startswith(words)
+        assert set(setting.planned[-1]) == set("ab")
+        setting.source.is_complete = True
+        assert not self.read(setting, names)
+        assert set(setting.planned[-1]) == set(names)
+        setting.source.is_complete = False
+        assert not self.read(setting, names)
+
+    @pytest.mark.parametrize("names", ["ac", "cd", "abc"])
+    def test_as_many_under_other_names_are_none(self, setting, names):
+        assert not self.read(setting, names)
+        assert set(setting.planned[-1]) == set(names)
 
 
 @pytest.mark.parametrize("changed", [True, False])

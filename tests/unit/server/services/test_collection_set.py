@@ -265,15 +265,12 @@ def test_a_folder_without_a_collection_is_said_once(setting, caplog):
         setting.list()
     words = f"there is no collection in {FOLDER}: qa-index makes them"
     assert caplog.messages.count(words) == 1
-    assert setting.collections.empty_folder == FOLDER
     setting.use({}, FOLDER)
     setting.list("docs")
-    assert setting.collections.empty_folder is None
     setting.use({}, FOLDER)
     setting.list()
     assert caplog.messages.count(words) == 2
     setting.use({}, None)
-    assert setting.collections.empty_folder is None
 
 
 def test_a_configured_collection_overrides_the_folders_of_its_name(setting):

@@ -68,8 +68,10 @@ def test_data_may_be_flat_or_nested(data, shape):
     assert [output["shape"] for output in reply["outputs"]] == [shape] * 4
 
 
-def test_parameters_are_read():
-    call = parse(body_of(parameters={"timeout": 1500, "priority": 1, "top_k": 3, "mine": "x"}))
+@pytest.mark.parametrize("kind", [int, float])
+def test_parameters_are_read(kind):
+    numbers = {"timeout": kind(1500), "priority": kind(1), "top_k": kind(3)}
+    call = parse(body_of(parameters={**numbers, "mine": "x"}))
     [request] = call.requests
     assert (request.timeout_ms, request.priority, request.top_k) == (1.5, 9, 3)
 

@@ -86,7 +86,9 @@ class TestPredict:
         asked = [(r.question, r.text) for r in call.requests]
         assert asked == [("Who?", "It was Ada."), ("When?", "In 1843.")]
 
-    @pytest.mark.parametrize(("top_k", "each"), [(3, [3, 3]), ([1, 2], [1, 2])])
+    @pytest.mark.parametrize(
+        ("top_k", "each"), [(3, [3, 3]), (3.0, [3, 3]), ([1, 2], [1, 2]), ([1.0, 2], [1, 2])]
+    )
     def test_top_k_is_one_for_all_or_a_column(self, top_k, each):
         call = parse({"inputs": {**COLUMNS, "top_k": top_k}})
         assert [request.top_k for request in call.requests] == each
@@ -135,6 +137,7 @@ WRONG = {
     "scalars": {"inputs": ROW},
     "top_k 0": {"instances": [{**ROW, "top_k": 0}]},
     "top_k 21": {"inputs": {**COLUMNS, "top_k": 21}},
+    "top_k 1.5": {"inputs": {**COLUMNS, "top_k": 1.5}},
     "top_k true": {"inputs": {**COLUMNS, "top_k": True}},
     "too many": {"instances": [ROW] * (MAX_QUESTIONS + 1)},
     "blank": {"instances": [{**ROW, "question": " "}]},
