@@ -6,11 +6,11 @@
 
 A passage is whole sentences, items and rows of about `passage_tokens`, of one section, without its
 heading: that goes before it when it is searched and read. Rows of a table are a passage of a sixth
-of that: so a row is found by itself, and a reader does not take the value of another. What is too long for a passage is
-cut between cells, and its first cells are the last heading of each further part. A passage
-ends at the end of a list, a table or code rather than in it. Between two sentences the second
-passage repeats the one before it, if that is short; between two items, the sentence that introduces
-the list is the last of its headings. What is left of a section joins the passage before it if it is
+of that: so a row is found by itself, and a reader does not take the value of another. A longer row
+is cut between cells; its first cells are the last heading of each further part. A passage ends at
+the end of a list, a table or code rather than in it. Between two sentences the second passage
+repeats the one before it, if that is short; between two items, the sentence that introduces the
+list is the last of its headings. What is left of a section joins the passage before it if it is
 less than a third of one, and no row.
 """
 
@@ -151,12 +151,12 @@ def _pieces_of(
     text: str, block: Place, is_prose: bool, lead: str, max_tokens: int
 ) -> Iterator[_Piece]:
     place, line, its_lead = block.start, block.line, lead
-    label = _label(text[block.start : block.end])
     for start, end, tokens in _spans(text, block, max_tokens):
         if block.line:
             line += text.count("\n", place, start)
         place = start
         if block.kind is Kind.ROW and start > block.start:
+            label = _label(text[block.start : start])
             its_lead = _SEPARATOR.join(filter(None, (lead, label)))
         yield _Piece(
             start, end, tokens, line, block.kind, is_prose, its_lead, 0, block.page, block.part

@@ -388,14 +388,13 @@ def _labelled(rows: Sequence[Row], column: int) -> Sequence[Row]:
         return rows
     found, path = list[Row](), dict[int, str]()
     for row in rows:
-        label = row.at(column)
+        cells, label = list(row.cells), row.at(column)
         if label and column not in row.from_above and not _TOTAL.match(label):
             level = bisect_right(levels, row.indent)
             path = {its: text for its, text in path.items() if its < level and text != label}
+            cells[column] = ", ".join([*path.values(), label])
             path[level] = label[:_MAX_LABEL_CHARS]
-            cells = [*row.cells[:column], ", ".join(path.values()), *row.cells[column + 1 :]]
-            row = row._replace(cells=cells)
-        found.append(row)
+        found.append(row._replace(cells=cells))
     return found
 
 

@@ -82,10 +82,9 @@ def _shapes(slide: Slide) -> Iterator[Any]:
 
 
 def _last_first(shapes: Iterable[Any]) -> list[Any]:
-    def place(shape: Any) -> tuple[int, int]:
-        return (shape.top or 0) // _SAME_HEIGHT, shape.left or 0
-
-    return sorted(shapes, key=place)[::-1]
+    placed = ((shape.top or 0, shape.left or 0, shape) for shape in shapes)
+    ordered = sorted(placed, key=lambda one: (one[0] // _SAME_HEIGHT, one[1]))
+    return [shape for *_, shape in reversed(ordered)]
 
 
 def _is_list(shape: Shape) -> bool:

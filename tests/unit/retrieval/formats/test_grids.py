@@ -80,7 +80,9 @@ def test_a_head_that_is_repeated_below_names_columns_too():
 
 def test_a_label_that_is_indented_has_those_above_before_it():
     rows = [Row(0, ["Group", "2019"]), Row(0, ["All", "9"])]
-    rows += [Row(0, [name, "5"], indent=at) for name, at in (("Men", 6.1), ("Old", 12), ("Boys", 6))]
+    rows += [
+        Row(0, [name, "5"], indent=at) for name, at in (("Men", 6.1), ("Old", 12), ("Boys", 6))
+    ]
     rows.append(Row(0, ["Total", "9"], indent=12))
     assert written(rows, has_head=True) == [
         f"Group: {name}; 2019: {value}"
