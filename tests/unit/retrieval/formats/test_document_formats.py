@@ -301,6 +301,14 @@ def saved(document) -> bytes:
     return data.getvalue()
 
 
+def test_a_box_to_tick_is_no_part_of_a_word():
+    document = docx.Document()
+    document.add_paragraph("☐402 Closed")
+    document.add_table(1, 2).cell(0, 0).text = "☒403 Open"
+    (found,) = read("form.docx", saved(document))
+    assert found.text == "☐ 402 Closed\n\n☒ 403 Open"
+
+
 def test_presentations_have_titles_lists_tables_and_notes():
     deck = pptx.Presentation()
     first = deck.slides.add_slide(deck.slide_layouts[0])
