@@ -381,8 +381,8 @@ def _labelled(rows: Sequence[Row], column: int) -> Sequence[Row]:
     """Rows whose label in a column, if it is indented, has before it those that it belongs to."""
     named = [row for row in rows if row.at(column)]
     places = sorted({row.indent for row in named})
-    levels = [one for before, one in zip([-inf, *places], places, strict=False)
-              if one - before > _SAME_INDENT]  # fmt: skip
+    steps = itertools.pairwise([-inf, *places])
+    levels = [place for before, place in steps if place - before > _SAME_INDENT]
     is_list = 1 < len(levels) <= _MAX_INDENTS and named[0].indent < levels[1]
     if not is_list or any(_VALUE.fullmatch(row.at(column)) for row in named):
         return rows

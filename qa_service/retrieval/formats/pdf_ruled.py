@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from statistics import median
 
 from qa_service.retrieval.formats.grids import Grid
 from qa_service.retrieval.formats.pdf_lines import Piece, lines_of, pieces_of
@@ -44,8 +43,6 @@ def ruled_tables(rules: Sequence[Box], words: list[Word]) -> tuple[list[Table], 
     tables, outside = list[Table](), words
     for group in _touching(rules):
         columns = _distinct(rule.left for rule in group if not rule.width)
-        if len(columns) > 1:
-            columns = _distinct([*columns, *_open_sides(group)])
         rows = _distinct(rule.top for rule in group if not rule.height)
         if not (2 < len(columns) < _MAX_LINES and 2 < len(rows) < _MAX_LINES):
             continue
@@ -74,12 +71,6 @@ def _goes_on_outside(box: Box, inside: list[Word], words: list[Word]) -> bool:
         labelled += bool(before) and box.left - before[-1].box.right < _LABEL_WIDTH * box.width
         followed += bool(behind) and len(behind[0].words) <= _VALUE_WORDS
     return 2 * max(labelled, followed) > inner
-
-
-def _open_sides(group: Sequence[Box]) -> list[float]:
-    """Where a table's rows begin and end, by most of its horizontal rules: it may have no sides."""
-    flat = [rule for rule in group if rule.width]
-    return [median(rule.left for rule in flat), median(rule.right for rule in flat)] if flat else []
 
 
 def _touching(rules: Sequence[Box]) -> list[list[Box]]:
