@@ -12,6 +12,7 @@ MAX_DEPTH = 8
 
 _INVISIBLE = re.compile("[\0\u00ad\u200b-\u200d\u2060\ufeff\ufffe\uffff]")
 _SPACES = re.compile(r"[^\S\n]+")
+_BOX = re.compile(r"[☐☑☒](?=\w)")
 _LINE_ENDS = re.compile(r" ?\n\s*")
 
 
@@ -54,8 +55,8 @@ def without_invisible(text: str) -> str:
 
 
 def folded(text: str) -> str:
-    """A text with single spaces; line breaks that are meant stay."""
-    return _LINE_ENDS.sub("\n", _SPACES.sub(" ", text)).strip()
+    """A text with single spaces, one after a box to tick; line breaks that are meant stay."""
+    return _LINE_ENDS.sub("\n", _SPACES.sub(" ", _BOX.sub(r"\g<0> ", text))).strip()
 
 
 class BlockList:
@@ -173,7 +174,7 @@ class BlockList:
 
 
 def _cell(text: str) -> str:
-    return " ".join(without_invisible(text).split())
+    return " ".join(_BOX.sub(r"\g<0> ", without_invisible(text)).split())
 
 
 def row_text(names: Sequence[str], cells: Sequence[str]) -> str:

@@ -6,10 +6,11 @@
 
 A passage is whole sentences, items and rows of about `passage_tokens`, of one section, without its
 heading: that goes before it when it is searched and read. Rows of a table are a passage of a sixth
-of that: so a row is found by itself, and a reader does not take the value of another. A passage
-ends at the end of a list, a table or code rather than in it. Between two sentences the second
-passage repeats the one before it, if that is short; between two items, the sentence that introduces
-the list is the last of its headings. What is left of a section joins the passage before it if it is
+of that: so a row is found by itself, and a reader does not take the value of another. A longer row
+is cut between cells; its first cells are the last heading of each further part. A passage ends at
+the end of a list, a table or code rather than in it. Between two sentences the second passage
+repeats the one before it, if that is short; between two items, the sentence that introduces the
+list is the last of its headings. What is left of a section joins the passage before it if it is
 less than a third of one, and no row.
 """
 
@@ -22,11 +23,14 @@ import msgspec
 
 from qa_service.retrieval.blocks import Kind
 from qa_service.retrieval.documents import Document, Mark, Passage, Place, shortened
-from qa_service.retrieval.sentences import MAX_CHARS_PER_TOKEN, lines, parts, sentences
+from qa_service.retrieval.sentences import MAX_CHARS_PER_TOKEN, cells, lines, parts, sentences
 
 PASSAGE_TOKENS = 150  # about a paragraph of SQuAD, on which readers are trained
 _MAX_LEAD_CHARS = 160
 """A longer sentence does not go before the items that it introduces."""
+_MAX_LABEL_CHARS = 120
+"""Of a long row, at whose further parts its first cells stand as the last heading."""
+_SEPARATOR = " > "
 _PROSE = frozenset({Kind.PARAGRAPH, Kind.HEADING})
 _TABLE = frozenset({Kind.CAPTION, Kind.ROW})
 _CARRIED = 3
@@ -95,7 +99,7 @@ def _sections(document: Document) -> Iterator[_Section]:
 
 
 def _joined(path: Iterable[str]) -> str:
-    return shortened(" > ".join(path))
+    return shortened(_SEPARATOR.join(path))
 
 
 def _pieces(text: str, blocks: Sequence[Place], passage_tokens: int) -> Iterator[_Piece]:
@@ -146,20 +150,30 @@ def _goes_on(before: Place, block: Place) -> bool:
 def _pieces_of(
     text: str, block: Place, is_prose: bool, lead: str, max_tokens: int
 ) -> Iterator[_Piece]:
-    place, line = block.start, block.line
+    place, line, its_lead = block.start, block.line, lead
     for start, end, tokens in _spans(text, block, max_tokens):
         if block.line:
             line += text.count("\n", place, start)
         place = start
+        if block.kind is Kind.ROW and start > block.start:
+            label = _label(text[block.start : start])
+            its_lead = _SEPARATOR.join(filter(None, (lead, label)))
         yield _Piece(
-            start, end, tokens, line, block.kind, is_prose, lead, 0, block.page, block.part
+            start, end, tokens, line, block.kind, is_prose, its_lead, 0, block.page, block.part
         )
+
+
+def _label(row: str) -> str:
+    """The first cells of a row: what the parts of a long one are about."""
+    return row[: _MAX_LABEL_CHARS + 1].rpartition("; ")[0] or row[:_MAX_LABEL_CHARS]
 
 
 def _spans(text: str, block: Place, max_tokens: int) -> Iterable[tuple[int, int, int]]:
     if block.kind is Kind.CODE:
         return lines(text, block.start, block.end, max_tokens)
-    if block.kind in {Kind.ITEM, Kind.ROW}:
+    if block.kind is Kind.ROW:
+        return cells(text, block.start, block.end, max_tokens)
+    if block.kind is Kind.ITEM:
         return parts(text, block.start, block.end, max_tokens)
     found = sentences(text, block.start, block.end, max_tokens)
     return ((sentence.start, sentence.end, sentence.tokens) for sentence in found)

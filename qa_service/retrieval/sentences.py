@@ -26,6 +26,7 @@ _ABBREVIATIONS = frozenset({
     "mt", "nr", "no", "p", "pp", "prof", "rep", "rev", "sen", "sr", "st", "u.a", "usw", "vgl",
     "vol", "vs", "z.b",
 })  # fmt: skip
+_CELL_END = re.compile("; ")
 _WORD_CHARS = 12  # before a full stop are looked at; abbreviations are shorter
 MAX_CHARS_PER_TOKEN = 8
 """A sentence is also cut at this number of characters per token: white space is no token."""
@@ -92,6 +93,18 @@ def lines(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[in
         if not text[start:line_end].isspace() and start < line_end:
             yield from parts(text, start, line_end, max_tokens)
         start = line_end + 1
+
+
+def cells(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[int, int, int]]:
+    """A table row's start, end and tokens; of one that is too long, those of some cells each."""
+    begin, place, tokens = start, start, 0
+    for cell_end in (*(found.end() for found in _CELL_END.finditer(text, start, end)), end):
+        size = len(PIECES.findall(text, place, cell_end))
+        if tokens and tokens + size > max_tokens:
+            yield from parts(text, begin, place - len("; "), max_tokens)
+            begin, tokens = place, 0
+        place, tokens = cell_end, tokens + size
+    yield from parts(text, begin, end, max_tokens)
 
 
 def parts(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[int, int, int]]:

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from qa_service.retrieval.blocks import BlockList, Parsed
 from qa_service.retrieval.documents import Document, UnreadableError
 from qa_service.retrieval.formats.bounded import read_text
-from qa_service.retrieval.formats.grids import MAX_COLUMNS, Row, add_grid
+from qa_service.retrieval.formats.grids import MAX_COLUMNS, Row, add_grid, indent_of
 from qa_service.retrieval.layout import lay_out
 
 _SEPARATORS = ",;\t|"
@@ -38,7 +38,8 @@ def read_csv(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
     rows, line = list[Row](), 1 + bool(declared)
     try:
         for cells in reader:
-            rows.append(Row(line, [cell.strip() for cell in cells[:MAX_COLUMNS]]))
+            texts = [cell.strip() for cell in cells[:MAX_COLUMNS]]
+            rows.append(Row(line, texts, indent=indent_of(*cells[:1])))
             line = 1 + bool(declared) + reader.line_num
     except csv.Error as error:
         raise UnreadableError(f"line {reader.line_num}: {error}") from None

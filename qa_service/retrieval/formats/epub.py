@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import posixpath
 import zipfile
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from qa_service.retrieval.blocks import BlockList, Parsed
 from qa_service.retrieval.documents import Document, UnreadableError
 from qa_service.retrieval.formats.bounded import PACKAGE_ERRORS, decoded, read_package
 from qa_service.retrieval.formats.html import parse_into
+from qa_service.retrieval.formats.office_package import descendants, text_of
 from qa_service.retrieval.layout import lay_out
 
 _CONTAINER = "META-INF/container.xml"
@@ -33,7 +35,9 @@ def read_epub(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
     out = BlockList()
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            path = _attributes(Xml.fromstring(archive.read(_CONTAINER)), "rootfile")[0]["full-path"]
+            container = Xml.fromstring(archive.read(_CONTAINER))
+            book_file, *_ = descendants(container, "rootfile")
+            path = book_file.attrib["full-path"]
             book = Xml.fromstring(archive.read(path))
             encrypted = _encrypted(archive)
             for page in _pages(book, posixpath.dirname(path)):
@@ -43,14 +47,13 @@ def read_epub(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
                 parse_into(out, text, [0] * (1 + text.count("\n")))
     except PACKAGE_ERRORS as error:
         raise UnreadableError(f"not a book: {error}") from None
-    titles = [" ".join("".join(one.itertext()).split()) for one in _named(book, "title")]
-    yield lay_out(Parsed(out.blocks, next(iter(titles), "")), name)
+    yield lay_out(Parsed(out.blocks, text_of(next(descendants(book, "title"), None))), name)
 
 
 def _pages(book: Xml.Element, folder: str) -> Iterator[str]:
     """The names of the pages in the order in which they are read."""
-    items = {item.get("id", ""): item for item in _named(book, "item")}
-    for entry in _attributes(book, "itemref")[:_MAX_PAGES]:
+    items = {item.get("id", ""): item for item in descendants(book, "item")}
+    for entry in itertools.islice(descendants(book, "itemref"), _MAX_PAGES):
         item = items.get(entry.get("idref", ""))
         if item is None or item.get("media-type") not in _PAGES:
             continue
@@ -62,14 +65,5 @@ def _encrypted(archive: zipfile.ZipFile) -> set[str]:
     """What is encrypted: in many books fonts alone."""
     if _ENCRYPTION not in archive.namelist():
         return set()
-    entries = _attributes(Xml.fromstring(archive.read(_ENCRYPTION)), "CipherReference")
+    entries = descendants(Xml.fromstring(archive.read(_ENCRYPTION)), "CipherReference")
     return {unquote(entry.get("URI", "")) for entry in entries}
-
-
-def _named(root: Xml.Element, name: str) -> list[Xml.Element]:
-    """The elements of a name, of whatever namespace."""
-    return root.findall(f".//{{*}}{name}")
-
-
-def _attributes(root: Xml.Element, name: str) -> list[dict[str, str]]:
-    return [element.attrib for element in _named(root, name)]

@@ -8,14 +8,17 @@ does, by what cells hold and how they are set off:
 - the head: rows that the format declares, or that are set off, or whose cells name columns of
   numbers; the names of several rows are joined ("Q1 Sales"),
 - without a head, keys and their values (`Key: value`),
-- a section's row: one cell over the rows that it names.
+- a section's row: one cell over the rows that it names,
+- labels that are indented below others, and belong to them ("Aged 65 and over, men").
 """
 
 from __future__ import annotations
 
 import itertools
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence, Set
+from math import inf
 from typing import NamedTuple
 
 from qa_service.retrieval.blocks import BlockList
@@ -34,6 +37,13 @@ _MAX_LABEL_CHARS = 60
 """Longer texts are no keys, nor names of the rows below them."""
 _MAX_CAPTION_CHARS = 200
 """Longer titles are paragraphs: a caption goes with each passage of the rows."""
+_SPACE_POINTS = 3.0
+_SAME_INDENT = 2.0
+"""Points; labels that begin within so many are at one level."""
+_MAX_INDENTS = 5
+"""Levels of labels in a column; where there are more, it is centred or aligned at the right."""
+_TOTAL = re.compile(r"(?:sub|grand )?-?total|summe|gesamt|insgesamt", re.IGNORECASE)
+"""A label that belongs to all rows above it, however it is indented."""
 _NO_CAPTION = ("", 0)
 _DIGIT = re.compile(r"\d")
 _UNIT = re.compile(r"[(\[].{1,20}[)\]]|[%‰€$£¥]")
@@ -47,6 +57,7 @@ class Cell(NamedTuple):
         rows: How many it goes over.
         is_strong: Whether it is set off as heads are: bold, or a header's cell.
         goes_on: Whether it is a part of the cell above it.
+        indent: Where its text begins, in points.
     """
 
     text: str
@@ -54,6 +65,7 @@ class Cell(NamedTuple):
     rows: int = 1
     is_strong: bool = False
     goes_on: bool = False
+    indent: float = 0.0
 
 
 class Row(NamedTuple):
@@ -65,6 +77,7 @@ class Row(NamedTuple):
         from_above: The columns whose text is of a merged cell that begins above.
         strong: The columns that are set off as heads are.
         is_head: Whether the format says that it is a head.
+        indent: Where the text of its first cell begins, in points.
     """
 
     line: int
@@ -73,6 +86,7 @@ class Row(NamedTuple):
     from_above: Set[int] = frozenset()
     strong: Set[int] = frozenset()
     is_head: bool = False
+    indent: float = 0.0
 
     def columns(self) -> list[int]:
         """The columns with a text, a merged cell's first alone."""
@@ -81,6 +95,11 @@ class Row(NamedTuple):
     def at(self, column: int) -> str:
         """A column's text; "" beyond the row's end."""
         return self.cells[column] if column < len(self.cells) else ""
+
+
+def indent_of(text: str = "") -> float:
+    """How far spaces before a text indent it, in points."""
+    return _SPACE_POINTS * (len(text) - len(text.lstrip()))
 
 
 class Grid:
@@ -109,7 +128,9 @@ class Grid:
                 if column in its:
                     mine.add(column)
 
+        indent: float | None = None
         for cell in cells:
+            indent = cell.indent if indent is None else indent
             while len(texts) in self._reaching:
                 take_from_above()
             for place in range(max(0, min(cell.columns, MAX_COLUMNS - len(texts)))):
@@ -127,7 +148,7 @@ class Grid:
         while len(texts) in self._reaching:
             take_from_above()
         self._reaching = reaching
-        self.rows.append(Row(line, texts, left, up, strong, is_head))
+        self.rows.append(Row(line, texts, left, up, strong, is_head, indent or 0.0))
 
 
 def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> None:
@@ -250,12 +271,13 @@ def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
 def _may_name(rows: Sequence[Row], place: int, column: int) -> bool:
     """Whether a cell may name its column: it is words, or a number over what are none.
 
-    A year or a range may stand over numbers that are none.
+    A year or a range may stand over numbers that are none. A head may be repeated below.
     """
     text = rows[place].at(column)
     if not _VALUE.fullmatch(text):
         return True
-    below = [row.at(column) for row in rows[place + 1 : place + _SAMPLE_ROWS]]
+    rest = rows[place + 1 : place + _SAMPLE_ROWS]
+    below = [row.at(column) for row in rest if row.cells != rows[place].cells]
     if not rows[place].at(_columns(rows)[0]) and not any(map(_DIGIT.search, below)):
         return True
     if not _NUMBER_AS_NAME.fullmatch(text):
@@ -322,16 +344,20 @@ class _Table:
         self, out: BlockList, rows: Sequence[Row], caption: tuple[str, int] = _NO_CAPTION
     ) -> None:
         """Adds rows, with paragraphs for the rows that name others and for notes."""
-        held = list[tuple[int, Sequence[str]]]()
+        held = list[Row]()
         last = max((n for n, row in enumerate(rows) if len(row.columns()) > 1), default=-1)
         for place, row in enumerate(rows):
             if self._is_apart(row, is_below=place > last):
-                out.table(self._names, held, *caption)
+                out.table(self._names, self._written(held), *caption)
                 held, caption = [], _NO_CAPTION if held else caption
                 out.paragraph(row.cells[row.columns()[0]], row.line)
             elif row.cells not in self._head:
-                held.append((row.line, self._cells(row)))
-        out.table(self._names, held, *caption)
+                held.append(row)
+        out.table(self._names, self._written(held), *caption)
+
+    def _written(self, rows: Sequence[Row]) -> list[tuple[int, Sequence[str]]]:
+        labelled = _labelled(rows, self._columns[0] if self._columns else 0)
+        return [(row.line, self._cells(row)) for row in labelled]
 
     def _is_apart(self, row: Row, *, is_below: bool) -> bool:
         """Whether a row names the rows below it, or is a note below the table."""
@@ -349,6 +375,27 @@ class _Table:
         if not self._names:
             return _paired(row)
         return [cell if n not in row.from_left else "" for n, cell in enumerate(row.cells)]
+
+
+def _labelled(rows: Sequence[Row], column: int) -> Sequence[Row]:
+    """Rows whose label in a column, if it is indented, has before it those that it belongs to."""
+    named = [row for row in rows if row.at(column)]
+    places = sorted({row.indent for row in named})
+    steps = itertools.pairwise([-inf, *places])
+    levels = [place for before, place in steps if place - before > _SAME_INDENT]
+    is_list = 1 < len(levels) <= _MAX_INDENTS and named[0].indent < levels[1]
+    if not is_list or any(_VALUE.fullmatch(row.at(column)) for row in named):
+        return rows
+    found, path = list[Row](), dict[int, str]()
+    for row in rows:
+        cells, label = list(row.cells), row.at(column)
+        if label and column not in row.from_above and not _TOTAL.match(label):
+            level = bisect_right(levels, row.indent)
+            path = {its: text for its, text in path.items() if its < level and text != label}
+            cells[column] = ", ".join([*path.values(), label])
+            path[level] = label[:_MAX_LABEL_CHARS]
+        found.append(row._replace(cells=cells))
+    return found
 
 
 def _names(head: Sequence[Row]) -> list[str]:

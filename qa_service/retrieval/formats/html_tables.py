@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from selectolax.lexbor import LexborNode
 
-from qa_service.retrieval.formats.grids import MAX_COLUMNS, Cell, Grid
+from qa_service.retrieval.formats.grids import MAX_COLUMNS, Cell, Grid, indent_of
 
 _MAX_SPAN = 100
 
@@ -34,7 +34,9 @@ def _cells(row: LexborNode, text_of: CellText) -> list[Cell]:
         if node.tag in {"td", "th"}:
             text = text_of(node) or _picture(node)
             columns, rows = _span(node, "colspan"), _span(node, "rowspan")
-            cells.append(Cell(text, columns, rows, node.tag == "th" or _is_bold(node)))
+            is_strong = node.tag == "th" or _is_bold(node)
+            indent = 0.0 if cells else indent_of(node.text().lstrip(" \t\r\n"))
+            cells.append(Cell(text, columns, rows, is_strong, indent=indent))
         node = node.next
     return cells
 

@@ -284,4 +284,5 @@ def cell_of(lines: Iterable[list[Piece]], columns: int = 1, rows: int = 1) -> Ce
     pieces = [piece for line in lines for piece in line]
     text = " ".join(piece.text for piece in pieces).replace(f"{HYPHEN} ", "")
     is_strong = _NAME.search(text) is not None and all(piece.is_bold for piece in pieces)
-    return Cell(text, columns, rows, is_strong)
+    indent = pieces[0].box.left if pieces else 0.0
+    return Cell(text, columns, rows, is_strong, indent=indent)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 from xml.etree import ElementTree as Xml
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pptx.table import Table
     from pptx.text.text import TextFrame
 
+_SAME_HEIGHT = 360_000
+"""A centimetre; shapes that begin within one are side by side."""
 _MAX_SHAPES = 10_000
 """Of a slide; groups within groups count too."""
 
@@ -67,16 +69,22 @@ def _read_slide(slide: Slide, out: BlockList) -> None:
 
 
 def _shapes(slide: Slide) -> Iterator[Any]:
-    """A slide's shapes and those in its groups, in order."""
-    waiting = list(reversed(list(slide.shapes)))
+    """A slide's shapes and those in its groups, from top to bottom and from left to right."""
+    waiting = _last_first(slide.shapes)
     for _ in range(_MAX_SHAPES):
         if not waiting:
             return
         shape = waiting.pop()
         if within := getattr(shape, "shapes", None):
-            waiting += reversed(list(within))
+            waiting += _last_first(within)
         else:
             yield shape
+
+
+def _last_first(shapes: Iterable[Any]) -> list[Any]:
+    placed = ((shape.top or 0, shape.left or 0, shape) for shape in shapes)
+    ordered = sorted(placed, key=lambda one: (one[0] // _SAME_HEIGHT, one[1]))
+    return [shape for *_, shape in reversed(ordered)]
 
 
 def _is_list(shape: Shape) -> bool:

@@ -17,7 +17,7 @@ from xml.etree import ElementTree as Xml
 from qa_service.retrieval.blocks import BlockList, Parsed
 from qa_service.retrieval.documents import Document, UnreadableError
 from qa_service.retrieval.formats.bounded import PACKAGE_ERRORS, read_package
-from qa_service.retrieval.formats.grids import MAX_COLUMNS, Row, add_grid
+from qa_service.retrieval.formats.grids import MAX_COLUMNS, Row, add_grid, indent_of
 from qa_service.retrieval.formats.number_formats import BUILT_IN, GENERAL, shown
 from qa_service.retrieval.formats.office_package import (
     OfficePackage,
@@ -30,6 +30,8 @@ from qa_service.retrieval.formats.office_package import (
 )
 from qa_service.retrieval.layout import lay_out, says_something, title_of
 
+_INDENT_POINTS = 9.0
+"""Of a step of a cell's indent."""
 _MAX_MERGED_CELLS = 1_000_000
 """Of a sheet; a file of a few bytes may merge them all."""
 
@@ -52,10 +54,11 @@ def read_xlsx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
 
 
 class _Format(NamedTuple):
-    """How a cell is shown: its number's format, and whether it is set off as heads are."""
+    """How a cell is shown: its number's format, whether it is set off as heads are, its indent."""
 
     code: str
     is_strong: bool
+    indent: float = 0.0
 
 
 _PLAIN = _Format(GENERAL, is_strong=False)
@@ -106,33 +109,36 @@ class _Workbook:
         return list(_filled(rows, merged, hidden))
 
     def _row(self, element: Xml.Element, line: int, *, is_head: bool) -> Row:
-        texts, strong = list[str](), set[int]()
+        texts, strong, indent = list[str](), set[int](), 0.0
         for cell in element:
             reference = cell.get("r")
             column = _column(reference.rstrip("0123456789")) if reference else len(texts)
             if column >= MAX_COLUMNS:
                 continue
             form = self._formats.get(cell.get("s", "0"), _PLAIN)
-            if text := self._text(cell, form):
+            shown_text = self._text(cell, form)
+            if text := shown_text.strip():
+                if not any(texts):
+                    indent = form.indent + indent_of(shown_text)
                 texts += [""] * (column + 1 - len(texts))
                 texts[column] = text
                 if form.is_strong:
                     strong.add(column)
-        return Row(line, texts, strong=strong, is_head=is_head)
+        return Row(line, texts, strong=strong, is_head=is_head, indent=indent)
 
     def _text(self, cell: Xml.Element, form: _Format) -> str:
         """A cell's value as it is shown; of an error nothing."""
         kind = cell.get("t", "n")
         if kind == "inlineStr":
-            return _string(cell).strip()
+            return _string(cell)
         held = next((one.text or "" for one in cell if name_of(one) == "v"), "")
         if kind == "n" and held:
             return shown(float(held), form.code, is_1904=self._is_1904)
         if kind == "s" and held:
-            return self._strings[int(held)].strip()
+            return self._strings[int(held)]
         if kind == "b":
             return {"0": "FALSE", "1": "TRUE"}.get(held, "")
-        return held.strip() if kind in {"str", "d"} else ""
+        return held if kind in {"str", "d"} else ""
 
 
 def _string(element: Xml.Element) -> str:
@@ -162,7 +168,9 @@ def _formats(styles: Xml.Element) -> dict[str, _Format]:
     for place, one in enumerate(child(styles, "cellXfs") or ()):
         code = number(one, "numFmtId") or 0
         is_strong = _at(fonts, number(one, "fontId")) or _at(strong_fills, number(one, "fillId"))
-        found[str(place)] = _Format(codes.get(code) or BUILT_IN.get(code, GENERAL), is_strong)
+        indent = _INDENT_POINTS * (number(child(one, "alignment"), "indent") or 0)
+        code_text = codes.get(code) or BUILT_IN.get(code, GENERAL)
+        found[str(place)] = _Format(code_text, is_strong, indent)
     return found
 
 
@@ -223,4 +231,5 @@ def _filled(rows: list[Row], merged: list[str], hidden: set[int]) -> Iterator[Ro
         cells = ["" if n in hidden else cell for n, cell in enumerate(row.cells)]
         marked = row.strong | strong.get(row.line, set())
         left, above = from_left.get(row.line, set()), from_above.get(row.line, set())
-        yield Row(row.line, cells if hidden else row.cells, left, above, marked, row.is_head)
+        texts = cells if hidden else row.cells
+        yield Row(row.line, texts, left, above, marked, row.is_head, row.indent)

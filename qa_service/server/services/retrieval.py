@@ -27,6 +27,8 @@ from qa_service.wire.messages import MAX_PASSAGES, Request
 SHORT_PASSAGE_CHARS = 500
 """Where a question does not say how many passages are read, up to twice as many as usual are, while
 they have no more characters than this on average: rows of a table are short and much alike."""
+MAX_POINTS_BEHIND = 8.0
+"""How far behind the best, in points of the search, such a further passage may be."""
 
 OnFound = Callable[[Sequence[FoundPassage] | QaError], None]
 
@@ -139,9 +141,15 @@ def _usual(collections: Sequence[ServedCollection]) -> int:
 
 
 def _to_be_read(found: Sequence[FoundPassage], usual: int) -> Sequence[FoundPassage]:
-    """The first passages, as many as are usual, and further ones as long as all are short."""
+    """The first passages, as many as are usual, and further ones as long as all are short.
+
+    What scores much less than the best is not read beyond the usual number: it answers nothing.
+    """
     chars = itertools.accumulate(len(its.passage.text) for its in found)
-    fitting = sum(total <= usual * SHORT_PASSAGE_CHARS for total in chars)
+    fitting = sum(
+        total <= usual * SHORT_PASSAGE_CHARS and its.score > found[0].score - MAX_POINTS_BEHIND
+        for its, total in zip(found, chars, strict=True)
+    )
     return found[: max(usual, fitting)]
 
 

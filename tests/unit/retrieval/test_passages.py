@@ -66,6 +66,19 @@ def test_long_rows_of_a_table_are_a_passage_each_and_short_ones_share_one():
     assert [p.heading for p in cut(found, 60)] == ["", "Options:", "Options:"]
 
 
+def test_a_row_that_is_too_long_is_cut_between_cells_and_its_parts_have_its_label():
+    names = ["Service", *(f"Column number {n}" for n in range(12))]
+    out = BlockList()
+    out.table(names, [(1, ["Plumber", *(f"value {n}" for n in range(12))])])
+    found = lay_out(Parsed(out.blocks), "a.csv")
+    parts = [(p.heading, found.text[p.start : p.end]) for p in cut(found, LIMIT)]
+    assert "; ".join(text for _, text in parts) == found.text
+    label = "Service: Plumber; Column number 0: value 0"
+    assert {heading for heading, _ in parts[1:]} == {f"{label}; Column number 1: value 1; "
+                                                     "Column number 2: value 2"}  # fmt: skip
+    assert parts[0][0] == "" and all(text.startswith("Column") for _, text in parts[1:])
+
+
 def test_a_tables_caption_goes_with_each_passage_of_its_rows():
     out = BlockList()
     out.heading(1, "Contact")

@@ -140,6 +140,10 @@ HTML = [
         "Open; Mon: 9; Tue: 10\nShut; Mon: 5; Tue: 6",
     ),
     (
+        "<table><tr><th>Item<th>EUR<tr><td>Staff<td>9<tr><td>\n &nbsp;&nbsp; Wages<td>7</table>",
+        "Item: Staff; EUR: 9\nItem: Staff, Wages; EUR: 7",
+    ),
+    (
         "<table><tr><th>Plan<th>Backups<tr><td>Free<td><img src=x alt=No>"
         "<tr><td>Pro<td><img src=y alt=Yes></table>",
         "Plan: Free; Backups: No\nPlan: Pro; Backups: Yes",

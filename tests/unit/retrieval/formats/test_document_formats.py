@@ -309,6 +309,14 @@ def saved(document) -> bytes:
     return data.getvalue()
 
 
+def test_a_box_to_tick_is_no_part_of_a_word():
+    document = docx.Document()
+    document.add_paragraph("☐402 Closed")
+    document.add_table(1, 2).cell(0, 0).text = "☒403 Open"
+    (found,) = read("form.docx", saved(document))
+    assert found.text == "☐ 402 Closed\n\n☒ 403 Open"
+
+
 def test_presentations_have_titles_lists_tables_and_notes():
     deck = pptx.Presentation()
     first = deck.slides.add_slide(deck.slide_layouts[0])
@@ -322,8 +330,8 @@ def test_presentations_have_titles_lists_tables_and_notes():
         paragraph = body.add_paragraph()
         paragraph.text, paragraph.level = text, level
     shapes = slide.shapes.add_group_shape().shapes
-    shapes.add_textbox(0, 0, 9, 9).text_frame.text = "in a group"
-    table = slide.shapes.add_table(2, 2, 0, 0, 9, 9).table
+    shapes.add_textbox(0, 6_500_000, 9, 9).text_frame.text = "in a group"
+    table = slide.shapes.add_table(2, 2, 0, 6_000_000, 9, 9).table
     for cell, text in zip(table.iter_cells(), "AB12", strict=True):
         cell.text = text
     slide.notes_slide.notes_text_frame.text = "Say why."
@@ -332,8 +340,8 @@ def test_presentations_have_titles_lists_tables_and_notes():
     hidden.element.set("show", "0")
     (document,) = read("deck.pptx", saved(deck))
     assert document.text == (
-        "The plan\n\nFor 2031\n\nSteps\n\n- Dig\n  - by hand\n- Plant\ntrees\n\n"
-        "in a group\nA: 1; B: 2\n\nSay why."
+        "The plan\n\nFor 2031\n\nSteps\n\n- Dig\n  - by hand\n- Plant\ntrees\n"
+        "A: 1; B: 2\n\nin a group\n\nSay why."
     )
     assert document.title == "deck"
 

@@ -72,6 +72,32 @@ def test_years_and_ranges_name_columns():
     assert written([["2019", "5", "7"], ["2020", "6", "8"]]) == ["2019; 5; 7", "2020; 6; 8"]
 
 
+def test_a_head_that_is_repeated_below_names_columns_too():
+    rows = [["Homes", "2019", "2020"], *[[f"Type {n}", "5", "6"] for n in range(5)]]
+    lines = written([*rows, ["Offices"], *rows])
+    assert lines.count("Homes: Type 1; 2019: 5; 2020: 6") == 2
+
+
+def test_a_label_that_is_indented_has_those_above_before_it():
+    rows = [Row(0, ["Group", "2019"]), Row(0, ["All", "9"])]
+    rows += [
+        Row(0, [name, "5"], indent=at) for name, at in (("Men", 6.1), ("Old", 12), ("Boys", 6))
+    ]
+    rows.append(Row(0, ["Total", "9"], indent=12))
+    assert written(rows, has_head=True) == [
+        f"Group: {name}; 2019: {value}"
+        for name, value in (("All", 9), ("All, Men", 5), ("All, Men, Old", 5), ("All, Boys", 5),
+                            ("Total", 9))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("names", ["All 5 9", "a b c d e f g"])
+def test_columns_of_numbers_and_centred_labels_are_no_outline(names):
+    labels = names.split()
+    rows = [Row(0, [name, "5", "x"], indent=3.0 * n) for n, name in enumerate(labels)]
+    assert written(rows) == [f"{name}; 5; x" for name in labels]
+
+
 @pytest.mark.parametrize("value", ["7", "", "$7.50", "n/a"])
 def test_a_table_goes_on_below_an_empty_row(value):
     rows = [["Plan", "From", "EUR"], ["Solo", "May", "5"], [], ["Team", "June", value]]

@@ -80,6 +80,16 @@ def test_a_table_without_rules_is_seen_by_its_columns():
     )
 
 
+def test_an_indented_label_has_the_one_above_before_it():
+    page = table(72, 700, ("Group", "2009", "2010"), ("Adults", "12", "13"))
+    page += table(78, 674, ("Men", "5", "6"), ("Women", "7", "7"))
+    assert text_of(page).splitlines() == [
+        "Group: Adults; 2009: 12; 2010: 13",
+        "Group: Adults, Men; 2009: 5; 2010: 6",
+        "Group: Adults, Women; 2009: 7; 2010: 7",
+    ]
+
+
 def test_a_name_over_the_middle_of_columns_is_joined_with_theirs():
     page = words(205, 714, "Sales") + words(375, 714, "Returns")
     page += table(72, 700, ("State", "Q1", "Q2", "Q1", "Q2"), ("Iowa", "12", "13", "1", "2"),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import openpyxl
 import pytest
-from openpyxl.styles import Font
+from openpyxl.styles import Alignment, Font
 from openpyxl.worksheet.table import Table
 from openpyxl.worksheet.worksheet import Worksheet
 
@@ -52,6 +52,15 @@ def test_a_merged_cell_is_in_each_of_its_rows():
         "Region: North; Q1 Sales: 1; Q1 Cost: 2; Q2 Sales: 3; Q2 Cost: 4\n"
         "Region: North; Q1 Sales: 5; Q1 Cost: 6; Q2 Sales: 7; Q2 Cost: 8"
     )
+
+
+def test_an_indented_label_has_the_one_above_before_it():
+    book, sheet = book_of(["Item", "EUR"], ["Staff", 9], ["Wages", 7], ["   Travel", 2])
+    sheet["A3"].alignment = Alignment(indent=1)
+    assert read(book).text.splitlines()[1:] == [
+        "Item: Staff, Wages; EUR: 7",
+        "Item: Staff, Travel; EUR: 2",
+    ]
 
 
 def test_merged_cells_of_hidden_columns_keep_their_text():

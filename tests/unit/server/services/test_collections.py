@@ -146,6 +146,13 @@ def test_more_passages_are_read_if_they_are_short(setting, lengths, wanted, num_
     assert setting.counts.collections["docs"].passages_total == num_read
 
 
+@pytest.mark.parametrize(("scores", "num_read"), [((9, 8, 7, 2, 0.5), 4), ((9, 0, 0, 0, 0), 3)])
+def test_further_passages_are_read_if_they_match_nearly_as_well(setting, scores, num_read):
+    setting.found = [passage(score, "a.txt", "Ada") for score in scores]
+    setting.ask_and_search()
+    assert len(setting.dispatcher.submitted) == num_read
+
+
 def test_the_cache_keeps_the_usual_passages_and_as_many_apart(setting):
     asked = [setting.ask(max_passages=number).request for number in (None, 3)]
     assert len(set(map(setting.retrieval.edition, asked))) == 2
