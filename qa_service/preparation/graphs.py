@@ -14,7 +14,8 @@ MIN_OPSET = 13
 
 def opset_of(model: onnx.ModelProto) -> int:
     """The version of ONNX's own operators that a graph is written in."""
-    return next(its.version for its in model.opset_import if its.domain in ("", "ai.onnx"))
+    own = (its for its in model.opset_import if its.domain in ("", "ai.onnx"))
+    return int(next(own).version)
 
 
 def fuse(path: Path, num_heads: int, hidden_size: int) -> int:

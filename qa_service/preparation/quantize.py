@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -156,7 +157,7 @@ def _attention_apart(node: NodeProto, opset: int) -> list[NodeProto]:
     if attributes.keys() - heads.keys() - {"unidirectional"} or attributes.get("unidirectional"):
         return [node]
     parts = [f"{name}_query", f"{name}_key", f"{name}_value"]
-    in_three = {"num_outputs": 3} if opset >= _AXES_ARE_INPUT else {}
+    in_three: dict[str, Any] = {"num_outputs": 3} if opset >= _AXES_ARE_INPUT else {}
     return [
         helper.make_node("MatMul", [states, weight], [f"{name}_qkv"], f"{name}_qkv"),
         helper.make_node("Split", [f"{name}_qkv"], parts, f"{name}_split", axis=-1, **in_three),

@@ -115,7 +115,7 @@ def null_position(pair: Sequence[int], cls_id: int | None, bos_id: int | None) -
     It counts from the row's end if the tokenizer puts the token there, as XLNet's does.
     """
     for token_id in (cls_id, bos_id):
-        if token_id in pair:
+        if token_id is not None and token_id in pair:
             position = list(pair).index(token_id)
             return position if position <= len(pair) // 2 else position - len(pair)
     return 0
