@@ -7,7 +7,7 @@ a row's logits change with its padding (those of a convolution do).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,12 +17,6 @@ from qa_service.preparation.source_model import SourceModel
 from qa_service.preparation.sources import first_line
 from qa_service.preparation.verify import MAX_LOGIT_DIFFERENCE
 
-if TYPE_CHECKING:
-    from qa_service.preparation.exported import ExportedModel
-    from qa_service.preparation.loading import LoadedModel
-
-Loaded = TypeVar("Loaded", "LoadedModel", "ExportedModel")
-
 MIN_SEQUENCE_TOKENS = 16
 """A window has a question, a text and special tokens."""
 
@@ -30,7 +24,7 @@ _SHORT, _LONG = 21, 40
 """Tokens of two rows; the first is run alone and padded."""
 
 
-def measured(loaded: Loaded, window_tokens: int) -> Loaded:
+def measured(loaded: SourceModel, window_tokens: int) -> SourceModel:
     """Finds the longest sequence that a model takes, and whether rows may be padded.
 
     Raises:
@@ -39,12 +33,13 @@ def measured(loaded: Loaded, window_tokens: int) -> Loaded:
     """
     longest = _longest(loaded, min(window_tokens, loaded.max_sequence_tokens))
     if longest < min(window_tokens, loaded.max_sequence_tokens):
-        loaded = replace(loaded, max_sequence_tokens=longest)
+        loaded = replace(cast(Any, loaded), max_sequence_tokens=longest)
     rows = sample_rows(loaded.tokenizer, 1, longest)
     first, second = (np.stack(loaded.logits(*rows)) for _ in range(2))
     if not np.abs(first - second).max() <= MAX_LOGIT_DIFFERENCE:
         raise SetupError("the model gives different logits for the same question")
-    return replace(loaded, may_pad=_may_pad(loaded, longest))
+    found: SourceModel = replace(cast(Any, loaded), may_pad=_may_pad(loaded, longest))
+    return found
 
 
 def _longest(loaded: SourceModel, stated: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx
@@ -175,7 +176,8 @@ def test_int8_is_written_in_the_graphs_own_version(tmp_path, opset):
     )
     fp32, int8 = tmp_path / "model.onnx", tmp_path / "model.int8.onnx"
     onnx.save(_model(graph, opset), fp32)
-    quantize_onnx(fp32, int8, [{"states": rows}])
+    texts: list[Any] = [{"states": rows}]
+    quantize_onnx(fp32, int8, texts)
     session = onnxruntime.InferenceSession(str(int8), providers=["CPUExecutionProvider"])
     product = session.run(None, {"states": rows})[0]
     assert np.corrcoef(product.ravel(), (rows @ rows).ravel())[0, 1] > 0.999
