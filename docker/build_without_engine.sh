@@ -59,6 +59,9 @@ make_base() {
     debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates \
         bookworm "$WORK/base" ${mirror:+"$mirror"} >"$WORK/debootstrap.log" ||
         { tail -n 5 "$WORK/debootstrap.log" >&2 && return 1; }
+    # What python's slim image leaves out too.
+    rm -rf "$WORK"/base/usr/share/{doc,info,locale,man}/* \
+        "$WORK"/base/var/{cache/apt,lib/apt/lists}/*
     base=$(buildah "${STORE[@]}" from scratch)
     buildah "${STORE[@]}" add --quiet "$base" "$WORK/base" / >/dev/null
     buildah "${STORE[@]}" commit --quiet --rm "$base" localhost/qa-base >/dev/null

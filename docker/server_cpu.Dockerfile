@@ -33,14 +33,17 @@ RUN for python in /opt/prepare/bin/python /opt/serve/bin/python; do \
     done
 WORKDIR /app
 ARG MODEL=builtin
-# Removes what only preparing needs, and what no engine of the image runs: OpenVINO's for other devices.
+# Removes what only preparing needs, and what no engine of the image runs: OpenVINO's parts for other
+# devices and other formats, and the hub's downloads.
 RUN /opt/prepare/bin/qa-prepare-model --model "${MODEL}" --output_dir saved_models \
     && rm -f saved_models/*/model.safetensors \
     && case "${SERVE}" in *openvino*) ;; *) rm -f saved_models/*/model.openvino_int8.onnx ;; esac \
     && rm -rf saved_models/*/costs saved_models/.*.lock \
     && rm -rf /opt/serve/lib/python*/site-packages/qa_service/data/models/* \
-    && rm -f /opt/serve/lib/python*/site-packages/openvino/libs/libopenvino_intel_[gn]pu_plugin.so \
-        /opt/serve/lib/python*/site-packages/openvino/libs/cache.json
+    && cd /opt/serve/lib/python*/site-packages \
+    && rm -f openvino/libs/libopenvino_intel_[gn]pu_plugin.so openvino/libs/cache.json \
+        openvino/libs/libopenvino_[gjpt]*_frontend.so.* \
+    && rm -rf hf_xet*
 
 FROM ${BASE_IMAGE}
 RUN groupadd --gid 10001 qa \

@@ -32,7 +32,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModel, AutoTokenizer, BertForQuestionAnswering, PreTrainedModel
 
 from qa_service.instance.arrays import FloatArray
-from qa_service.preparation import export
+from qa_service.preparation import export, graphs
 from qa_service.preparation.loading import LoadedModel
 from qa_service.preparation.shipped import (
     ANSWERS_GRAPH,
@@ -78,11 +78,11 @@ def ship(source: Path, target: Path) -> None:
 
     def write_fused_answers(path: Path) -> None:
         write_answers(path)
-        export.fuse(path, answering.config)
+        graphs.fuse(path, encoder.config.num_attention_heads, encoder.config.hidden_size)
 
     def write_embedding(path: Path) -> None:
         export.export_embedding(encoder, path)
-        export.fuse(path, encoder.config)
+        graphs.fuse(path, encoder.config.num_attention_heads, encoder.config.hidden_size)
 
     _write(target / PLAIN_ANSWERS_GRAPH, answering, "", write_answers)
     _write(target / ANSWERS_GRAPH, answering, "", write_fused_answers)

@@ -1,4 +1,4 @@
-"""Makes `model.onnx` of a PyTorch model, attention fused if it can be."""
+"""Makes an ONNX graph of a PyTorch model."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from onnxruntime.transformers import optimizer
-from onnxruntime.transformers.fusion_options import FusionOptions
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from qa_service.errors import SetupError
 from qa_service.instance.engines.base import named_inputs
 from qa_service.instance.reader.windows import sample_rows
 from qa_service.preparation.sentence_graph import EMBEDDING_INPUTS, EMBEDDING_OUTPUT
+from qa_service.preparation.source_model import OUTPUTS
 from qa_service.preparation.sources import as_setup_error
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 OPSET = 17
 """The first with LayerNormalization as one operator."""
-_OUTPUTS = ("start_logits", "end_logits")
 _MAX_FILE_BYTES = 2**31 - 2**20
 """Protobuf's limit, less a MiB for the graph itself."""
 
@@ -70,14 +68,14 @@ def export_onnx(loaded: LoadedModel, path: Path) -> None:
     """
     if sum(p.numel() * p.element_size() for p in loaded.model.parameters()) > _MAX_FILE_BYTES:
         raise SetupError("the model is too large: an ONNX file holds at most 2 GiB of weights")
-    axes = {name: {0: "batch", 1: "sequence"} for name in (*loaded.inputs, *_OUTPUTS)}
+    axes = {name: {0: "batch", 1: "sequence"} for name in (*loaded.inputs, *OUTPUTS)}
     with as_setup_error("the model cannot be exported to ONNX"), silent_stdout():
         torch.onnx.export(
             _Logits(loaded).eval(),
             _example(loaded),
             str(path),
             input_names=list(loaded.inputs),
-            output_names=list(_OUTPUTS),
+            output_names=list(OUTPUTS),
             dynamic_axes=axes,
             opset_version=OPSET,
             dynamo=False,
@@ -96,32 +94,6 @@ def silent_stdout() -> Iterator[None]:
         os.dup2(kept, 1)
         os.close(kept)
         os.close(nowhere)
-
-
-def fuse(path: Path, config: PreTrainedConfig) -> int:
-    """Fuses an exported graph's attention in place, if it can be; returns the number of layers.
-
-    Residual additions stay apart from their normalization: with ONNX Runtime's one kernel for both
-    (SkipLayerNormalization), the built-in model takes 8 % longer on a CPU core. An instance fuses
-    them when it loads the file, unless an option forbids it.
-    """
-    options = FusionOptions("bert")
-    options.enable_skip_layer_norm = False
-    try:
-        fused = optimizer.optimize_model(
-            str(path),
-            model_type="bert",
-            num_heads=getattr(config, "num_attention_heads", 0),
-            hidden_size=getattr(config, "hidden_size", 0),
-            optimization_options=options,
-            opt_level=0,
-        )
-    except Exception:  # an unknown architecture may fail anywhere; the plain graph still serves
-        return 0
-    layers = fused.get_fused_operator_statistics()["Attention"]
-    if layers:
-        fused.save_model_to_file(str(path))
-    return int(layers)
 
 
 def _example(loaded: LoadedModel) -> tuple[torch.Tensor, ...]:

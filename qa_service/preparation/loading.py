@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import math
 import shutil
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,12 +23,14 @@ from qa_service.errors import SetupError
 from qa_service.instance.arrays import Int64Array, Logits
 from qa_service.instance.engines.pytorch import logits_of
 from qa_service.instance.model_folder.manifest import CONFIG_FILE, TOKENIZER_FILE
-from qa_service.preparation import export
+from qa_service.preparation import export, graphs
+from qa_service.preparation.source_model import (
+    INPUTS,
+    USUAL_MAX_TOKENS,
+    checked_pair,
+    null_position,
+)
 from qa_service.preparation.sources import Source, as_setup_error
-
-_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-_USUAL_MAX_TOKENS = 512
-"""BERT's and its successors', for a model that states no maximum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,9 @@ class LoadedModel:
     def write_graph(self, path: Path) -> int:
         """Writes `model.onnx`; returns the number of layers whose attention is fused."""
         self.write_plain_graph(path)
-        return export.fuse(path, self.model.config)
+        config = self.model.config
+        heads, size = (getattr(config, name, 0) for name in ("num_attention_heads", "hidden_size"))
+        return graphs.fuse(path, heads, size)
 
     def write_plain_graph(self, path: Path) -> None:
         """Writes the graph with nothing fused."""
@@ -85,24 +87,18 @@ def load(source: Source) -> LoadedModel:
     if source.adapter_dir:
         model = _merge_adapter(model, source.adapter_dir)
     model.eval()  # type: ignore[no-untyped-call]
-    pair = tokenizer("a", "b")
-    if not {0, 1} <= set(pair.encodings[0].sequence_ids):
-        raise SetupError(
-            f"the tokenizer of {source.label} makes no tokens of a question and a text"
-        )
-    if len(tokenizer) > getattr(model.config, "vocab_size", math.inf):
-        raise SetupError(f"the tokenizer of {source.label} has more tokens than its model")
-    has_types = source.adapter_dir is None and "token_type_ids" in pair
+    has_types = source.adapter_dir is None and "token_type_ids" in tokenizer("a", "b")
     backend: Tokenizer = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
+    pair = checked_pair(backend, source.label, getattr(model.config, "vocab_size", None))
     return LoadedModel(
         model=model,
         tokenizer=backend,
         inputs=_inputs_of(model, has_types=has_types),
         pad_token_id=_pad_token_id(model, tokenizer),
         max_sequence_tokens=_max_sequence_tokens(model, tokenizer),
-        null_position=_null_position(pair["input_ids"], tokenizer),
+        null_position=null_position(pair, tokenizer.cls_token_id, tokenizer.bos_token_id),
     )
 
 
@@ -161,20 +157,8 @@ def _inputs_of(model: PreTrainedModel, *, has_types: bool) -> tuple[str, ...]:
     return tuple(
         name
         for name in inspect.signature(model.forward).parameters
-        if name in _INPUTS and (name != "token_type_ids" or has_types)
+        if name in INPUTS and (name != "token_type_ids" or has_types)
     )
-
-
-def _null_position(pair: Sequence[int], tokenizer: PreTrainedTokenizerFast) -> int:
-    """The position of the "no answer" token, as in transformers' run_qa.py: CLS, else BOS.
-
-    It counts from the row's end if the tokenizer puts the token there, as XLNet's does.
-    """
-    for token_id in (tokenizer.cls_token_id, tokenizer.bos_token_id):
-        if token_id in pair:
-            position = list(pair).index(token_id)
-            return position if position <= len(pair) // 2 else position - len(pair)
-    return 0
 
 
 def _pad_token_id(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
@@ -196,4 +180,4 @@ def _max_sequence_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerF
             unused = 0 if module.padding_idx is None else module.padding_idx + 1
             return module.num_embeddings - unused
     stated = getattr(model.config, "max_position_embeddings", 0) or tokenizer.model_max_length
-    return int(stated) if 0 < stated < 1e6 else _USUAL_MAX_TOKENS
+    return int(stated) if 0 < stated < 1e6 else USUAL_MAX_TOKENS

@@ -29,6 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SetupError as error:
         complain(error)
         return error.exit_code
+    except OSError as error:
+        complain(f"the model cannot be written: {error.strerror or error}")
+        return SetupError.exit_code
     except KeyboardInterrupt:
         complain("interrupted")
         return INTERRUPTED

@@ -7,12 +7,13 @@ a row's logits change with its padding (those of a convolution do).
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 
 from qa_service.errors import SetupError
 from qa_service.instance.reader.windows import sample_rows
-from qa_service.preparation.loading import LoadedModel
+from qa_service.preparation.source_model import SourceModel
 from qa_service.preparation.sources import first_line
 from qa_service.preparation.verify import MAX_LOGIT_DIFFERENCE
 
@@ -23,7 +24,7 @@ _SHORT, _LONG = 21, 40
 """Tokens of two rows; the first is run alone and padded."""
 
 
-def measured(loaded: LoadedModel, window_tokens: int) -> LoadedModel:
+def measured(loaded: SourceModel, window_tokens: int) -> SourceModel:
     """Finds the longest sequence that a model takes, and whether rows may be padded.
 
     Raises:
@@ -32,15 +33,16 @@ def measured(loaded: LoadedModel, window_tokens: int) -> LoadedModel:
     """
     longest = _longest(loaded, min(window_tokens, loaded.max_sequence_tokens))
     if longest < min(window_tokens, loaded.max_sequence_tokens):
-        loaded = replace(loaded, max_sequence_tokens=longest)
+        loaded = replace(cast(Any, loaded), max_sequence_tokens=longest)
     rows = sample_rows(loaded.tokenizer, 1, longest)
     first, second = (np.stack(loaded.logits(*rows)) for _ in range(2))
     if not np.abs(first - second).max() <= MAX_LOGIT_DIFFERENCE:
         raise SetupError("the model gives different logits for the same question")
-    return replace(loaded, may_pad=_may_pad(loaded, longest))
+    found: SourceModel = replace(cast(Any, loaded), may_pad=_may_pad(loaded, longest))
+    return found
 
 
-def _longest(loaded: LoadedModel, stated: int) -> int:
+def _longest(loaded: SourceModel, stated: int) -> int:
     """The longest sequence, up to the stated one, that the model runs."""
     if stated < MIN_SEQUENCE_TOKENS:
         raise SetupError(
@@ -49,7 +51,7 @@ def _longest(loaded: LoadedModel, stated: int) -> int:
     if not _obstacle(loaded, stated):
         return stated
     if reason := _obstacle(loaded, MIN_SEQUENCE_TOKENS):
-        raise SetupError(f"transformers cannot run the model on a question: {reason}")
+        raise SetupError(f"the model cannot be run on a question: {reason}")
     able, unable = MIN_SEQUENCE_TOKENS, stated
     while unable - able > 1:
         middle = (able + unable) // 2
@@ -57,16 +59,16 @@ def _longest(loaded: LoadedModel, stated: int) -> int:
     return able
 
 
-def _obstacle(loaded: LoadedModel, tokens: int) -> str:
+def _obstacle(loaded: SourceModel, tokens: int) -> str:
     """Why the model cannot run a row of a length; empty if it can."""
     try:
         loaded.logits(*sample_rows(loaded.tokenizer, 1, tokens))
-    except Exception as error:  # transformers' models raise anything
+    except Exception as error:  # models raise anything
         return first_line(error) or type(error).__name__
     return ""
 
 
-def _may_pad(loaded: LoadedModel, longest: int) -> bool:
+def _may_pad(loaded: SourceModel, longest: int) -> bool:
     """Whether padding leaves a row's logits unchanged."""
     short, long = min(_SHORT, longest - 1), min(_LONG, longest)
     alone = sample_rows(loaded.tokenizer, 1, short)

@@ -43,6 +43,8 @@ def _compress(graph: onnx.GraphProto) -> None:
     """Replaces every product's weight by integers and a DequantizeLinear."""
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     axes = {node.input[1]: _output_axis(node) for node in graph.node if _is_product(node, tensors)}
+    if not axes:
+        raise ValueError("it has no product with a float32 weight")
     nodes = list(graph.node)
     for name, axis in axes.items():
         parts = [f"{name}_{part}" for part in ("rounded", "scale", "zero")]

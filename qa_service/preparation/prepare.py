@@ -17,14 +17,14 @@ from qa_service.engine_catalogue import (
     ONNX_FILE,
     PLAIN_ONNX_FILE,
     PREPARING_FLAGS,
+    PYTORCH_FILE,
     ROWS,
     Kind,
 )
 from qa_service.errors import SetupError
 from qa_service.files import saved_models
-from qa_service.installation import install_hint, installed_version
+from qa_service.installation import installed_version
 from qa_service.instance.model_folder.manifest import (
-    BUILTINS,
     KNOWN_ANSWERS_FILE,
     MANIFEST_FILE,
     Manifest,
@@ -35,7 +35,12 @@ from qa_service.instance.model_folder.manifest import (
 from qa_service.preparation.encoders import sha256_of
 from qa_service.preparation.folder import locked, replacing
 from qa_service.preparation.reading import NOT_ASKED, choose_reading
-from qa_service.preparation.sources import Source, find_source
+from qa_service.preparation.sources import (
+    Source,
+    as_setup_error,
+    find_source,
+    package_versions,
+)
 
 if TYPE_CHECKING:
     from qa_service.instance.arrays import LogitsFunction
@@ -46,11 +51,7 @@ if TYPE_CHECKING:
 _FORMAT_VERSION = 6
 """To be incremented when this code writes other files from the same source."""
 
-_PACKAGES = ("onnx", "safetensors", "tokenizers")
-_SOURCE_PACKAGES = ("torch", "transformers", "peft")
-"""What also makes the files of a source that is not put together from shipped files."""
 _LONG = " (minutes for a large model)"
-_ONNX_RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +84,6 @@ def prepare(args: PrepareArgs) -> Path:
         SetupError: The model cannot be fetched, loaded, exported, quantised or written, or its
             files disagree.
     """
-    # First what is missing at all: to find a source may need some of it.
-    package_versions(is_shipped=args.model == BUILTINS[0])
     source = find_source(args.model)
     reading, reason = choose_reading(source, args.can_abstain, args.null_threshold)
     target = args.output_dir / source.name
@@ -167,31 +166,9 @@ def fingerprint(source: Source, reading: ReadingConfig) -> str:
         "label": source.label,
         "files": [(path.name, sha256_of(path)) for path in source.files()],
         "reading": reading,
-        "versions": package_versions(is_shipped=source.is_shipped),
+        "versions": package_versions(needs_torch=source.needs_torch),
     }
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
-
-
-def package_versions(*, is_shipped: bool) -> dict[str, str]:
-    """The versions of the packages that make the files, without importing them.
-
-    Args:
-        is_shipped: Whether the source is put together without PyTorch.
-
-    Raises:
-        SetupError: A package is not installed.
-    """
-    needed = _PACKAGES if is_shipped else (*_SOURCE_PACKAGES, *_PACKAGES)
-    installed = {name: installed_version(name) for name in (*needed, *_ONNX_RUNTIMES)}
-    missing = [name for name in needed if not installed[name]]
-    if not any(installed[name] for name in _ONNX_RUNTIMES):
-        missing.append(_ONNX_RUNTIMES[0])
-    if missing:
-        extra, other = ("cpu", " (or gpu)") if is_shipped else ("cpu,models", " (or gpu,models)")
-        raise SetupError(
-            f"preparing this model needs {', '.join(missing)}: {install_hint(extra)}{other}"
-        )
-    return {name: version for name, version in installed.items() if version}
 
 
 def refuse_foreign(target: Path, source: Source) -> None:
@@ -237,7 +214,8 @@ def _make(
 
     loaded = _opened(source, reading)
     with quiet_libraries():
-        loaded.save(folder)
+        with as_setup_error("its files cannot be written"):
+            loaded.save(folder)
         manifest = _manifest(source, reading, wanted, folder, loaded)
         if is_asked:
             say("asking it questions without an answer")
@@ -276,13 +254,15 @@ def _with_computed(loaded: SourceModel, folder: Path, manifest: Manifest) -> tup
     from qa_service.preparation import verify  # noqa: PLC0415
 
     answered = verify.source_answers(folder, manifest, loaded.logits)
-    if all(map(installed_version, ("torch", "transformers"))):
+    if PYTORCH_FILE in manifest.files and all(map(installed_version, ("torch", "transformers"))):
         say("comparing the file that PyTorch loads with the source")
         verify.verify(folder, manifest, "pytorch", answered)
     try:
         words = _export(loaded, folder, manifest, answered)
         manifest = _with_file(manifest, folder / ONNX_FILE)
     except SetupError as error:
+        if PYTORCH_FILE not in manifest.files:
+            raise
         (folder / ONNX_FILE).unlink(missing_ok=True)
         words = f"only the pytorch engine can serve this model: {error}"
         manifest = msgspec.structs.replace(manifest, without={ONNX_FILE: str(error)})
@@ -291,6 +271,7 @@ def _with_computed(loaded: SourceModel, folder: Path, manifest: Manifest) -> tup
 
 def _opened(source: Source, reading: ReadingConfig) -> SourceModel:
     """Loads the source's model; of a stranger, finds out what its config does not say."""
+    from qa_service.preparation import measuring  # noqa: PLC0415
     from qa_service.preparation.source_model import (  # noqa: PLC0415
         open_model,
         quiet_libraries,
@@ -298,12 +279,12 @@ def _opened(source: Source, reading: ReadingConfig) -> SourceModel:
 
     if source.is_shipped:
         return open_model(source)
-    say("starting PyTorch")
-    from qa_service.preparation import loading, measuring  # noqa: PLC0415
-
+    if source.needs_torch:
+        say("starting PyTorch")
     with quiet_libraries():
-        say("loading the model, and finding the longest sequence that it takes")
-        return measuring.measured(loading.load(source), reading.window_tokens)
+        loaded = open_model(source)
+        say("finding the longest sequence that it takes")
+        return measuring.measured(loaded, reading.window_tokens)
 
 
 def _export(loaded: SourceModel, folder: Path, manifest: Manifest, answered: ModelOutputs) -> str:
@@ -315,13 +296,13 @@ def _export(loaded: SourceModel, folder: Path, manifest: Manifest, answered: Mod
     say("comparing the ONNX file with the source")
     manifest = _with_file(manifest, folder / ONNX_FILE)
     difference = verify.verify(folder, manifest, "onnx", answered)
-    fused = (
-        f"fused the attention of {layers} layers in the ONNX file"
-        if layers
-        else "left attention unfused in the ONNX file: this architecture's is not supported"
-    )
+    fused = f"fused the attention of {layers} layers in the ONNX file"
+    if not layers:
+        has_sympy = installed_version("sympy")
+        why = "this architecture's is not supported" if has_sympy else "that needs sympy"
+        fused = f"left attention unfused in the ONNX file: {why}"
     return (
-        f"{fused}\nboth files give the same {len(verify.QUESTIONS)} answers; "
+        f"{fused}\nit gives the same {len(verify.QUESTIONS)} answers; "
         f"largest difference between logits {difference:.1e}"
     )
 
@@ -345,11 +326,11 @@ def _add_precision(source: Source, path: Path) -> None:
 
 def _convert(path: Path, kind: Kind, manifest: Manifest, corrections: bytes) -> None:
     """Writes a file in a lower precision."""
-    from qa_service.preparation import fp16, openvino_int8, quantize  # noqa: PLC0415
+    from qa_service.preparation import graphs, openvino_int8, quantize  # noqa: PLC0415
 
     fp32 = path.with_name(ONNX_FILE)
     if kind[1] == "fp16":
-        fp16.convert_to_fp16(fp32, path)
+        graphs.convert_to_fp16(fp32, path)
     elif kind[0] == "openvino":
         openvino_int8.quantize(fp32, path)
     elif corrections:
@@ -441,6 +422,7 @@ def _manifest(
         max_sequence_tokens=loaded.max_sequence_tokens,
         can_abstain=reading.null_threshold is not None,
         reading=msgspec.structs.replace(reading, null_position=loaded.null_position),
-        versions=package_versions(is_shipped=source.is_shipped),
+        versions=package_versions(needs_torch=source.needs_torch),
         may_pad=loaded.may_pad,
+        without={PYTORCH_FILE: "it was made from an ONNX graph"} if source.graph else {},
     )

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,7 @@ from qa_service.instance.engines.base import named_inputs
 from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, Manifest
 from qa_service.instance.reader.padding import padded
 from qa_service.instance.reader.windows import EncodedQuestion, WindowBuilder
+from qa_service.preparation.graphs import opset_of
 from qa_service.preparation.sources import as_setup_error
 from qa_service.progress import progress_bar
 
@@ -45,6 +47,8 @@ LARGEST = 64
 DAMPING = 0.01
 """Added to the diagonal of a Gram matrix, as a share of its mean (GPTQ, section 3.3)."""
 
+_AXES_ARE_INPUT = 18
+"""The first version of ONNX's operators in which the axes of a ReduceMax are an input."""
 _BLOCK = 64
 """Rows whose errors are carried over together: one large product is faster than many small."""
 _SMALLEST_ROW = 1e-9
@@ -132,13 +136,14 @@ def _encoded(builder: WindowBuilder, item: SquadQuestion) -> EncodedQuestion:
 
 def _with_products(model: onnx.ModelProto) -> onnx.ModelProto:
     """Moves the product with the weight of every fused Attention into a MatMul before it."""
-    nodes = [new for node in model.graph.node for new in _attention_apart(node)]
+    opset = opset_of(model)
+    nodes = [new for node in model.graph.node for new in _attention_apart(node, opset)]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     return model
 
 
-def _attention_apart(node: NodeProto) -> list[NodeProto]:
+def _attention_apart(node: NodeProto, opset: int) -> list[NodeProto]:
     if node.op_type != "Attention":
         return [node]
     states, weight, bias, *mask = node.input
@@ -152,9 +157,10 @@ def _attention_apart(node: NodeProto) -> list[NodeProto]:
     if attributes.keys() - heads.keys() - {"unidirectional"} or attributes.get("unidirectional"):
         return [node]
     parts = [f"{name}_query", f"{name}_key", f"{name}_value"]
+    in_three: dict[str, Any] = {"num_outputs": 3} if opset >= _AXES_ARE_INPUT else {}
     return [
         helper.make_node("MatMul", [states, weight], [f"{name}_qkv"], f"{name}_qkv"),
-        helper.make_node("Split", [f"{name}_qkv"], parts, f"{name}_split", axis=-1),
+        helper.make_node("Split", [f"{name}_qkv"], parts, f"{name}_split", axis=-1, **in_three),
         helper.make_node(
             "MultiHeadAttention",
             [*parts, bias, *mask],
@@ -208,6 +214,8 @@ def _quantized(
     constants: dict[str, npt.NDArray[np.generic]] = {
         "smallest_row": np.asarray(_SMALLEST_ROW, np.float32)
     }
+    if opset_of(model) >= _AXES_ARE_INPUT:
+        constants["last_axis"] = np.asarray([-1], np.int64)
     nodes: list[NodeProto] = []
     used = set()
     for node in model.graph.node:
@@ -218,7 +226,9 @@ def _quantized(
         used.add(weight)
         rounded, scale = rounding(weights[weight], states)
         constants |= {f"{_name(node)}_weight": rounded, f"{_name(node)}_scale": scale}
-        nodes.extend(_integer_product(node))
+        nodes.extend(_integer_product(node, axes_are_input="last_axis" in constants))
+    if not used:
+        raise ValueError("it has no product with a float32 weight")
     kept = [item for item in model.graph.initializer if item.name not in used]
     del model.graph.initializer[:], model.graph.node[:]
     model.graph.initializer.extend(kept)
@@ -233,7 +243,7 @@ def _name(node: NodeProto) -> str:
     return str(node.name or node.output[0])
 
 
-def _integer_product(node: NodeProto) -> Iterator[NodeProto]:
+def _integer_product(node: NodeProto, *, axes_are_input: bool) -> Iterator[NodeProto]:
     """The nodes that replace a MatMul, as in the module's drawing."""
     states, at = node.input[0], _name(node)
 
@@ -246,7 +256,10 @@ def _integer_product(node: NodeProto) -> Iterator[NodeProto]:
         return node
 
     yield make("Abs", [states], "absolute")
-    yield make("ReduceMax", [f"{at}_absolute"], "largest", axes=[-1], keepdims=1)
+    if axes_are_input:
+        yield make("ReduceMax", [f"{at}_absolute", "last_axis"], "largest", keepdims=1)
+    else:
+        yield make("ReduceMax", [f"{at}_absolute"], "largest", axes=[-1], keepdims=1)
     yield make("Max", [f"{at}_largest", "smallest_row"], "row")
     yield make("Div", [states, f"{at}_row"], "divided")
     yield make("DynamicQuantizeLinear", [f"{at}_divided"], "int8", "step", "zero")

@@ -14,7 +14,8 @@ import msgspec
 from qa_service.errors import SetupError
 from qa_service.preparation.encoders import MINILM, find_encoder, sha256_of
 from qa_service.preparation.folder import locked, replacing
-from qa_service.preparation.prepare import package_versions, say
+from qa_service.preparation.prepare import say
+from qa_service.preparation.sources import package_versions
 from qa_service.retrieval.encoder_folder import (
     DEFAULT_ENCODER,
     ENCODER_FILE,
@@ -96,7 +97,7 @@ def _make(source: Path, identity: str, folder: Path) -> None:
         dimensions=dimensions,
         max_tokens=MAX_TOKENS,
         files={name: sha256_of(folder / name) for name in FILES},
-        versions=package_versions(is_shipped=True),
+        versions=package_versions(needs_torch=False),
     )
     encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
     (folder / MANIFEST_FILE).write_bytes(encoded + b"\n")

@@ -1,11 +1,15 @@
-"""A source's own model, as preparing needs it: a shipped one by NumPy, another by PyTorch."""
+"""A source's own model, as preparing needs it.
+
+A shipped one is put together by NumPy, one with an ONNX graph is run by ONNX Runtime, another by
+PyTorch.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -13,9 +17,15 @@ from typing import Protocol
 import onnxruntime
 from tokenizers import Tokenizer
 
+from qa_service.errors import SetupError
 from qa_service.instance.arrays import Int64Array, Logits
 from qa_service.instance.engines.onnx import LogSeverity
 from qa_service.preparation.sources import Source
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+OUTPUTS = ("start_logits", "end_logits")
+USUAL_MAX_TOKENS = 512
+"""BERT's and its successors', for a model that states no maximum."""
 
 
 class SourceModel(Protocol):
@@ -45,7 +55,7 @@ class SourceModel(Protocol):
         """What the model computes, for comparing the files: a `LogitsFunction`."""
 
     def save(self, folder: Path) -> None:
-        """Writes `config.json`, `model.safetensors` and `tokenizer.json`."""
+        """Writes `config.json`, `tokenizer.json`, and if it has weights, `model.safetensors`."""
 
     def write_graph(self, path: Path) -> int:
         """Writes `model.onnx`; returns the number of layers whose attention is fused.
@@ -72,9 +82,43 @@ def open_model(source: Source) -> SourceModel:
         from qa_service.preparation import shipped  # noqa: PLC0415
 
         return shipped.load(source)
+    if source.graph:
+        from qa_service.preparation import exported  # noqa: PLC0415
+
+        return exported.load(source)
     from qa_service.preparation import loading  # noqa: PLC0415, torch takes seconds
 
     return loading.load(source)
+
+
+def checked_pair(tokenizer: Tokenizer, label: str, vocab_size: int | None) -> list[int]:
+    """The ids of a question and a text.
+
+    Args:
+        label: What the source is called.
+        vocab_size: The model's, if it is known.
+
+    Raises:
+        SetupError: The tokenizer is not the model's.
+    """
+    pair = tokenizer.encode("a", "b")
+    if not {0, 1} <= set(pair.sequence_ids):
+        raise SetupError(f"the tokenizer of {label} makes no tokens of a question and a text")
+    if vocab_size is not None and tokenizer.get_vocab_size() > vocab_size:
+        raise SetupError(f"the tokenizer of {label} has more tokens than its model")
+    return pair.ids
+
+
+def null_position(pair: Sequence[int], cls_id: int | None, bos_id: int | None) -> int:
+    """The position of the "no answer" token, as in transformers' run_qa.py: CLS, else BOS.
+
+    It counts from the row's end if the tokenizer puts the token there, as XLNet's does.
+    """
+    for token_id in (cls_id, bos_id):
+        if token_id is not None and token_id in pair:
+            position = list(pair).index(token_id)
+            return position if position <= len(pair) // 2 else position - len(pair)
+    return 0
 
 
 @contextmanager

@@ -1,34 +1,38 @@
 """Finds a model's files: in the project, in a local directory, or on the Hugging Face hub.
 
 A directory may also hold an adapter, as finetune_model.py or `peft` writes it; its encoder is
-looked up in the same three places. Nothing here imports torch or transformers, so that an
-up-to-date model is recognised in a fraction of a second.
+looked up in the same three places. Without PyTorch, or weights, a model's own ONNX graph is taken.
+Nothing here imports torch or transformers, so that an up-to-date model is recognised in a fraction
+of a second.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from qa_service.errors import SetupError
+from qa_service.installation import install_hint, installed_version
 from qa_service.instance.model_folder.manifest import (
     BUILTINS,
-    GRAPH_ALONE,
+    CONFIG_FILE,
     HUB_ID,
+    TOKENIZER_FILE,
     ReadingConfig,
-    is_graph_alone,
 )
-from qa_service.preparation.encoders import MINILM_DIR, MODELS_DIR, find_encoder
+from qa_service.preparation.encoders import MINILM, MINILM_DIR, MODELS_DIR, find_encoder
 from qa_service.preparation.results import Results, identity, load_results
 
 READING_FILE = "reading.json"
 
 _HUB_EXAMPLE = "deepset/bert-base-cased-squad2"
 
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MAX_REASON = 300
 """Characters, so that a library's message does not hide ours."""
 
@@ -47,6 +51,11 @@ _CONFIG_FILES = (
 _VOCABULARY_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _WEIGHT_FILES = ("model*.safetensors", "model.safetensors.index.json")
 _OLD_WEIGHT_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
+_GRAPHS = ("onnx/model.onnx", "model.onnx")
+_GRAPH_FILES = tuple(f"{graph}*" for graph in _GRAPHS)
+"""With the weights of a large graph: `model.onnx_data`, `model.onnx.data`."""
+_GRAPHS_IN_INT8 = ("onnx/model_quantized.onnx", "model_quantized.onnx")
+"""Taken where there is no other."""
 ADAPTER_CONFIG = "adapter_config.json"
 _ADAPTER_FILES = (ADAPTER_CONFIG, "adapter_model.safetensors", READING_FILE)
 
@@ -57,6 +66,10 @@ _NOT_PLAIN_LORA = (
 )  # fmt: skip
 """Settings of `peft` under which an adapter is merged in another way than `shipped.merged` does."""
 
+_PACKAGES = ("onnx", "safetensors", "tokenizers")
+_TORCH_PACKAGES = ("torch", "transformers", "peft")
+_ONNX_RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -66,12 +79,19 @@ class Source:
         label: The manifest's name for it: one of `BUILTINS`, a hub id, or a directory's name.
         model_dir: Holds a model and its tokenizer, as `transformers` loads them.
         adapter_dir: Holds the `peft` adapter that makes an encoder answer questions.
+        graph: The model's ONNX graph, if it is prepared from it and not from its weights.
     """
 
     name: str
     label: str
     model_dir: Path
     adapter_dir: Path | None = None
+    graph: Path | None = None
+
+    @property
+    def needs_torch(self) -> bool:
+        """Whether it is prepared by PyTorch."""
+        return self.graph is None and not self.is_shipped
 
     @property
     def reading_file(self) -> Path:
@@ -88,6 +108,9 @@ class Source:
 
     def files(self) -> list[Path]:
         """Every file on which the prepared model depends, in a stable order."""
+        if self.graph:
+            graph = sorted(self.graph.parent.glob(f"{self.graph.name}*"))
+            return _matching(self.model_dir, _CONFIG_FILES) + graph
         adapter = _matching(self.adapter_dir, _ADAPTER_FILES) if self.adapter_dir else []
         if self.is_shipped:
             adapter += _matching(self.model_dir, ("answers*.onnx",))
@@ -126,25 +149,47 @@ def find_source(model: str) -> Source:
         return _directory(directory.resolve())
     if HUB_ID.fullmatch(model):
         # Joined with `--`, as in the hub's cache, so that two owners' models never share a folder.
-        return Source(model.replace("/", "--"), model, _fetched(model))
+        return _plain(model.replace("/", "--"), model, _fetched(model))
     raise SetupError(
         f"no model {model!r}: there is no such directory, and it is no hub id like {_HUB_EXAMPLE}"
     )
+
+
+def package_versions(*, needs_torch: bool) -> dict[str, str]:
+    """The versions of the packages that make the files, without importing them.
+
+    Raises:
+        SetupError: A package is not installed.
+    """
+    needed = (*_TORCH_PACKAGES, *_PACKAGES) if needs_torch else _PACKAGES
+    installed = {name: installed_version(name) for name in (*needed, *_ONNX_RUNTIMES)}
+    missing = [name for name in needed if not installed[name]]
+    if not any(installed[name] for name in _ONNX_RUNTIMES):
+        missing.append(_ONNX_RUNTIMES[0])
+    if missing:
+        extra, other = ("cpu,models", " (or gpu,models)") if needs_torch else ("cpu", " (or gpu)")
+        raise SetupError(
+            f"preparing this model needs {', '.join(missing)}: {install_hint(extra)}{other}"
+        )
+    return {name: version for name, version in installed.items() if version}
 
 
 def base_dir(name: str) -> Path:
     """Finds an encoder: a built-in model's, in a directory, or on the hub.
 
     Raises:
-        SetupError: There is no such encoder, or it cannot be fetched.
+        SetupError: There is no such encoder, it cannot be fetched, or PyTorch is missing, which
+            puts an adapter on any but the shipped one.
     """
+    if name != MINILM:
+        package_versions(needs_torch=True)  # before hundreds of megabytes are fetched
     if known := find_encoder(name):
         return known
     if Path(name).is_dir():
         return _checked(Path(name).resolve())
     if not HUB_ID.fullmatch(name):
         raise SetupError(f"no encoder {name}: there is no such directory, and it is no hub id")
-    return _fetched(name)
+    return _checked(_fetched(name))
 
 
 def first_line(error: BaseException) -> str:
@@ -154,10 +199,15 @@ def first_line(error: BaseException) -> str:
 
 @contextmanager
 def as_setup_error(message: str) -> Iterator[None]:
-    """Turns any exception into a `SetupError`: a library raises many kinds for an unusual model."""
+    """Turns any exception into a `SetupError`: a library raises many kinds for an unusual model.
+
+    A full disk stays an `OSError`, since it says nothing of the model.
+    """
     try:
         yield
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _NO_SPACE:
+            raise
         raise SetupError(f"{message}: {first_line(error)}") from None
 
 
@@ -178,7 +228,7 @@ def _directory(directory: Path) -> Source:
         )
     if (directory / ADAPTER_CONFIG).is_file():
         return Source(directory.name, directory.name, _base_dir(directory), directory)
-    return Source(directory.name, directory.name, _checked(directory))
+    return _plain(directory.name, directory.name, directory)
 
 
 def _base_dir(adapter: Path) -> Path:
@@ -191,11 +241,29 @@ def _base_dir(adapter: Path) -> Path:
     return base_dir(str(sibling) if sibling.is_dir() else base)
 
 
+def _plain(name: str, label: str, folder: Path) -> Source:
+    """A source without an adapter: of its weights, or where it or PyTorch lacks them, its graph."""
+    graphs = (folder / graph for graph in (*_GRAPHS, *_GRAPHS_IN_INT8))
+    graph = next(filter(Path.is_file, graphs), None)
+    if graph and not (_has_torch() and _weights(folder)):
+        _check(folder, {CONFIG_FILE: (CONFIG_FILE,), TOKENIZER_FILE: (TOKENIZER_FILE,)})
+        return Source(name, label, folder, graph=graph)
+    return Source(name, label, _checked(folder))
+
+
+def _has_torch() -> bool:
+    return all(map(installed_version, _TORCH_PACKAGES))
+
+
 def _fetched(model_id: str) -> Path:
-    folder = _download(model_id, _CONFIG_FILES + _WEIGHT_FILES)
-    if not _matching(folder, _WEIGHT_FILES):
-        folder = _download(model_id, _CONFIG_FILES + _OLD_WEIGHT_FILES)
-    return _checked(folder)
+    """A model's files of the hub, or as far as it has them."""
+    graphs = (_GRAPH_FILES, _GRAPHS_IN_INT8)
+    for wanted in (_WEIGHT_FILES, _OLD_WEIGHT_FILES, *graphs) if _has_torch() else graphs:
+        folder = _download(model_id, _CONFIG_FILES + wanted)
+        if _matching(folder, wanted):
+            return folder
+    package_versions(needs_torch=True)  # without it, weights were not looked for
+    return folder
 
 
 def _download(model_id: str, patterns: tuple[str, ...]) -> Path:
@@ -226,17 +294,17 @@ def _download(model_id: str, patterns: tuple[str, ...]) -> Path:
 
 def _checked(folder: Path) -> Path:
     """Checks that no part is missing; transformers would make up an empty vocabulary."""
-    if is_graph_alone(folder):
-        raise SetupError(f"{folder} {GRAPH_ALONE}")
-    parts = {
-        "config.json": _matching(folder, ("config.json",)),
-        "weights (model.safetensors or pytorch_model.bin)": _weights(folder),
-        "tokenizer (tokenizer.json or a vocabulary)": _matching(folder, _VOCABULARY_FILES),
-    }
-    for part, files in parts.items():
-        if not files:
-            raise SetupError(f"{folder} is not a complete transformers model: it has no {part}")
+    weights = (*_WEIGHT_FILES, *_OLD_WEIGHT_FILES)
+    what = "weights (model.safetensors or pytorch_model.bin) and no graph (onnx/model.onnx)"
+    vocabulary = "tokenizer (tokenizer.json or a vocabulary)"
+    _check(folder, {CONFIG_FILE: (CONFIG_FILE,), what: weights, vocabulary: _VOCABULARY_FILES})
     return folder
+
+
+def _check(folder: Path, parts: Mapping[str, tuple[str, ...]]) -> None:
+    for part, patterns in parts.items():
+        if not _matching(folder, patterns):
+            raise SetupError(f"{folder} is not complete: it has no {part}")
 
 
 def _weights(folder: Path) -> list[Path]:

@@ -26,7 +26,7 @@ from qa_service.engine_catalogue import OPENVINO_INT8_FILE
 from qa_service.errors import SetupError
 from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.model_folder.manifest import load_manifest
-from qa_service.preparation import export, quantize, verify
+from qa_service.preparation import export, graphs, quantize, verify
 from qa_service.preparation.loading import load
 from qa_service.preparation.main import main
 from qa_service.preparation.prepare import PrepareArgs, prepare
@@ -109,6 +109,32 @@ def test_engines_give_the_source_models_logits(sources, prepared, kind, rows, wi
             engine.logits(ids, mask, types), (wanted.start_logits, wanted.end_logits), strict=True
         ):
             np.testing.assert_allclose(ours[mask == 1], theirs.numpy()[mask == 1], atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_models_own_graph_is_prepared_alike_without_pytorch(sources, prepared, tmp_path, kind):
+    folder = tmp_path / kind
+    shutil.copytree(sources / kind, folder)
+    (folder / "onnx").mkdir()
+    load(Source(kind, kind, folder)).write_plain_graph(folder / "onnx" / "model.onnx")
+    (folder / "model.safetensors").unlink()
+    flags = _flags(folder, tmp_path / "out")
+    code = f"import sys, qa_service.preparation.main as it; print(it.main({flags}), *sys.modules)"
+    run = run_python("-c", code)
+    code, *modules = run.stdout.splitlines()[-1].split()
+    assert code == "0", run.stderr
+    assert "torch" not in modules
+    manifests = [load_manifest(where / kind) for where in (tmp_path / "out", prepared)]
+    ids = np.random.default_rng(7).integers(5, 60, (1, MAX_SEQUENCE_TOKENS))
+    rows = ids, np.ones_like(ids), np.zeros_like(ids)
+    for name in ("inputs", "pad_token_id", "max_sequence_tokens", "may_pad", "reading"):
+        assert getattr(manifests[0], name) == getattr(manifests[1], name)
+    ours, theirs = (
+        make_engine("onnx", where / kind, manifest, EngineConfig()).logits(*rows)
+        for where, manifest in zip((tmp_path / "out", prepared), manifests, strict=True)
+    )
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    assert _operators(tmp_path / "out" / kind).count("Attention") == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -265,14 +291,14 @@ def test_graph_that_cannot_be_fused_is_kept(sources, tmp_path, monkeypatch, caps
 
 
 def test_wrong_graph_is_found_out(sources, tmp_path, monkeypatch):
-    def break_weights(path, _):
+    def break_weights(path, *_):
         model = onnx.load(path)
         bias = next(i for i in model.graph.initializer if i.name.endswith("qa_outputs.bias"))
         bias.CopyFrom(onnx.numpy_helper.from_array(np.array([0.5, 0.0], np.float32), bias.name))
         onnx.save(model, path)
         return 0
 
-    monkeypatch.setattr(export, "fuse", break_weights)
+    monkeypatch.setattr(graphs, "fuse", break_weights)
     target = prepare(PrepareArgs(model=str(sources / "bert"), output_dir=tmp_path))
     manifest = load_manifest(target)
     assert "differ from the source's by 0.5" in manifest.without["model.onnx"]

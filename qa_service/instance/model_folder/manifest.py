@@ -22,11 +22,6 @@ from qa_service.installation import preparing_program
 BUILTINS = ("builtin", "builtin-base")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 """A model's name on the Hugging Face hub: OWNER/NAME, or NAME alone."""
-GRAPH_ALONE = (
-    f"has {ONNX_FILE} without the weights that it was exported from, with which its files are "
-    "compared: prepare the model itself (a folder with config.json, model.safetensors and a "
-    "tokenizer, or its name on the hub)"
-)
 MANIFEST_FILE = "manifest.json"
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
@@ -142,8 +137,6 @@ def load_manifest(model_dir: Path) -> Manifest:
     try:
         return msgspec.json.decode(read_file(model_dir / MANIFEST_FILE), type=Manifest)
     except FileNotFoundError:
-        if is_graph_alone(model_dir):
-            raise SetupError(f"{model_dir} {GRAPH_ALONE}") from None
         raise SetupError(
             f"no prepared model in {model_dir}; make it with: {_making_command(model_dir)}"
         ) from None
@@ -186,12 +179,6 @@ def check_files(model_dir: Path, manifest: Manifest, names: Iterable[str]) -> No
                     f"{model_dir / name} is not what its manifest says: it was changed, or is not "
                     "all there"
                 )
-
-
-def is_graph_alone(folder: Path) -> bool:
-    """Whether a folder has an ONNX graph, and no weights that PyTorch loads."""
-    weights = [*folder.glob("model*.safetensors"), *folder.glob("pytorch_model*.bin")]
-    return (folder / ONNX_FILE).is_file() and not weights
 
 
 def is_on_hub(model: Path) -> bool:

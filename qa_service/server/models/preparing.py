@@ -3,7 +3,7 @@
 saved_models/NAME, or any prepared folder ──▶ served
 NAME or OWNER/NAME, prepared before       ──▶ saved_models/NAME, saved_models/OWNER--NAME
 a built-in model, a model on the hub,
-a folder of `save_pretrained`             ──▶ prepared into saved_models, by a child of the server
+a folder of `save_pretrained` or `optimum` ─▶ prepared into saved_models, by a child of the server
 
 Here `saved_models` is `RepositoryOptions.models_dir`: where the working directory has no such
 folder, the user's folder of data.
@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from qa_service.child_program import start_program
+from qa_service.engine_catalogue import ONNX_FILE
 from qa_service.errors import SetupError
 from qa_service.files import SAVED_MODELS
 from qa_service.instance.model_folder.manifest import (
@@ -41,7 +42,8 @@ MAX_LINE_BYTES = 1 << 16
 _PROGRAM = "qa_service.preparation.child_main"
 _COMPLAINT = "qa-prepare-model: "
 """Begins the line in which the program says why it fails."""
-_ADAPTER_CONFIG = "adapter_config.json"
+_SOURCE_FILES = (CONFIG_FILE, "adapter_config.json", ONNX_FILE, f"onnx/{ONNX_FILE}")
+"""One of these makes a folder a source."""
 
 
 def served_folder(its: RepositoryOptions) -> Path:
@@ -59,12 +61,11 @@ def source_to_prepare(its: RepositoryOptions) -> str | None:
     Raises:
         SetupError: It may not be prepared.
     """
-    source = _source_of(its)
-    if source is None or not is_prepared_first(its):
+    if not (unprepared := _unprepared(its)):
         return None
     if not its.prepare:
         raise SetupError(f"{its.model} is not prepared, and --no-prepare is set")
-    target = _target_of(source, its.models_dir)
+    source, target = unprepared
     logger.info("%s is not prepared yet: preparing it in %s", its.model, target)
     return source
 
@@ -147,8 +148,7 @@ def _source_of(its: RepositoryOptions) -> str | None:
     if (model / MANIFEST_FILE).is_file():
         return None
     if model.is_dir():
-        is_source = (model / CONFIG_FILE).is_file() or (model / _ADAPTER_CONFIG).is_file()
-        return str(model) if is_source else None
+        return str(model) if any((model / name).is_file() for name in _SOURCE_FILES) else None
     if model.parent == SAVED_MODELS:
         return model.name if model.name in BUILTINS else None
     name = str(model)
@@ -164,5 +164,12 @@ def _target_of(source: str, models: Path) -> Path:
 
 
 def is_prepared_first(its: RepositoryOptions) -> bool:
-    source = _source_of(its)
-    return source is not None and not (_target_of(source, its.models_dir) / MANIFEST_FILE).is_file()
+    return _unprepared(its) is not None
+
+
+def _unprepared(its: RepositoryOptions) -> tuple[str, Path] | None:
+    """The source that is not prepared yet, and the folder that it goes to."""
+    if not (source := _source_of(its)):
+        return None
+    target = _target_of(source, its.models_dir)
+    return None if (target / MANIFEST_FILE).is_file() else (source, target)

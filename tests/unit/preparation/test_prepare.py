@@ -122,8 +122,7 @@ def test_prepared_model_is_not_made_from_itself(source, capsys, monkeypatch, nam
     assert error.count("\n") == 1
 
 
-@needs_torch
-def test_all_missing_packages_are_named_with_the_command(monkeypatch):
+def test_all_missing_packages_are_named_with_the_command(source, tmp_path, monkeypatch):
     real = metadata.version
 
     def version(name: str) -> str:
@@ -133,9 +132,9 @@ def test_all_missing_packages_are_named_with_the_command(monkeypatch):
 
     monkeypatch.setattr(metadata, "version", version)
     with pytest.raises(SetupError, match=r"needs onnx, onnxruntime: pip .*\[cpu\]"):
-        preparing.prepare(PrepareArgs())
+        preparing.prepare(PrepareArgs(output_dir=tmp_path))
     with pytest.raises(SetupError, match=r"needs torch, peft, onnx, onnxruntime: .*\[cpu,models\]"):
-        preparing.prepare(PrepareArgs(model="someone/tiny"))
+        preparing.prepare(PrepareArgs(model=str(source.model_dir), output_dir=tmp_path / "out"))
 
 
 def test_deciding_that_nothing_is_to_do_loads_no_framework():
