@@ -197,10 +197,8 @@ def _equal(spans: Sequence[_Found]) -> Collection[Sequence[_Found]]:
 def _answer(equal: Sequence[_Found], score: float) -> Answer:
     """The answer that these are, at its best place, with all its places if there are several."""
     best = equal[0]
-    places = (
-        () if len(equal) == 1 else dict.fromkeys(map(_place, equal))
-    )  # it may be in two passages
-    several = tuple(places)[:MAX_PLACES] if len(places) > 1 else ()
+    places: Collection[Place] = dict.fromkeys(map(_place, equal)) if len(equal) > 1 else ()
+    several = tuple(places)[:MAX_PLACES] if len(places) > 1 else ()  # two passages may have one
     return Answer(best.words, score, best.span.start, best.span.end, best.passage, several)
 
 

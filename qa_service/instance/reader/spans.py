@@ -227,8 +227,9 @@ def _candidates(table: FloatArray, peak: float) -> list[Candidate]:
     scores, width = table.ravel(), table.shape[1]
     near = (scores >= peak - NEAR_BEST).nonzero()[0]
     if len(near) > NUM_BEST:  # thousands, if the model is not sure of anything
-        lowest = np.partition(scores[near], -NUM_BEST)[-NUM_BEST]
-        above, equal = near[scores[near] > lowest], near[scores[near] == lowest]
+        of_near = scores[near]
+        lowest = np.partition(of_near, -NUM_BEST)[-NUM_BEST]
+        above, equal = near[of_near > lowest], near[of_near == lowest]
         near = np.concatenate((above, equal[: NUM_BEST - len(above)]))
     found = zip(scores[near].tolist(), near.tolist(), strict=True)
     best = sorted(found, key=operator.itemgetter(0), reverse=True)[:NUM_BEST]
@@ -265,8 +266,8 @@ class _Spans:
 
     def trimmed(self, candidates: Sequence[Candidate]) -> list[_Trimmed]:
         """The candidates without what surrounds them; many begin or end with the same token."""
-        starts = {first: self._offsets[first][0] for first in {one.first for one in candidates}}
-        ends = {last: self._offsets[last][1] for last in {one.last for one in candidates}}
+        starts = {first: self._offsets[first][0] for first in {first for _, first, _ in candidates}}
+        ends = {last: self._offsets[last][1] for last in {last for _, _, last in candidates}}
         return [self._trim(score, starts[first], ends[last]) for score, first, last in candidates]
 
     def result(
@@ -335,10 +336,8 @@ class _Spans:
                 scores[bounds] = score if before is None else log_sum_exp([score, before])
         ranked = sorted((-score, *bounds) for bounds, score in scores.items())
         spans = [ScoredSpan(-negated, start, end) for negated, start, end in ranked]
-        if not spans or all(
-            map(spans[0].overlaps, spans)
-        ):  # no other place can have the same answer
-            return spans[:1]
+        if not spans or all(map(spans[0].overlaps, spans)):
+            return spans[:1]  # no other place can have the same answer
         equal: dict[str, list[ScoredSpan]] = {}
         for span in spans:
             _add_free(span, equal.setdefault(self._key(span), []))
