@@ -67,7 +67,7 @@ def answer_key(words: str) -> str:
     key = words.casefold()
     if not key.replace(" ", "").isalnum():
         key = _BESIDE_WORDS.sub(" ", key)
-    return " ".join(word for word in key.split() if word not in _ARTICLES) or words.casefold()
+    return " ".join([word for word in key.split() if word not in _ARTICLES]) or words.casefold()
 
 
 def merge(parts: Sequence[tuple[int, SegmentResult]]) -> SegmentResult:
@@ -191,18 +191,15 @@ def _equal(spans: Sequence[_Found]) -> Collection[Sequence[_Found]]:
 def _answer(equal: Sequence[_Found], score: float) -> Answer:
     """The answer that these are, at its best place, with all its places if there are several."""
     best = equal[0]
-    places = [
-        Place(
-            one.span.start,
-            one.span.end,
-            one.passage.document if one.passage else "",
-            one.passage.collection if one.passage else "",
-        )
-        for one in equal
-    ]
-    places = list(dict.fromkeys(places))  # a place may be in two passages
-    several = tuple(places[:MAX_PLACES]) if len(places) > 1 else ()
+    places: Collection[Place] = dict.fromkeys(map(_place, equal)) if len(equal) > 1 else ()
+    several = tuple(places)[:MAX_PLACES] if len(places) > 1 else ()  # two passages may have one
     return Answer(best.words, score, best.span.start, best.span.end, best.passage, several)
+
+
+def _place(one: _Found) -> Place:
+    passage = one.passage
+    document, collection = (passage.document, passage.collection) if passage else ("", "")
+    return Place(one.span.start, one.span.end, document, collection)
 
 
 def log_sum_exp(values: Sequence[float]) -> float:

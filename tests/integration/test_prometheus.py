@@ -14,6 +14,7 @@ from harness.ports import reserve_port
 from harness.process import wait_until
 from harness.questions import ASK
 from harness.server import INSTANT, ROOT, running_server
+from qa_service.sidecars.gpu_readings import GpuReading, gpu_families
 from tests.http_calls import get
 from tests.programs import run
 from tests.support import present
@@ -72,11 +73,28 @@ def test_promtool_accepts_the_deployed_rules_and_configuration(command):
 
 def test_the_dashboard_asks_for_metrics_that_there_are(server):
     names = {name.partition("{")[0] for name in values(read_metrics(server))}
-    dashboard = json.loads((ROOT / "deploy" / "grafana" / "dashboard.json").read_text())
-    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    words = {word for expression in asked for word in _words(expression)}
-    assert words
+    figures = dict.fromkeys(GpuReading.__struct_fields__[1:], 1)
+    names |= {family.name for family in gpu_families([GpuReading("GPU-0", **figures)])}
+    words = {word for expression in _dashboard_expressions() for word in _words(expression)}
+    assert {"qa_loop_seconds_total", "qa_instance_seconds_total"} < words
     assert words <= names
+
+
+@needs_promtool
+def test_promtool_reads_the_dashboards_expressions(tmp_path):
+    rules = [
+        {"record": f"panel:{number}", "expr": expression.replace("$__rate_interval", "1m")}
+        for number, expression in enumerate(_dashboard_expressions())
+    ]
+    file = tmp_path / "rules.yml"
+    file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    ran = run("promtool", "check", "rules", file)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def _dashboard_expressions():
+    dashboard = json.loads((ROOT / "deploy" / "grafana" / "dashboard.json").read_text())
+    return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
 
 
 def _words(expression):

@@ -37,13 +37,14 @@ _NEUTRAL = re.compile(
     re.VERBOSE,
 )
 """Signs that are no answer by themselves; `@` among spaces is one."""
-_MARKS = re.compile(
+_LINE_MARKS = re.compile(
     r"""^[ \t>]*(?:\#{1,6}(?=\s)|[-*+•‣◦](?=\s)|\d{1,3}[.)](?=\s)|[=~^_*\#-]{3,}[ \t]*$)
-      |^[ \t>*_\#]*(?:Q|A|Question|Answer)\d*[:.)](?=[\s*_])
-      |\*\*|__|:?-{3,}:?""",
+      |^[ \t>*_\#]*(?:Q|A|Question|Answer)\d*[:.)](?=[\s*_])""",
     re.VERBOSE | re.MULTILINE | re.IGNORECASE,
 )
-"""Marks of headings, lists, tables and emphasis, and the labels of questions and answers."""
+"""Marks of headings and lists, rules, and the labels of questions and answers."""
+_INNER_MARKS = re.compile(r"\*\*|__|:?-{3,}:?")
+"""Marks of emphasis and of tables."""
 _ARTICLE = re.compile(r"(?<!\S)(?:an?|the)(?=\s+\w)")
 """One that belongs to what follows it; `"a"` may be a letter."""
 _MAY_BE_MARK = re.compile(r"\d{1,3}|(?:q|a|question|answer)\d*")
@@ -60,10 +61,12 @@ _ROW = re.compile(
 """A row as documents are rendered: `Column: value; Column: value`."""
 _COLUMN = re.compile(r"(?:^[ \t]*|(?<=; ))[^\W_][^:;\n]{0,60}: ", re.MULTILINE)
 _HEADING_END = re.compile(r"^[ \t]*\#{1,6}[ \t].*\n", re.MULTILINE)
-_MAY_LEAVE = re.compile(r"[\n|;]|: ")
+_MAY_LEAVE = re.compile(r"[\n|;:]")
 _NAME = re.compile(r"(?<!\S)-*\w+(?:[_.-]\w+)+(?![\w/])")
 """A name of code: it has a sign between its parts."""
 _SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?](?=\S)[^.!?\n]*)*[.!?]?")
+_NEWLINE = re.compile(r"\n")
+_TO_NEXT_WORD = re.compile(r"\S*\s*\S?")
 
 
 class AnswerRule:
@@ -75,32 +78,32 @@ class AnswerRule:
 
     def __init__(self, question: str, text: str) -> None:
         self.asked = frozenset(map(str.lower, _WORD.findall(question)))
+        self._known = self.asked | _ARTICLES
+        self._repeats: dict[int, list[tuple[int, int]]] = {}
         self._question = question
         self._text = text
 
     def allows(self, start: int, end: int) -> bool:
         """Whether a span, in code points, may be an answer."""
         text = self._text
-        if "\n" in text[start:end] and any(start < place < end for place in self._paragraph_ends):
+        if text.find("\n", start, end) >= 0 and any(start < p < end for p in self._paragraph_ends):
             return False
-        if (first := _WORD.match(text, start, end)) and self._is_new(first[0].lower()):
-            return True
+        if first := _WORD.match(text, start, end):
+            word = first[0].lower()
+            if word not in self._known and not _MAY_BE_MARK.fullmatch(word):
+                return True
         words = [word.lower() for word in _WORD.findall(text, start, end)]
-        known = self.asked | _ARTICLES
-        is_new = not known.issuperset(words)
+        is_new = not self._known.issuperset(words)
         if is_new and not (_MAY_BE_MARK.fullmatch(words[0]) and _begins_line(text, start)):
             return True
-        return not self._worthless[start:end].all()
-
-    def _is_new(self, word: str) -> bool:
-        """Whether a span that begins with this word may be an answer, whatever follows."""
-        return not (word in self.asked or word in _ARTICLES or _MAY_BE_MARK.fullmatch(word))
+        return any(self._worth(start, end))
 
     def table(self, offsets: Offsets, max_tokens: int) -> npt.NDArray[np.bool_]:
         """Whether the span of n + 1 tokens from token i may be one: [text tokens, max_tokens]."""
         bounds = np.array(offsets, dtype=np.int64).reshape(-1, 2)
         starts, positions = bounds[:, 0], np.arange(len(bounds))
-        sums = np.append(0, np.cumsum(~self._worthless))
+        worth = np.frombuffer(self._worth(0, len(self._text)), np.uint8)
+        sums = np.append(0, np.cumsum(worth))
         shortest = 1 + _run_lengths(sums[bounds[:, 1]] == sums[starts])
         ends = self._paragraph_ends
         next_end = np.append(ends, len(self._text) + 1)[np.searchsorted(ends, starts, side="right")]
@@ -144,23 +147,43 @@ class AnswerRule:
         return [name.span() for row in rows for name in _COLUMN.finditer(self._text, *row)]
 
     @functools.cached_property
-    def _worthless(self) -> npt.NDArray[np.bool_]:
-        """Of each character, whether it is no answer alone or among its like."""
-        points = np.frombuffer(self._text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-        flags = points <= ord(" ")
-        for start, end in self._worthless_ranges():
-            flags[start:end] = True
-        return flags
+    def _names(self) -> Set[str]:
+        """The names of code in the question, unless it asks which of them."""
+        return frozenset(() if "or" in self.asked else _NAME.findall(self._question))
 
-    def _worthless_ranges(self) -> Iterator[tuple[int, int]]:
-        for pattern in (_NEUTRAL, _MARKS, _ARTICLE):
-            for match in pattern.finditer(self._text):
+    def _worth(self, start: int, end: int) -> bytearray:
+        """Of each character of a span 1, or 0 if it is no answer alone or among its like."""
+        worth = bytearray(char > " " for char in self._text[start:end])
+        for first, last in self._worthless_ranges(start, end):
+            if first < end and last > start:
+                within = slice(max(first, start) - start, min(last, end) - start)
+                worth[within] = bytes(within.stop - within.start)
+        return worth
+
+    def _worthless_ranges(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Ranges without worth, all that touch a span among them.
+
+        Only the text around the span is searched, since most texts are long and most spans short:
+        no sign, article or name has white space in it, and marks and sentences end with a line.
+        """
+        text = self._text
+        around, stop = text.rfind(" ", 0, start) + 1, next(_TO_NEXT_WORD.finditer(text, end)).end()
+        for pattern in (_NEUTRAL, _INNER_MARKS, _ARTICLE):
+            for match in pattern.finditer(text, around, stop):
                 yield match.span()
-        for sentence in _SENTENCE.finditer(self._text):
-            yield from _repeated(sentence, self.asked)
-        names = set(_NAME.findall(self._question)) if "or" not in self.asked else set()
-        for name in _NAME.finditer(self._text) if names else ():
-            if name[0] in names:
+        line = text.rfind("\n", 0, start) + 1
+        for begin in (line, *(newline.end() for newline in _NEWLINE.finditer(text, line, end))):
+            if marks := _LINE_MARKS.match(text, begin):
+                yield marks.span()
+        for sentence in _SENTENCE.finditer(text, line):
+            if sentence.start() >= end:
+                break
+            if sentence.end() > start:
+                if (begin := sentence.start()) not in self._repeats:
+                    self._repeats[begin] = list(_repeated(sentence, self.asked))
+                yield from self._repeats[begin]
+        for name in _NAME.finditer(text, around, stop) if self._names else ():
+            if name[0] in self._names:
                 yield name.span()
 
 

@@ -105,9 +105,8 @@ def find_spans(
     Raises:
         InternalError: The logits hold NaN or an infinity.
     """
-    num_tokens = len(encoded.offsets)
     if not encoded.windows:
-        return SegmentResult([], -math.inf, num_tokens)
+        return SegmentResult([], -math.inf, len(encoded.offsets))
     scores = [
         _window_scores(window, start, end, config)
         for window, (start, end) in zip(encoded.windows, logits, strict=True)
@@ -119,13 +118,16 @@ def find_spans(
         table[(starts < core[0]) | (starts >= core[1])] = -np.inf
         peak = float(table.max())
     spans = _Spans(text, encoded)
-    best = _candidates(table, peak)
-    if best and not spans.may_be(best[0]):
+    best = spans.trimmed(_candidates(table, peak))
+    if best and not best[0].may_be_answer:
         table[~spans.rule.table(encoded.offsets, config.max_answer_tokens)] = -np.inf
         peak = float(table.max())
-        best = _candidates(table, peak)
-    found = spans.result(best, _log_sum_exp(table, peak))
-    return SegmentResult(spans.with_more(found.spans, table, top_k), found.log_total, num_tokens)
+        best = spans.trimmed(_candidates(table, peak))
+    is_one = top_k == 1 and not core
+    found = spans.result(best, _log_sum_exp(table, peak), is_one=is_one)
+    if not (is_one and found.spans):
+        spans.add_more(found.spans, table, top_k)
+    return found
 
 
 def answers_at_best_spans(
@@ -139,9 +141,10 @@ def answers_at_best_spans(
     if not math.isfinite(best.candidates[0].log_score):
         raise InternalError(_NOT_FINITE)
     spans = _Spans(text, encoded)
-    if not spans.may_be(best.candidates[0]):
+    trimmed = spans.trimmed(best.candidates)
+    if not trimmed[0].may_be_answer:
         return None
-    found = spans.result(best.candidates, best.log_total)
+    found = spans.result(trimmed, best.log_total, is_one=True)
     if not found.spans:  # each is marks alone, of which `whole_words` leaves nothing
         return None
     return to_answers(text, found, config.null_log_score, 1)
@@ -224,8 +227,9 @@ def _candidates(table: FloatArray, peak: float) -> list[Candidate]:
     scores, width = table.ravel(), table.shape[1]
     near = (scores >= peak - NEAR_BEST).nonzero()[0]
     if len(near) > NUM_BEST:  # thousands, if the model is not sure of anything
-        lowest = np.partition(scores[near], -NUM_BEST)[-NUM_BEST]
-        above, equal = near[scores[near] > lowest], near[scores[near] == lowest]
+        of_near = scores[near]
+        lowest = np.partition(of_near, -NUM_BEST)[-NUM_BEST]
+        above, equal = near[of_near > lowest], near[of_near == lowest]
         near = np.concatenate((above, equal[: NUM_BEST - len(above)]))
     found = zip(scores[near].tolist(), near.tolist(), strict=True)
     best = sorted(found, key=operator.itemgetter(0), reverse=True)[:NUM_BEST]
@@ -245,6 +249,7 @@ class _Trimmed(NamedTuple):
         leaves_cell: Whether its tokens go on past `end` into another item or cell.
     """
 
+    log_score: float
     start: int
     end: int
     may_be_answer: bool
@@ -258,13 +263,16 @@ class _Spans:
         self.rule = AnswerRule(encoded.question, text)
         self._text = text
         self._offsets = encoded.offsets
-        self._trimmed: dict[Candidate, _Trimmed] = {}
 
-    def may_be(self, candidate: Candidate) -> bool:
-        """Whether a candidate may be an answer."""
-        return self._trim(candidate).may_be_answer
+    def trimmed(self, candidates: Sequence[Candidate]) -> list[_Trimmed]:
+        """The candidates without what surrounds them; many begin or end with the same token."""
+        starts = {first: self._offsets[first][0] for first in {first for _, first, _ in candidates}}
+        ends = {last: self._offsets[last][1] for last in {last for _, _, last in candidates}}
+        return [self._trim(score, starts[first], ends[last]) for score, first, last in candidates]
 
-    def result(self, candidates: Sequence[Candidate], log_total: float) -> SegmentResult:
+    def result(
+        self, trimmed: Sequence[_Trimmed], log_total: float, *, is_one: bool
+    ) -> SegmentResult:
         """The places of the candidates that may be answers.
 
         One that goes from one item or cell into another is mostly the start of one answer with the
@@ -273,27 +281,24 @@ class _Spans:
         Args:
             log_total: Log of the sum over all spans; the share of the other candidates is taken
                 out.
+            is_one: Whether only the places of the best answer are wanted.
         """
-        trimmed = [(one.log_score, self._trim(one)) for one in candidates]
-        may_be = [one for one in trimmed if one[1].may_be_answer]
-        kept = [one for one in may_be if not one[1].leaves_cell] or may_be
+        may_be = [one for one in trimmed if one.may_be_answer]
+        kept = [one for one in may_be if not one.leaves_cell] or may_be
         if len(kept) < len(trimmed):
-            lost = sum(math.exp(one[0] - log_total) for one in trimmed if one not in kept)
-            best = (kept or trimmed)[0][0]
+            lost = sum(math.exp(one.log_score - log_total) for one in trimmed if one not in kept)
+            best = (kept or trimmed)[0].log_score
             log_total += math.log(max(1.0 - lost, math.exp(best - log_total)))
-        places = self._places(kept)
-        return SegmentResult(places, log_total, len(self._offsets))
+        return SegmentResult(self._places(kept, is_one=is_one), log_total, len(self._offsets))
 
-    def with_more(
-        self, places: list[ScoredSpan], table: FloatArray, top_k: int
-    ) -> list[ScoredSpan]:
+    def add_more(self, places: list[ScoredSpan], table: FloatArray, top_k: int) -> None:
         """Adds the best spans that overlap none, until there are `top_k` answers or no more.
 
         It overwrites the table.
         """
-        keys = {self._key(place.start, place.end) for place in places}
+        keys = {self._key(place) for place in places}
         if len(keys) >= top_k:
-            return places
+            return
         bounds = np.array(self._offsets)
         for place in places:
             within = np.flatnonzero((bounds[:, 0] < place.end) & (bounds[:, 1] > place.start))
@@ -303,43 +308,41 @@ class _Spans:
             candidate = _best_of(table)
             if candidate.log_score == -math.inf:
                 break
-            trimmed = self._trim(candidate)
+            (trimmed,) = self.trimmed([candidate])
             span = ScoredSpan(candidate.log_score, *self._bounds(trimmed))
             is_free = span.start < span.end and not any(map(span.overlaps, places))
             if is_free and trimmed.may_be_answer:
                 places.append(span)
-                keys.add(self._key(span.start, span.end))
+                keys.add(self._key(span))
             if len(keys) == top_k:
                 break
             _strike_out(table, candidate.first, candidate.last)
-        return places
 
-    def _places(self, candidates: Sequence[tuple[float, _Trimmed]]) -> list[ScoredSpan]:
+    def _places(self, candidates: Sequence[_Trimmed], *, is_one: bool) -> list[ScoredSpan]:
         """Places that do not overlap, those of the best answer first.
 
         Candidates that become the same span are added up. Where different ones overlap, that of the
         answer with more in the whole text stays.
 
         Args:
-            candidates: Each with its log score, best first.
+            candidates: Best first.
         """
         scores: dict[tuple[int, int], float] = {}
-        for score, trimmed in candidates:
-            bounds = self._bounds(trimmed)
+        for one in candidates:
+            bounds = self._bounds(one)
             if bounds[0] < bounds[1]:
                 before = scores.get(bounds)
+                score = one.log_score
                 scores[bounds] = score if before is None else log_sum_exp([score, before])
-        if not scores:
-            return []
-        spans = [
-            ScoredSpan(score, *bounds)
-            for bounds, score in sorted(scores.items(), key=lambda item: (-item[1], item[0]))
-        ]
-        if all(map(spans[0].overlaps, spans)):  # no other place can have the same answer
-            return spans[:1]
+        ranked = sorted((-score, *bounds) for bounds, score in scores.items())
+        spans = [ScoredSpan(-negated, start, end) for negated, start, end in ranked]
+        if not spans or all(map(spans[0].overlaps, spans)):
+            return spans[:1]  # no other place can have the same answer
         equal: dict[str, list[ScoredSpan]] = {}
         for span in spans:
-            _add_free(span, equal.setdefault(self._key(span.start, span.end), []))
+            _add_free(span, equal.setdefault(self._key(span), []))
+        if is_one:
+            return max(equal.values(), key=_log_sum_of)
         places: list[ScoredSpan] = []
         for group in sorted(equal.values(), key=_log_sum_of, reverse=True):
             for span in group:
@@ -351,18 +354,14 @@ class _Spans:
         start, end = whole_words(self._text, start, end, self.rule.asked)
         return whole_characters(self._text, start, end) if start < end else (start, end)
 
-    def _trim(self, candidate: Candidate) -> _Trimmed:
-        if found := self._trimmed.get(candidate):
-            return found
-        first, last = self._offsets[candidate.first][0], self._offsets[candidate.last][1]
+    def _trim(self, log_score: float, first: int, last: int) -> _Trimmed:
         within = self.rule.within_cell(first, last)
         start, end = stripped(self._text, *within)
         may_be_answer = start < end and self.rule.allows(start, end)
-        trimmed = self._trimmed[candidate] = _Trimmed(start, end, may_be_answer, within[1] < last)
-        return trimmed
+        return _Trimmed(log_score, start, end, may_be_answer, within[1] < last)
 
-    def _key(self, start: int, end: int) -> str:
-        return answer_key(self._text[start:end])
+    def _key(self, span: ScoredSpan) -> str:
+        return answer_key(self._text[span.start : span.end])
 
 
 def _add_free(span: ScoredSpan, places: list[ScoredSpan]) -> None:

@@ -45,10 +45,8 @@ _SPACED = re.compile(
 """Telephone numbers, times of the day, feet and inches: not cut where white space, a bracket or a
 quotation mark stands in them."""
 _DIGIT = re.compile(r"\d")
-_CUT_IN_SPACED = re.compile(
-    r"""(?<=[\d\s+.\-/():apm'\u2032"\u2033])[\d\s+.\-/():apm'\u2032"\u2033]""", re.IGNORECASE
-)
-"""Where such a one may be cut; most spans begin and end elsewhere, and the search is slow."""
+_SPACED_CHARS = re.compile(r"[\d\s+.\-/():apmAPM'\u2032\"\u2033]+")
+"""What such a one has on both sides of a cut; its first or second is a digit."""
 _MAX_SPACED_CHARS = 40
 """A telephone number has at most 32 with its signs."""
 _CURRENCY_BEFORE = re.compile(r"(?:[€£$¥]|\b(?:CHF|EUR|GBP|USD))[ \u00a0\u202f]\Z")
@@ -60,6 +58,9 @@ _STANDARD = re.compile(
 _PLAIN = re.compile(r"(?<!\S)[^\W\d_]+(?: [^\W\d_]+)*[a-z](?!\w)")
 _AFTER_PLAIN = re.compile(r"[.,;:!?]?(?!\S)")
 """Words of letters among white space and sentence marks are what they are."""
+_FIRST_PLAIN = re.compile(r"(?<!\S)(?![AaPp][Mm]\b)[^\W\d_]+(?=,? )")
+_LAST_PLAIN = re.compile(r"[^\W\d_][a-z]")
+"""How a span begins and ends that is whole, whatever is between; a lead-in is another matter."""
 _LEAD_IN = frozenset(
     [*("a", "an", "as", "at", "by", "from", "in", "into", "is", "of", "on", "pass", "run", "set"),
      *("the", "to", "under", "use", "using", "via", "with")]
@@ -90,7 +91,7 @@ def whole_words(text: str, start: int, end: int, asked: Set[str] = frozenset()) 
     Returns:
         The span, in code points; empty if nothing but such marks was left.
     """
-    if _PLAIN.fullmatch(text, start, end) and _AFTER_PLAIN.match(text, end):
+    if _is_whole(text, start, end, asked):
         return start, end
     start, end = _without_marks(text, start, end)
     if start == end:
@@ -111,21 +112,32 @@ def whole_words(text: str, start: int, end: int, asked: Set[str] = frozenset()) 
     return start, end
 
 
+def _is_whole(text: str, start: int, end: int, asked: Set[str]) -> bool:
+    """Whether a span is seen at once to begin and end with words of letters; most do."""
+    if not (_LAST_PLAIN.match(text, end - 2, end) and _AFTER_PLAIN.match(text, end)):
+        return False
+    first = _FIRST_PLAIN.match(text, start, end)
+    if first and (word := first[0].lower()) not in _LEAD_IN and word not in asked:
+        return True
+    return _PLAIN.fullmatch(text, start, end) is not None
+
+
 def _spaced_at(text: str, start: int, end: int) -> re.Match[str] | None:
     """The telephone number, time or length that a span begins or ends within."""
-    if not (_CUT_IN_SPACED.match(text, start) or _CUT_IN_SPACED.match(text, end)):
-        return None
-    line = max(text.rfind("\n", 0, start) + 1, start - _MAX_RUN_CHARS)
-    begin = max(line, start - _MAX_SPACED_CHARS)
-    if not _DIGIT.search(text, begin, end + _MAX_SPACED_CHARS):
-        return None
-    for found in _SPACED.finditer(text, begin, end + _MAX_SPACED_CHARS):
-        if found.start() >= end:
-            break
-        is_cut = found.start() < start < found.end() or found.start() < end < found.end()
-        is_inches = found[0].endswith('"') and "'" not in found[0]
-        if is_cut and not (is_inches and _is_quoted(text, line, found.start())):
-            return found
+    for place in (start, end):
+        if not (after := _SPACED_CHARS.match(text, place, place + 2)):
+            continue
+        line = max(text.rfind("\n", 0, start) + 1, start - _MAX_RUN_CHARS)
+        begin = max(line, start - _MAX_SPACED_CHARS)
+        before = _SPACED_CHARS.match(text[begin:place][::-1])
+        if not (before and _DIGIT.search(before[0] + after[0])):
+            continue  # the search that follows is slow
+        for found in _SPACED.finditer(text, place - before.end(), end + _MAX_SPACED_CHARS):
+            if found.start() >= place:
+                break
+            is_inches = found[0].endswith('"') and "'" not in found[0]
+            if found.end() > place and not (is_inches and _is_quoted(text, line, found.start())):
+                return found
     return None
 
 

@@ -3,6 +3,8 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.reader.answer_rule import AnswerRule
@@ -244,3 +246,16 @@ def test_the_words_of_a_url_count_as_one_answer():
     logits = token_logits(encoded, raised, raised)
     (answer,) = find_answers(text, encoded, logits, ReadingConfig(max_answer_tokens=9))
     assert (answer.answer, answer.score, answer.places) == (text, 1.0, ())
+
+
+PIECES = [" ", "\n", "the", "an", "x", "Q:", "1.", "- ", "# ", "**", "---", "===", "__", ". ", "?"]
+PIECES += ["...", '"', "(", ")", "@", "top_k", "--dry-run", "or", "| ", "\u00a0", "é", "5", ":--"]
+
+
+@given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=30), st.data())
+def test_a_spans_worth_is_the_same_alone_and_in_the_whole_text(pieces, data):
+    text = "".join(pieces)
+    rule = AnswerRule("the top_k x of 5", text)
+    start = data.draw(st.integers(0, len(text) - 1))
+    end = data.draw(st.integers(start + 1, len(text)))
+    assert rule._worth(start, end) == rule._worth(0, len(text))[start:end]

@@ -23,7 +23,7 @@ def test_a_span_is_cut_in_a_spaced_word_only_where_one_may_be_cut(text, start, l
     for found in whole_words._SPACED.finditer(text, begin, end + whole_words._MAX_SPACED_CHARS):
         for place in (start, end):
             if found.start() < place < found.end():
-                assert whole_words._CUT_IN_SPACED.match(text, place)
+                assert whole_words._SPACED_CHARS.match(text, place)
                 assert whole_words._DIGIT.search(found[0])
 
 
