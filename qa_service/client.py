@@ -531,12 +531,9 @@ class Asked:
         raise NotImplementedError
 
 
-class Settled(NamedTuple):
-    """The end of a request: what `Asked.read` made of its reply, or why it has none."""
-
-    asked: Any
-    result: Any
-    was_lost: bool
+Settled = tuple[Any, Any, bool]
+"""The end of a request: the `Asked`, what it made of its reply or why there is none, and whether
+there is none. A plain tuple: the load generator makes one for each answer."""
 
 
 class Reply(NamedTuple):
@@ -583,7 +580,7 @@ class Conversation:
         replies: Callable[[bytearray], Iterable[Any]] | None = None,
     ) -> None:
         self.server = server
-        self.in_flight: dict[int, Any] = {}
+        self.in_flight: dict[Any, Any] = {}
         self.error: QaClientError | None = None
         self.refusal: QaServerError | None = None
         self.was_open = self.is_leaving = self.is_blocked = False
@@ -592,7 +589,7 @@ class Conversation:
         self._is_authenticating = False
         self._opens_by_s = now_s + min(CONNECT_TIMEOUT_S, terms.timeout_s)
         self._heard_s = now_s
-        self._withdrawn: set[int] = set()
+        self._withdrawn: set[Any] = set()
         self._inbox = bytearray()
         self._outbox: list[bytes] = []
 
@@ -658,9 +655,8 @@ class Conversation:
 
     def bytes_to_send(self) -> bytes:
         """Takes the bytes that are to be sent."""
-        data = b"".join(self._outbox)
-        self._outbox.clear()
-        return data
+        outbox, self._outbox = self._outbox, []
+        return outbox[0] if len(outbox) == 1 else b"".join(outbox)
 
     def receive(self, data: bytes, now_s: float) -> list[Settled]:
         """Takes received bytes; returns what they settle."""
@@ -671,7 +667,19 @@ class Conversation:
                 self._take_auth_reply()
             if self.is_open:
                 for reply in self._replies(self._inbox):
-                    self._take(reply, now_s, settled)
+                    reply_id = reply.id if isinstance(reply.id, int) else None
+                    if reply.closing is True:
+                        self.is_leaving = True
+                    if (asked := self.in_flight.get(reply_id)) is not None:
+                        settled.append((asked, asked.read(reply, now_s), False))
+                        del self.in_flight[reply_id]
+                    elif reply_id in self._withdrawn:
+                        self._withdrawn.remove(reply_id)
+                    elif reply.id is None and reply.error is not None:
+                        self.refusal = reply.error
+                    else:
+                        raise ProtocolError("the server replied to a question that was not asked")
+                    self._heard_s = now_s
         except QaClientError as error:
             settled += self.end(error)
         except (ValueError, RecursionError) as error:
@@ -700,31 +708,12 @@ class Conversation:
         self._withdrawn.clear()
         self._outbox.clear()
         if self.error.code != "frame_too_large" or not failed:
-            return [Settled(asked, copied(self.error), was_lost=True) for asked in failed]
+            return [(asked, copied(self.error), True) for asked in failed]
         guilty = max(failed, key=lambda asked: len(asked.frame))
         return [
-            Settled(asked, self.error if asked is guilty else UnreadError(str(error)), True)
+            (asked, self.error if asked is guilty else UnreadError(str(error)), True)
             for asked in failed
         ]
-
-    def _take(self, reply: Any, now_s: float, settled: list[Settled]) -> None:  # noqa: ANN401
-        reply_id = reply.id
-        if reply.closing is True:
-            self.is_leaving = True
-        if reply_id is None and reply.error is not None:
-            self.refusal = reply.error
-        elif not isinstance(reply_id, int):
-            raise ProtocolError("the server replied to a question that was not asked")
-        elif (asked := self.in_flight.get(reply_id)) is not None:
-            result = asked.read(reply, now_s)
-            del self.in_flight[reply_id]
-            self._heard_s = now_s
-            settled.append(Settled(asked, result, False))
-        elif reply_id in self._withdrawn:
-            self._withdrawn.remove(reply_id)
-            self._heard_s = now_s
-        else:
-            raise ProtocolError("the server replied to a question that was not asked")
 
     def _take_auth_reply(self) -> None:
         for body in take_frames(self._inbox, self._terms.max_response_bytes):
@@ -775,15 +764,6 @@ class _Copy(Asked):
         return reply.error or self.question.read(reply.fields, latency_ms)
 
 
-class _Timer(NamedTuple):
-    """When to send a question again, or to a second server as well."""
-
-    due_s: float
-    number: int
-    question: Question
-    is_hedge: bool
-
-
 class Asking:
     """Where questions are sent, when again, and when no more; without sockets and a clock.
 
@@ -798,17 +778,20 @@ class Asking:
     Attributes:
         settled: Questions and their results, a `QaClientError` among them, for the holder to take.
         num_pending: Questions asked and not settled.
+        num_losses: Connections that were lost, or could not be made.
     """
 
     def __init__(self, servers: Servers, connect: Callable[[Server], Conversation]) -> None:
-        self.losses = Losses(servers)
         self.settled: list[tuple[Question, Any]] = []
-        self.num_pending = 0
+        self.num_pending = self.num_losses = 0
+        self._num_forgiven = 0
+        self._last_loss: QaClientError | None = None
         self._servers = servers
         self._connect = connect
         self._current: dict[Server, Conversation] = {}
         self._waiting: deque[Question] = deque()
-        self._timers: list[_Timer] = []
+        # When to send a question again or, to hedge it, to a second server; the number orders them.
+        self._timers: list[tuple[float, int, Question, bool]] = []
         self._numbers = itertools.count()
 
     @property
@@ -819,7 +802,17 @@ class Asking:
     @property
     def due_s(self) -> float:
         """When `advance` has something to do."""
-        return self._timers[0].due_s if self._timers else math.inf
+        return self._timers[0][0] if self._timers else math.inf
+
+    def check_losses(self, begun_at: int = 0) -> None:
+        """Raises the last, if there were more than servers after `begun_at` and the last reply.
+
+        Raises:
+            QaClientError: No more questions are to be sent.
+        """
+        num_since = self.num_losses - max(begun_at, self._num_forgiven)
+        if self._last_loss is not None and num_since > len(self._servers):
+            raise copied(self._last_loss)
 
     def ask(self, question: Question) -> None:
         """Takes a question; `advance` sends it."""
@@ -828,13 +821,8 @@ class Asking:
 
     def withdraw(self, question: Question) -> None:
         """Drops a question that nobody waits for any more."""
-        if question.is_settled:
-            return
-        self._finish(question)
-        for copy in question.copies:
-            copy.conversation.withdraw(question.id)
-            self._servers.count_unanswered(copy.conversation.server, 1)
-        question.copies.clear()
+        for copy in self._finish(question):
+            self._servers.count(copy.conversation.server, -1)
 
     def fail_waiting(self, error: QaClientError) -> None:
         """Settles the questions that wait for a server."""
@@ -852,12 +840,11 @@ class Asking:
         """Sends what can go and what is due."""
         for server in [its for its in self._current if its not in self._servers]:
             self._current.pop(server).is_leaving = True  # its name is gone
-        while self._timers and self._timers[0].due_s <= now_s:
-            timer = heapq.heappop(self._timers)
-            question = timer.question
+        while self.due_s <= now_s:
+            _, _, question, is_hedge = heapq.heappop(self._timers)
             if question.is_settled:
                 continue
-            if not timer.is_hedge:
+            if not is_hedge:
                 self._waiting.append(question)
             elif len(question.copies) == 1:
                 other = self._servers.choose(self._blocked() | set(question.tried), now_s)
@@ -883,7 +870,7 @@ class Asking:
             if was_lost:
                 lost.append((question, result))
                 continue
-            self.losses.forgive()
+            self._num_forgiven = self.num_losses
             refusal = result if isinstance(result, QaServerError) else None
             if self._servers.count_reply(server, now_s - copy.sent_s, now_s, refusal):
                 conversation.is_leaving = True
@@ -891,12 +878,15 @@ class Asking:
                 self._settle(question, result, now_s)
             else:
                 self._fail(question, refusal, now_s)
-        self._servers.count_unanswered(server, len(lost))
+        self._servers.count(server, -len(lost))
         error = conversation.error
         # Neither its holder's end nor a frame that is too large says that the server is ill.
         is_closed = error is None or error.code in {QaClientError.code, "frame_too_large"}
         if error is not None and not is_closed and (lost or not conversation.was_open):
-            self.losses.add(server, error, now_s)
+            self.num_losses += 1
+            self._last_loss = error
+            if not isinstance(error, QaServerError):  # else it is there, and refuses
+                self._servers.rest(server, now_s)
         for question, failure in lost:
             if isinstance(failure, UnreadError):
                 question.tried.remove(server)
@@ -912,14 +902,14 @@ class Asking:
         question.started_s = min(question.started_s, now_s)
         question.tried.append(server)
         question.copies.append(copy)
-        self._servers.count_sent(server)
+        self._servers.count(server, 1)
         conversation.ask(copy, now_s)
         hedge_after_s = self._servers.hedge_after_s(server)
         if hedge_after_s is not None:
             self._set_timer(now_s + hedge_after_s, question, is_hedge=True)
 
     def _set_timer(self, due_s: float, question: Question, *, is_hedge: bool = False) -> None:
-        heapq.heappush(self._timers, _Timer(due_s, next(self._numbers), question, is_hedge))
+        heapq.heappush(self._timers, (due_s, next(self._numbers), question, is_hedge))
 
     def _fail(self, question: Question, error: QaClientError, now_s: float) -> None:
         """Sends a failed question again, or settles it with the error."""
@@ -938,18 +928,19 @@ class Asking:
             self._waiting.append(question)
 
     def _settle(self, question: Question, result: Any, now_s: float) -> None:  # noqa: ANN401
-        if question.is_settled:
-            return
-        self._finish(question)
-        self.settled.append((question, result))
-        for copy in question.copies:
-            copy.conversation.withdraw(question.id)
+        if not question.is_settled:
+            self.settled.append((question, result))
+        for copy in self._finish(question):
             self._servers.count_outrun(copy.conversation.server, copy.sent_s, now_s)
-        question.copies.clear()
 
-    def _finish(self, question: Question) -> None:
+    def _finish(self, question: Question) -> list[_Copy]:
+        """Ends a question; returns its copies, which it withdraws."""
+        self.num_pending -= not question.is_settled
         question.is_settled = True
-        self.num_pending -= 1
+        copies, question.copies = question.copies, []
+        for copy in copies:
+            copy.conversation.withdraw(question.id)
+        return copies
 
 
 class _Call:
@@ -979,7 +970,7 @@ class _Call:
                 if has_room and (request := next(requests, None)) is not None:
                     wire_id, fields = request
                     try:
-                        asking.losses.check()
+                        asking.check_losses()
                         frame = encode_frame({"id": wire_id, **fields})
                     except QaClientError as error:
                         results[num_taken] = error
@@ -1144,7 +1135,7 @@ class Servers:
         for stream in streams:
             conversation = stream.conversation
             server = conversation.server
-            self.count_unanswered(server, len(conversation.in_flight))
+            self.count(server, -len(conversation.in_flight))
             with self._lock:
                 if conversation.is_free and server in self:
                     server.idle.append(stream)
@@ -1157,15 +1148,10 @@ class Servers:
             for server in self._known.values():
                 _close_idle(server)
 
-    def count_sent(self, server: Server) -> None:
-        """Counts a request sent to the server."""
+    def count(self, server: Server, number: int) -> None:
+        """Counts requests sent to the server or, negative, those whose reply is not awaited."""
         with self._lock:
-            server.in_flight += 1
-
-    def count_unanswered(self, server: Server, number: int) -> None:
-        """Stops expecting `number` replies."""
-        with self._lock:
-            server.in_flight -= number
+            server.in_flight += number
 
     def count_reply(
         self, server: Server, latency_s: float, now_s: float, error: QaServerError | None = None
@@ -1183,7 +1169,7 @@ class Servers:
 
     def count_outrun(self, server: Server, sent_s: float, now_s: float) -> None:
         """Counts a request that another server answered sooner; a silent one is then avoided."""
-        self.count_unanswered(server, 1)
+        self.count(server, -1)
         if server.replied_s < sent_s:
             self.rest(server, now_s)
 
@@ -1264,41 +1250,6 @@ class Servers:
             self._known[server.addresses] = before.get(server.addresses, server)
         for addresses in before.keys() - self._known.keys():
             _close_idle(before[addresses])
-
-
-class Losses:
-    """Connections that were lost, or could not be made; after too many no more questions are sent.
-
-    Attributes:
-        number: How many there were.
-    """
-
-    def __init__(self, servers: Servers) -> None:
-        self.number = 0
-        self._servers = servers
-        self._last: QaClientError | None = None
-        self._forgiven = 0
-
-    def add(self, server: Server, error: QaClientError, now_s: float) -> None:
-        """Counts one; unless the server itself refused, it is avoided for a time."""
-        self.number += 1
-        self._last = error
-        if not isinstance(error, QaServerError):
-            self._servers.rest(server, now_s)
-
-    def forgive(self) -> None:
-        """Notes that a reply has come."""
-        self._forgiven = self.number
-
-    def check(self, begun_at: int = 0) -> None:
-        """Raises the last, if there were more than servers after `begun_at` and the last reply.
-
-        Raises:
-            QaClientError: There were.
-        """
-        num_since = self.number - max(begun_at, self._forgiven)
-        if self._last is not None and num_since > len(self._servers):
-            raise copied(self._last)
 
 
 def look_up(host: str, port: int) -> list[tuple[Address, ...]]:
@@ -1390,7 +1341,8 @@ class Stream:
         try:
             if self._opening_events and not self._is_opened():
                 return []
-            self._send()
+            if self._outbox:
+                self._send()
             settled = self._receive(now_s)
         except QaClientError as error:
             return self.conversation.end(error)

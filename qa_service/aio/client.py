@@ -29,11 +29,9 @@ from qa_service.client import (
     Terms,
     encode_frame,
     option_fields,
-    parse_reply,
     question_fields,
     read_answer,
     split_hosts,
-    take_frames,
 )
 
 
@@ -146,7 +144,7 @@ class AsyncQaClient:
         fields = option_fields(options)
         results: dict[int, Answer | QaClientError] = {}
         numbered = enumerate(pairs)
-        begun_at = self._asking.losses.number
+        begun_at = self._asking.num_losses
         async with asyncio.TaskGroup() as group:
             for _ in range(max_in_flight):
                 group.create_task(self._ask_in_turn(numbered, fields, results, begun_at))
@@ -161,7 +159,7 @@ class AsyncQaClient:
     ) -> None:
         for index, (question, text) in numbered:
             try:
-                self._asking.losses.check(begun_at)
+                self._asking.check_losses(begun_at)
                 results[index] = await self._ask({**question_fields(question, text), **fields})
             except QaClientError as error:
                 results[index] = error
@@ -214,10 +212,7 @@ class AsyncQaClient:
         self._advance()
 
     def _connect(self, server: Server) -> Conversation:
-        def replies(inbox: bytearray) -> Iterator[Any]:
-            return map(parse_reply, take_frames(inbox, self._terms.max_response_bytes))
-
-        connection = AsyncConnection(server, self._terms, self._take, replies)
+        connection = AsyncConnection(server, self._terms, self._take)
         self._connections[connection.conversation] = connection
         return connection.conversation
 

@@ -133,9 +133,8 @@ class AsyncConnection(asyncio.Protocol):
     """A connection, which opens at once.
 
     Args:
-        on_settled: Takes what is settled if it was not asked by `ask`; called once more when the
+        on_settled: Takes what is settled if nothing is asked by `ask`; called once more when the
             conversation has ended.
-        replies: As in `Conversation`; by default those of `ask`.
 
     Attributes:
         opened: Done when the server has accepted the client, or with the reason why not.
@@ -148,10 +147,10 @@ class AsyncConnection(asyncio.Protocol):
         server: Server,
         terms: Terms,
         on_settled: Callable[[AsyncConnection, list[Settled]], None] | None = None,
-        replies: Callable[[bytearray], Iterator[Any]] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self.conversation = Conversation(server, terms, self._loop.time(), replies or self._heads)
+        replies = None if on_settled else self._heads
+        self.conversation = Conversation(server, terms, self._loop.time(), replies)
         self.opened: asyncio.Future[None] = self._loop.create_future()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.on_end: Callable[[AsyncConnection], None] = lambda _: None

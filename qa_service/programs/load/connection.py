@@ -88,14 +88,6 @@ class LoadConnection:
         self._descriptor = self._events = -1
         self.was_open = self.is_closed = False
 
-    @property
-    def is_leaving(self) -> bool:
-        """Whether the server takes no more requests on it.
-
-        The owner closes it when those in flight are settled.
-        """
-        return self.conversation.is_leaving
-
     def open(self) -> None:
         """Begins to connect; may tell the owner the result before it returns."""
         self._take(self._stream.flush())
@@ -103,7 +95,11 @@ class LoadConnection:
     def ask(self, request: SentRequest) -> None:
         """Sends a request now, or when the connection is open."""
         self.conversation.ask(request, request.started_s)
-        self._take(self._stream.flush())
+        settled = self._stream.flush()
+        if self.conversation.error is None:
+            self._watch()
+        else:
+            self._take(settled)
 
     def give_up(self, request: SentRequest) -> None:
         """Stops waiting for a reply; one that comes later is ignored."""

@@ -210,7 +210,7 @@ class _Client:
         self._load.record(request.started_s, code, request.index)
         if connection.is_closed:
             return
-        if connection.is_leaving:
+        if connection.conversation.is_leaving:
             self._load.forget(connection)
             self._connect_again(connection)
         else:
@@ -302,7 +302,7 @@ class _OpenLoop:
         self._num_to_come -= 1
         self._num_in_flight += 1
         connection = self._connections.popleft()
-        if connection.is_closed or connection.is_leaving:
+        if connection.is_closed or connection.conversation.is_leaving:
             connection = self._load.connect(self)
         self._connections.append(connection)
         self._load.ask(connection, self._due_s)

@@ -14,11 +14,8 @@ from harness.process import GIVE_UP_S
 from qa_service.aio import AsyncQaClient
 from qa_service.aio.link import ServerAddress, ServerLink
 from qa_service.client import (
-    ConnectionLostError,
-    InvalidRequestError,
     ProtocolError,
     QaClientError,
-    QaServerError,
     RequestTimeoutError,
     ServerUnreachableError,
     TlsError,
@@ -105,24 +102,6 @@ def test_requests_in_flight_stay_within_the_bound():
     play(scenario, silent, max_in_flight=2)
 
 
-def test_an_error_is_the_servers_and_leaves_the_others_alone():
-    def refuse_one(request, _count):
-        return (
-            error_to(request["id"], "text_too_long")
-            if request["text"] == "t3"
-            else answer_to(request)
-        )
-
-    async def scenario(client, _server):
-        return await client.ask_many(PAIRS)
-
-    results = play(scenario, refuse_one)
-    assert results[3].code == "text_too_long"
-    assert [result.answer for result in results if result is not results[3]] == [
-        text for _, text in PAIRS if text != "t3"
-    ]
-
-
 def test_a_server_whose_queue_is_full_is_asked_again():
     def full_once(request, count):
         return error_to(request["id"], **FULL) if count == 1 else answer_to(request)
@@ -138,35 +117,6 @@ def test_a_lost_connection_is_made_again_and_the_question_asked_again():
         return (await client.ask("q", "t")).answer, server.connections
 
     assert play(scenario, lambda r, n: None if n == 1 else answer_to(r)) == ("t", 2)
-
-
-def test_a_question_that_every_server_loses_ends_with_the_error():
-    async def scenario(client, *servers):
-        with pytest.raises(ConnectionLostError):
-            await client.ask("q", "t")
-        return sum(len(server.requests) for server in servers)
-
-    assert play(scenario, lambda *_: None, lambda *_: None) == 4
-
-
-def test_after_a_close_notice_questions_use_another_connection():
-    async def scenario(client, server):
-        asks = [asyncio.create_task(client.ask(*pair)) for pair in PAIRS[:2]]
-        await until(lambda: len(server.requests) == 2)
-        asked = {request["question"]: request for request in server.requests}  # in any order
-        server.send(answer_to(asked["q1"], closing=True))
-        await asks[1]
-        later = asyncio.create_task(client.ask(*PAIRS[2]))
-        await until(lambda: len(server.requests) == 3)
-        server.send(answer_to(server.requests[2]))
-        await later
-        first = server.writers[0]
-        first.write(frame(answer_to(asked["q0"], closing=True)))
-        await asks[0]
-        await until(lambda: server.ended == 1)
-        return server.connections, first.is_closing()
-
-    assert play(scenario, silent) == (2, True)
 
 
 def test_a_link_with_a_close_notice_is_reopened_and_answers_outstanding_requests():
@@ -251,37 +201,6 @@ def test_a_malformed_reply_closes_the_connection(reply):
     assert play(scenario, lambda r, n: reply if n == 1 else answer_to(r)) == ("t", 2)
 
 
-def test_a_question_that_is_not_unicode_is_refused_before_sending():
-    async def scenario(client, server):
-        with pytest.raises(InvalidRequestError):
-            await client.ask("q", "\ud800")
-        return server.requests
-
-    assert play(scenario, answered) == []
-
-
-def test_a_token_is_shown_before_the_first_question():
-    def authenticated(request, count):
-        if count == 1:
-            assert request == {"type": "auth", "token": "secret"}
-            return {"id": None, "auth": "ok"}
-        return answer_to(request)
-
-    async def scenario(client, server):
-        await client.ask_many(PAIRS)
-        return len(server.requests), server.connections
-
-    assert play(scenario, authenticated, token="secret") == (len(PAIRS) + 1, 1)
-
-
-def test_a_wrong_token_is_an_error():
-    async def scenario(client, _server):
-        with pytest.raises(QaServerError, match="unauthorized"):
-            await client.ask("q", "t")
-
-    play(scenario, lambda *_: error_to(None, "unauthorized"), token="wrong")
-
-
 def test_a_server_without_tls_is_not_trusted():
     def talk_in_clear(reader, writer):
         writer.write(b"this is no TLS")
@@ -350,20 +269,6 @@ def test_closing_fails_requests_in_flight_without_retry():
         return (await client.ask("q", "t")).answer, len(server.requests)
 
     assert play(scenario, silent) == ("t", 2)
-
-
-def test_a_server_that_closed_an_idle_connection_is_still_asked():
-    async def scenario(client, first, second):
-        while not (first.requests and second.requests):
-            await client.ask("q", "t")
-        first.close_connections()
-        await until(lambda: len(client._connections) == 1)
-        num_before = len(first.requests)
-        for _ in range(30):  # each draws its server
-            await client.ask("q", "t")
-        return len(first.requests) - num_before
-
-    assert play(scenario, answered, answered) > 0
 
 
 def test_closing_while_connecting_is_not_a_cancellation():
