@@ -16,7 +16,7 @@ in any order and are matched by `id`. What is always true:
 - One loop sends and receives, so the client never waits to write while there is something to read:
   two full socket buffers cannot block each other.
 - A reply with `closing` is followed by no other request on its connection, which the server is
-  about to close: once the questions in flight on it are answered, another is opened.
+  about to close: another is opened, and this one is closed once its questions are answered.
 - A connection that timed out, or whose reply was malformed, is closed: a late reply is never taken
   for another question's. The next call opens a new connection.
 - With `tls`, nothing is sent before the server's certificate is verified; with `token`, no question
@@ -28,6 +28,15 @@ in any order and are matched by `id`. What is always true:
   such a server or after `retry_after_ms`. It is sent at most once to each server and twice more,
   after a pause, and not after the deadline: a single address, which may be a load balancer's, is
   tried three times.
+
+What decides this has no socket and no clock, after h11: bytes and the time go in, bytes and settled
+questions come out. ::
+
+    Asking         where questions are sent, when again, and when no more
+    Conversation   one connection: ids, what is pending, replies, withdrawing, closing, timeouts
+
+`QaClient`, `AsyncQaClient`, the jobs' and the gateway's links and the load generator are loops and
+sockets around them; `Stream` is a conversation's non-blocking socket.
 """
 
 from __future__ import annotations
@@ -343,9 +352,9 @@ class QaClient:
             `--unix_socket`. Several in a sequence, or with commas between them. Each address of a
             name is a server; names are resolved again from time to time.
         port: The TCP port of hosts without one.
-        timeout_s: Longest wait for a connection, and for the next reply while any is outstanding;
-            None waits for ever. The default is longer than a server's queue timeout, so that a full
-            server's own error arrives.
+        timeout_s: Longest wait for a connection, and for the next reply on a connection while any
+            is outstanding there; None waits for ever. The default is longer than a server's queue
+            timeout, so that a full server's own error arrives.
         max_response_bytes: Longest reply accepted.
         tls: The context of a TLS connection, see `tls_context`; None for plain TCP.
         token: Sent on each connection before the first question.
