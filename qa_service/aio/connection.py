@@ -193,7 +193,7 @@ class AsyncConnection(asyncio.Protocol):
 
     def flush(self) -> None:
         """Sends what there is, with the rest of this turn of the loop, or closes a useless one."""
-        if self._timer is None:
+        if self._timer is None and self._terms.timeout_s < math.inf:
             self._set_timer()
         if self.conversation.is_over:
             self.close()
