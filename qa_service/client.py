@@ -16,7 +16,7 @@ in any order and are matched by `id`. What is always true:
 - One loop sends and receives, so the client never waits to write while there is something to read:
   two full socket buffers cannot block each other.
 - A reply with `closing` is followed by no other request on its connection, which the server is
-  about to close: once the questions in flight on it are answered, another is opened.
+  about to close: another is opened, and this one is closed once its questions are answered.
 - A connection that timed out, or whose reply was malformed, is closed: a late reply is never taken
   for another question's. The next call opens a new connection.
 - With `tls`, nothing is sent before the server's certificate is verified; with `token`, no question
@@ -28,11 +28,19 @@ in any order and are matched by `id`. What is always true:
   such a server or after `retry_after_ms`. It is sent at most once to each server and twice more,
   after a pause, and not after the deadline: a single address, which may be a load balancer's, is
   tried three times.
+
+What decides this has no socket and no clock, after h11: bytes and the time go in, bytes and settled
+questions come out. ::
+
+    Asking         where questions are sent, when again, and when no more
+    Conversation   one connection: ids, what is pending, replies, withdrawing, closing, timeouts
+
+`QaClient`, `AsyncQaClient`, the jobs' and the gateway's links and the load generator are loops and
+sockets around them; `Stream` is a conversation's non-blocking socket.
 """
 
 from __future__ import annotations
 
-import enum
 import errno
 import heapq
 import itertools
@@ -50,7 +58,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Generic, NamedTuple, Self, TypedDict, TypeVar, Unpack
+from typing import Annotated, Any, NamedTuple, Self, TypedDict, TypeVar, Unpack
 
 _LENGTH = struct.Struct(">I")
 MAX_RESPONSE_BYTES = 1 << 24
@@ -125,6 +133,10 @@ class ConnectionLostError(QaClientError):
 
     code = "connection_lost"
     retryable = True
+
+
+class UnreadError(ConnectionLostError):
+    """The server refused another question's frame and closed; it did not read this question."""
 
 
 class RequestTimeoutError(QaClientError):
@@ -340,9 +352,9 @@ class QaClient:
             `--unix_socket`. Several in a sequence, or with commas between them. Each address of a
             name is a server; names are resolved again from time to time.
         port: The TCP port of hosts without one.
-        timeout_s: Longest wait for a connection, and for the next reply while any is outstanding;
-            None waits for ever. The default is longer than a server's queue timeout, so that a full
-            server's own error arrives.
+        timeout_s: Longest wait for a connection, and for the next reply on a connection while any
+            is outstanding there; None waits for ever. The default is longer than a server's queue
+            timeout, so that a full server's own error arrives.
         max_response_bytes: Longest reply accepted.
         tls: The context of a TLS connection, see `tls_context`; None for plain TCP.
         token: Sent on each connection before the first question.
@@ -381,7 +393,7 @@ class QaClient:
         Raises:
             QaClientError: No server could be reached, trusted, or accepted the client.
         """
-        _Call(self._servers, iter(()), read_answer, 1).connect()
+        _Call(self._servers).connect()
 
     def close(self) -> None:
         """Closes the unused connections; the client may be used again."""
@@ -431,10 +443,10 @@ class QaClient:
             raise ValueError("max_in_flight must be at least 1")
         fields = option_fields(options)
         requests = (
-            _Request(next(self._ids), index, {**question_fields(question, text), **fields})
-            for index, (question, text) in enumerate(pairs)
+            (next(self._ids), {**question_fields(question, text), **fields})
+            for question, text in pairs
         )
-        return _Call(self._servers, requests, read_answer, max_in_flight).run()
+        return _Call(self._servers).run(requests, read_answer, max_in_flight)
 
     def health(self) -> Health:
         """Asks for a server's health; it answers at once, even with a full queue.
@@ -471,8 +483,9 @@ class QaClient:
                 raise ProtocolError(f"the server sent a reply without {query}")
             return found
 
-        requests = iter([_Request(next(self._ids), 0, {"type": query})])
-        [result] = _Call(self._servers, requests, report, 1).run()
+        requests = iter([(next(self._ids), {"type": query})])
+        result: _Result | QaClientError
+        [result] = _Call(self._servers).run(requests, report, 1)
         if isinstance(result, QaClientError):
             raise result
         return result
@@ -506,79 +519,480 @@ def _split_host(word: str, port: int) -> tuple[str, int]:
 
 
 @dataclass(slots=True, eq=False)
-class _Request:
-    """A question of a call.
+class Asked:
+    """A request in flight in a conversation.
 
     Attributes:
-        tried: Servers it was sent to, in order.
-        connections: Connections on which it is in flight: one, or two if it is hedged.
+        id: In the frame; used once in a conversation.
     """
 
     id: int
-    index: int
+    frame: bytes
+    sent_s: float = field(default=-math.inf, init=False)
+
+    def read(self, reply: Any, now_s: float) -> Any:  # noqa: ANN401 - as the conversation's replies
+        """The result of the request's reply.
+
+        Raises:
+            ValueError: The reply is malformed, which ends the conversation.
+            ProtocolError: Likewise.
+        """
+        raise NotImplementedError
+
+
+Settled = tuple[Any, Any, bool]
+"""The end of a request: the `Asked`, what it made of its reply or why there is none, and whether
+there is none. A plain tuple: the load generator makes one for each answer."""
+
+
+class Reply(NamedTuple):
+    """A reply, as a conversation needs it."""
+
+    id: Any
+    closing: bool
+    error: QaServerError | None
     fields: dict[str, Any]
-    frame: bytes = b""
-    started_s: float = math.inf
-    tried: list[Server] = field(default_factory=list)
-    connections: list[_Connection] = field(default_factory=list)
 
 
-class _Copy(NamedTuple):
-    """A request in flight on one connection."""
+class Conversation:
+    """The client's side of one connection, without a socket and a clock.
 
-    request: _Request
-    sent_s: float
+        new ──begin──▶ authenticating, with a token ──▶ open ──end──▶ ended
 
+    Bytes that were received and the time go in; settled requests and bytes to be sent come out. A
+    request that is asked before it is open is sent when it opens. Each is settled once, unless it
+    is withdrawn. What ends a conversation, also a reply that cannot be read, settles all of it:
+    the holder has only to look at `is_over`, and to close the socket.
 
-class _Timer(NamedTuple):
-    """When to send a request again, or to a second server as well."""
-
-    due_s: float
-    number: int
-    request: _Request
-    is_hedge: bool
-
-
-class _Call(Generic[_Result]):
-    """The questions of one call, and its connections, one for each server.
-
-        taken ──▶ waiting ──▶ in flight at a server, or at two ──▶ settled
-                     ▲─── at once, or after a time ───┘
+    An error that names no request is taken for that of the last one in flight: the server reads no
+    further. If it is `frame_too_large`, the longest frame is over the limit, and the other requests
+    were not read (`UnreadError`).
 
     Args:
-        read_reply: Makes the caller's result of a reply and its latency in milliseconds.
+        replies: Takes the complete replies out of the bytes received; each has `id`, `closing` and
+            `error`.
+
+    Attributes:
+        in_flight: The requests that wait for a reply, by id.
+        error: Why it has ended.
+        refusal: The server's error that named no request: the server is about to close.
+        was_open: Whether the server has accepted the client.
+        is_leaving: Whether the server takes no more requests here.
+        is_blocked: The holder's: whether its socket takes no more bytes now.
     """
 
     def __init__(
         self,
-        servers: Servers,
-        requests: Iterator[_Request],
-        read_reply: Callable[[dict[str, Any], float], _Result],
-        max_in_flight: int,
+        server: Server,
+        terms: Terms,
+        now_s: float,
+        replies: Callable[[bytearray], Iterable[Any]] | None = None,
     ) -> None:
-        self._servers = servers
-        self._fresh = requests
-        self._read_reply = read_reply
-        self._max_in_flight = max_in_flight
-        self._timeout_s = servers.terms.timeout_s
-        self._deadline_s = time.perf_counter() + self._timeout_s
-        self._waiting: deque[_Request] = deque()
-        self._timers: list[_Timer] = []
-        self._numbers = itertools.count()
-        self._connections: dict[Server, _Connection] = {}
-        self._results: dict[int, _Result | QaClientError] = {}
-        self._num_taken = 0
-        self._losses = Losses(servers)
+        self.server = server
+        self.in_flight: dict[Any, Any] = {}
+        self.error: QaClientError | None = None
+        self.refusal: QaServerError | None = None
+        self.was_open = self.is_leaving = self.is_blocked = False
+        self._terms = terms
+        self._replies = replies or self._json_replies
+        self._is_authenticating = False
+        self._opens_by_s = now_s + min(CONNECT_TIMEOUT_S, terms.timeout_s)
+        self._heard_s = now_s
+        self._withdrawn: set[Any] = set()
+        self._inbox = bytearray()
+        self._outbox: list[bytes] = []
 
-    def run(self) -> list[_Result | QaClientError]:
-        """Asks every question; returns the results in their order."""
+    @property
+    def is_open(self) -> bool:
+        """Whether requests are sent at once."""
+        return self.was_open and self.error is None
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether further requests may be asked."""
+        return not (self.error or self.is_leaving or self.refusal)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its connection can be closed."""
+        return self.error is not None or (self.is_leaving and not self.in_flight)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it is open and nothing is outstanding."""
+        owed = self.in_flight or self._withdrawn or self._inbox
+        return self.is_open and self.takes_more and not (owed or self.is_blocked)
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether there are bytes to send."""
+        return bool(self._outbox)
+
+    @property
+    def due_s(self) -> float:
+        """When `check_time` ends it, unless something comes before."""
+        if self.error is not None:
+            return math.inf
+        if not self.was_open:
+            return self._opens_by_s
+        is_owed = self.in_flight or self._withdrawn
+        return self._heard_s + self._terms.timeout_s if is_owed else math.inf
+
+    def begin(self) -> None:
+        """Bytes can be exchanged from now on."""
+        if self._terms.token is None:
+            self._open()
+        else:
+            self._is_authenticating = True
+            self._outbox.append(encode_frame({"type": "auth", "token": self._terms.token}))
+
+    def ask(self, asked: Asked, now_s: float) -> None:
+        """Asks, unless it has ended."""
+        if not (self.in_flight or self._withdrawn):
+            self._heard_s = now_s
+        asked.sent_s = now_s
+        self.in_flight[asked.id] = asked
+        if self.was_open:
+            self._outbox.append(asked.frame)
+
+    def withdraw(self, asked_id: int, *, in_silence: bool = False) -> None:
+        """Drops a request; its reply is ignored. The server drops it too, except in silence."""
+        if self.in_flight.pop(asked_id, None) is not None and self.was_open:
+            self._withdrawn.add(asked_id)
+            if not in_silence:
+                self._outbox.append(encode_frame({"type": "cancel", "id": asked_id}))
+
+    def bytes_to_send(self) -> bytes:
+        """Takes the bytes that are to be sent."""
+        outbox, self._outbox = self._outbox, []
+        return outbox[0] if len(outbox) == 1 else b"".join(outbox)
+
+    def receive(self, data: bytes, now_s: float) -> list[Settled]:
+        """Takes received bytes; returns what they settle."""
+        settled: list[Settled] = []
+        self._inbox += data
         try:
-            while self._send_waiting():
-                self._exchange()
+            if self._is_authenticating:
+                self._take_auth_reply()
+            if self.is_open:
+                for reply in self._replies(self._inbox):
+                    reply_id = reply.id if isinstance(reply.id, int) else None
+                    if reply.closing is True:
+                        self.is_leaving = True
+                    if (asked := self.in_flight.get(reply_id)) is not None:
+                        settled.append((asked, asked.read(reply, now_s), False))
+                        del self.in_flight[reply_id]
+                    elif reply_id in self._withdrawn:
+                        self._withdrawn.remove(reply_id)
+                    elif reply.id is None and reply.error is not None:
+                        self.refusal = reply.error
+                    else:
+                        raise ProtocolError("the server replied to a question that was not asked")
+                    self._heard_s = now_s
+        except QaClientError as error:
+            settled += self.end(error)
+        except (ValueError, RecursionError) as error:
+            settled += self.end(ProtocolError(f"the server sent an invalid reply: {error}"))
+        if self.refusal is not None and len(self.in_flight) <= 1:
+            settled += self.end(self.refusal)
+        return settled
+
+    def check_time(self, now_s: float) -> list[Settled]:
+        """Ends it if it was not opened, or nothing was replied, in time."""
+        if now_s < self.due_s:
+            return []
+        if not self.was_open:
+            words = f"no server can be reached at {self.server} in time"
+            return self.end(ServerUnreachableError(words))
+        words = f"the server did not reply within {self._terms.timeout_s:g} s"
+        return self.end(RequestTimeoutError(words))
+
+    def end(self, error: QaClientError) -> list[Settled]:
+        """Ends it; what is in flight fails with the error, or with that of the server."""
+        if self.error is not None:
+            return []
+        self.error = self.refusal or error
+        failed = list(self.in_flight.values())
+        self.in_flight.clear()
+        self._withdrawn.clear()
+        self._outbox.clear()
+        if self.error.code != "frame_too_large" or not failed:
+            return [(asked, copied(self.error), True) for asked in failed]
+        guilty = max(failed, key=lambda asked: len(asked.frame))
+        return [
+            (asked, self.error if asked is guilty else UnreadError(str(error)), True)
+            for asked in failed
+        ]
+
+    def _take_auth_reply(self) -> None:
+        for body in take_frames(self._inbox, self._terms.max_response_bytes):
+            check_authenticated(decode_reply(body))
+            self._is_authenticating = False
+            self._open()
+            return
+
+    def _open(self) -> None:
+        self.was_open = True
+        self._outbox += [asked.frame for asked in self.in_flight.values()]
+
+    def _json_replies(self, inbox: bytearray) -> Iterator[Reply]:
+        return map(parse_reply, take_frames(inbox, self._terms.max_response_bytes))
+
+
+@dataclass(slots=True, eq=False)
+class Question:
+    """What a client asks, of whichever server.
+
+    Attributes:
+        id: Never used again by its client.
+        read: Makes the result of a reply's fields and its latency in milliseconds.
+        about: The asker's.
+        tried: Servers it was sent to, in order.
+        copies: Those in flight: one, or two if it is hedged.
+    """
+
+    id: int
+    frame: bytes
+    read: Callable[[dict[str, Any], float], Any]
+    about: Any
+    started_s: float = math.inf
+    tried: list[Server] = field(default_factory=list)
+    copies: list[_Copy] = field(default_factory=list)
+    is_settled: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Copy(Asked):
+    """A question in flight at one server."""
+
+    question: Question
+    conversation: Conversation
+
+    def read(self, reply: Reply, now_s: float) -> Any:  # noqa: ANN401
+        latency_ms = (now_s - self.question.started_s) * 1e3
+        return reply.error or self.question.read(reply.fields, latency_ms)
+
+
+class Asking:
+    """Where questions are sent, when again, and when no more; without sockets and a clock.
+
+        waiting ──▶ in flight at a server, or at two ──▶ settled
+           ▲─── at once, or after a time ───┘
+
+    Whoever holds the conversations moves their bytes, and gives `take` what each settles.
+
+    Args:
+        connect: Begins a connection to a server.
+
+    Attributes:
+        settled: Questions and their results, a `QaClientError` among them, for the holder to take.
+        num_pending: Questions asked and not settled.
+        num_losses: Connections that were lost, or could not be made.
+    """
+
+    def __init__(self, servers: Servers, connect: Callable[[Server], Conversation]) -> None:
+        self.settled: list[tuple[Question, Any]] = []
+        self.num_pending = self.num_losses = 0
+        self._num_forgiven = 0
+        self._last_loss: QaClientError | None = None
+        self._servers = servers
+        self._connect = connect
+        self._current: dict[Server, Conversation] = {}
+        self._waiting: deque[Question] = deque()
+        # When to send a question again or, to hedge it, to a second server; the number orders them.
+        self._timers: list[tuple[float, int, Question, bool]] = []
+        self._numbers = itertools.count()
+
+    @property
+    def num_waiting(self) -> int:
+        """Questions that are sent as soon as there is room."""
+        return len(self._waiting)
+
+    @property
+    def due_s(self) -> float:
+        """When `advance` has something to do."""
+        return self._timers[0][0] if self._timers else math.inf
+
+    def check_losses(self, begun_at: int = 0) -> None:
+        """Raises the last, if there were more than servers after `begun_at` and the last reply.
+
+        Raises:
+            QaClientError: No more questions are to be sent.
+        """
+        num_since = self.num_losses - max(begun_at, self._num_forgiven)
+        if self._last_loss is not None and num_since > len(self._servers):
+            raise copied(self._last_loss)
+
+    def ask(self, question: Question) -> None:
+        """Takes a question; `advance` sends it."""
+        self.num_pending += 1
+        self._waiting.append(question)
+
+    def withdraw(self, question: Question) -> None:
+        """Drops a question that nobody waits for any more."""
+        for copy in self._finish(question):
+            self._servers.count(copy.conversation.server, -1)
+
+    def fail_waiting(self, error: QaClientError) -> None:
+        """Settles the questions that wait for a server."""
+        while self._waiting:
+            self._settle(self._waiting.popleft(), error, 0.0)
+
+    def conversation(self, server: Server) -> Conversation:
+        """The conversation with a server that takes questions; a new one if there is none."""
+        found = self._current.get(server)
+        if found is None or not found.takes_more:
+            found = self._current[server] = self._connect(server)
+        return found
+
+    def advance(self, now_s: float) -> None:
+        """Sends what can go and what is due."""
+        for server in [its for its in self._current if its not in self._servers]:
+            self._current.pop(server).is_leaving = True  # its name is gone
+        while self.due_s <= now_s:
+            _, _, question, is_hedge = heapq.heappop(self._timers)
+            if question.is_settled:
+                continue
+            if not is_hedge:
+                self._waiting.append(question)
+            elif len(question.copies) == 1:
+                other = self._servers.choose(self._blocked() | set(question.tried), now_s)
+                if other is not None:
+                    self._send(question, other, now_s)
+        while self._waiting:
+            question = self._waiting[0]
+            if not question.is_settled:
+                avoid = self._blocked() | self._servers.to_avoid(question.tried)
+                best = self._servers.choose(avoid, now_s)
+                if best is None:
+                    return
+                self._send(question, best, now_s)
+            self._waiting.popleft()
+
+    def take(self, conversation: Conversation, settled: Iterable[Settled], now_s: float) -> None:
+        """Takes what a conversation has settled; once more when the conversation has ended."""
+        server = conversation.server
+        lost = []
+        for copy, result, was_lost in settled:
+            question = copy.question
+            question.copies.remove(copy)
+            if was_lost:
+                lost.append((question, result))
+                continue
+            self._num_forgiven = self.num_losses
+            refusal = result if isinstance(result, QaServerError) else None
+            if self._servers.count_reply(server, now_s - copy.sent_s, now_s, refusal):
+                conversation.is_leaving = True
+            if refusal is None:
+                self._settle(question, result, now_s)
+            else:
+                self._fail(question, refusal, now_s)
+        self._servers.count(server, -len(lost))
+        error = conversation.error
+        # Neither its holder's end nor a frame that is too large says that the server is ill.
+        is_closed = error is None or error.code in {QaClientError.code, "frame_too_large"}
+        if error is not None and not is_closed and (lost or not conversation.was_open):
+            self.num_losses += 1
+            self._last_loss = error
+            if not isinstance(error, QaServerError):  # else it is there, and refuses
+                self._servers.rest(server, now_s)
+        for question, failure in lost:
+            if isinstance(failure, UnreadError):
+                question.tried.remove(server)
+            self._fail(question, failure, now_s)
+
+    def _blocked(self) -> set[Server]:
+        """The servers whose conversations take nothing now."""
+        return {its for its, held in self._current.items() if held.takes_more and held.is_blocked}
+
+    def _send(self, question: Question, server: Server, now_s: float) -> None:
+        conversation = self.conversation(server)
+        copy = _Copy(question.id, question.frame, question, conversation)
+        question.started_s = min(question.started_s, now_s)
+        question.tried.append(server)
+        question.copies.append(copy)
+        self._servers.count(server, 1)
+        conversation.ask(copy, now_s)
+        hedge_after_s = self._servers.hedge_after_s(server)
+        if hedge_after_s is not None:
+            self._set_timer(now_s + hedge_after_s, question, is_hedge=True)
+
+    def _set_timer(self, due_s: float, question: Question, *, is_hedge: bool = False) -> None:
+        heapq.heappush(self._timers, (due_s, next(self._numbers), question, is_hedge))
+
+    def _fail(self, question: Question, error: QaClientError, now_s: float) -> None:
+        """Sends a failed question again, or settles it with the error."""
+        if question.copies:  # the other server may still answer
+            return
+        if isinstance(error, UnreadError):
+            self._waiting.append(question)
+            return
+        deadline_s = question.started_s + self._servers.terms.timeout_s
+        pause_s = self._servers.resend_after_s(question.tried, error, now_s, deadline_s)
+        if pause_s is None:
+            self._settle(question, error, now_s)
+        elif pause_s:
+            self._set_timer(now_s + pause_s, question)
+        else:
+            self._waiting.append(question)
+
+    def _settle(self, question: Question, result: Any, now_s: float) -> None:  # noqa: ANN401
+        if not question.is_settled:
+            self.settled.append((question, result))
+        for copy in self._finish(question):
+            self._servers.count_outrun(copy.conversation.server, copy.sent_s, now_s)
+
+    def _finish(self, question: Question) -> list[_Copy]:
+        """Ends a question; returns its copies, which it withdraws."""
+        self.num_pending -= not question.is_settled
+        question.is_settled = True
+        copies, question.copies = question.copies, []
+        for copy in copies:
+            copy.conversation.withdraw(question.id)
+        return copies
+
+
+class _Call:
+    """The questions of one call, and its connections, which no other call uses meanwhile."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+        self._asking = Asking(servers, self._connect)
+        self._streams: list[Stream] = []
+
+    def run(
+        self,
+        requests: Iterator[tuple[int, dict[str, Any]]],
+        read: Callable[[dict[str, Any], float], Any],
+        max_in_flight: int,
+    ) -> list[Any]:
+        """Asks all requests, ids and fields; returns results, or their errors, in this order."""
+        asking = self._asking
+        results: dict[int, Any] = {}
+        num_taken = 0
+        try:
+            while True:
+                self._flush()
+                results.update((question.about, result) for question, result in asking.settled)
+                asking.settled.clear()
+                has_room = not asking.num_waiting and asking.num_pending < max_in_flight
+                if has_room and (request := next(requests, None)) is not None:
+                    wire_id, fields = request
+                    try:
+                        asking.check_losses()
+                        frame = encode_frame({"id": wire_id, **fields})
+                    except QaClientError as error:
+                        results[num_taken] = error
+                    else:
+                        asking.ask(Question(wire_id, frame, read, num_taken))
+                    num_taken += 1
+                elif asking.num_pending:
+                    self._exchange()
+                else:
+                    return [results[index] for index in range(num_taken)]
         finally:
             # After an interrupt, a connection with outstanding replies is closed, not kept.
-            self._servers.give_back(self._connections.values())
-        return [self._results[index] for index in range(len(self._results))]
+            self._servers.give_back(self._streams)
 
     def connect(self) -> None:
         """Opens a connection to the first server that accepts the client, and keeps it.
@@ -588,193 +1002,61 @@ class _Call(Generic[_Result]):
         """
         failed: list[Server] = []
         failure: QaClientError = ServerUnreachableError("there is no server")
-        while (server := self._servers.pick(failed)) is not None:
-            try:
-                connection = self._connections[server] = self._servers.connection(server)
-                connection.send(b"")
-                while not connection.is_open:
-                    for ready in self._ready():
-                        list(ready.exchange())
-                self._servers.give_back([connection])
+        self._servers.look_up(time.perf_counter())
+        while (server := self._servers.choose(failed, time.perf_counter())) is not None:
+            conversation = self._asking.conversation(server)
+            self._flush()
+            while not conversation.is_open and conversation.error is None:
+                self._exchange()
+            if conversation.error is None:
+                self._servers.give_back(self._streams)
                 return
-            except QaClientError as error:
-                self._lose(self._connections[server], error)
-                failure = error
-                failed.append(server)
+            failure = conversation.error
+            failed.append(server)
         raise failure
 
-    def _send_waiting(self) -> bool:
-        """Sends what can go now; returns whether there is something to wait for."""
-        self._wake()
-        while self._waiting or self._take_next():
-            request = self._waiting[0]
-            try:
-                server = self._servers.pick(self._busy() | self._servers.to_avoid(request.tried))
-            except ServerUnreachableError as error:  # no name has an address
-                self._settle(self._waiting.popleft(), error)
-                continue
-            if server is None:
-                break
-            self._send(self._waiting.popleft(), server)
-        return len(self._results) < self._num_taken
+    def _connect(self, server: Server) -> Conversation:
+        stream = self._servers.idle_stream(server)
+        if stream is None:
+            conversation = Conversation(server, self._servers.terms, time.perf_counter())
+            stream = Stream(conversation, self._servers.terms)
+        self._streams.append(stream)
+        return stream.conversation
 
-    def _wake(self) -> None:
-        """Runs the timers that are due."""
-        while self._timers and self._timers[0].due_s <= time.perf_counter():
-            timer = heapq.heappop(self._timers)
-            request = timer.request
-            if not timer.is_hedge:
-                self._waiting.append(request)
-            elif len(request.connections) == 1:
-                server = self._servers.pick(self._busy() | set(request.tried))
-                if server is not None:
-                    self._send(request, server)
-
-    def _take_next(self) -> bool:
-        """Takes the next question, if there is one and room to send."""
-        while self._num_taken - len(self._results) < self._max_in_flight:
-            request = next(self._fresh, None)
-            if request is None:
-                return False
-            self._num_taken += 1
-            try:
-                self._losses.check()
-                request.frame = encode_frame({"id": request.id, **request.fields})
-            except QaClientError as error:
-                self._settle(request, error)
-                continue
-            self._waiting.append(request)
-            return True
-        return False
-
-    def _busy(self) -> set[Server]:
-        """The servers whose connections cannot send more now."""
-        return {server for server, held in self._connections.items() if not held.can_send()}
-
-    def _send(self, request: _Request, server: Server) -> None:
-        connection = self._connections.get(server) or self._servers.connection(server)
-        self._connections[server] = connection
-        now_s = time.perf_counter()
-        request.started_s = min(request.started_s, now_s)
-        request.tried.append(server)
-        request.connections.append(connection)
-        connection.in_flight[request.id] = _Copy(request, now_s)
-        self._servers.count_sent(server)
-        try:
-            connection.send(request.frame)
-        except QaClientError as error:
-            self._lose(connection, error)
-            return
-        hedge_after_s = self._servers.hedge_after_s(server)
-        if hedge_after_s is not None:
-            self._set_timer(now_s + hedge_after_s, request, is_hedge=True)
-
-    def _set_timer(self, due_s: float, request: _Request, *, is_hedge: bool = False) -> None:
-        heapq.heappush(self._timers, _Timer(due_s, next(self._numbers), request, is_hedge))
+    def _flush(self) -> None:
+        """Sends what can go, elsewhere if a connection fails at once."""
+        now_s, has_failed = time.perf_counter(), True
+        while has_failed:
+            if self._asking.num_waiting:
+                try:
+                    self._servers.look_up(now_s)
+                except ServerUnreachableError as error:
+                    self._asking.fail_waiting(error)
+            self._asking.advance(now_s)
+            has_failed = False
+            for stream in list(self._streams):
+                self._take(stream, stream.flush(), now_s)
+                has_failed |= stream.conversation.error is not None
 
     def _exchange(self) -> None:
-        """Waits for sockets and timers, then sends and receives."""
-        for connection in self._ready():
-            try:
-                for reply in connection.exchange():
-                    self._read(connection, reply)
-                if connection.refusal is not None and len(connection.in_flight) <= 1:
-                    raise connection.refusal
-                if connection.is_leaving and not connection.in_flight:
-                    del self._connections[connection.server]
-                    connection.close()
-            except QaClientError as error:
-                self._lose(connection, error)
-        if time.perf_counter() >= self._deadline_s:
-            self._time_out()
-
-    def _ready(self) -> list[_Connection]:
-        """Waits for sockets and timers; returns the connections that are ready, or overdue."""
-        held = list(self._connections.values())
-        due_s = min([self._deadline_s, *(connection.opens_by_s for connection in held)])
-        if self._timers:
-            due_s = min(due_s, self._timers[0].due_s)
+        """Waits for sockets and the time, then sends and receives."""
+        held = list(self._streams)
+        due_s = min([self._asking.due_s, *(stream.conversation.due_s for stream in held)])
         wait_s = None if due_s == math.inf else max(0.0, due_s - time.perf_counter())
         with _Selector() as selector:
-            for connection in held:
-                selector.register(connection.socket, connection.events)
+            for stream in held:
+                selector.register(stream.socket, stream.events)
             ready = {key.fileobj for key, _ in selector.select(wait_s)}
         now_s = time.perf_counter()
-        return [c for c in held if c.socket in ready or c.opens_by_s <= now_s]
+        for stream in held:
+            settled = stream.exchange(now_s) if stream.socket in ready else []
+            self._take(stream, [*settled, *stream.conversation.check_time(now_s)], now_s)
 
-    def _read(self, connection: _Connection, reply: dict[str, Any]) -> None:
-        """Settles the request that a reply answers, or sends it again."""
-        error = server_error(reply["error"]) if "error" in reply else None
-        if error is not None and reply.get("id") is None:
-            connection.refusal = error
-            return
-        connection.is_leaving |= reply.get("closing") is True
-        copy = connection.copy_of(reply)
-        if copy is None:
-            return
-        now_s, request = time.perf_counter(), copy.request
-        result = error or self._read_reply(reply, (now_s - request.started_s) * 1e3)
-        del connection.in_flight[request.id]
-        request.connections.remove(connection)
-        self._losses.forgive()
-        latency_s = now_s - copy.sent_s
-        connection.is_leaving |= self._servers.count_reply(connection.server, latency_s, error)
-        if error is not None:
-            self._fail(request, error)
-        else:
-            self._settle(request, result)
-
-    def _lose(self, connection: _Connection, error: QaClientError) -> None:
-        """Closes a failed connection; its requests in flight have failed."""
-        connection.close()
-        server = connection.server
-        del self._connections[server]
-        requests = [copy.request for copy in connection.in_flight.values()]
-        if connection.is_open and not requests:
-            return
-        self._servers.count_unanswered(server, len(requests))
-        for request in requests:
-            request.connections.remove(connection)
-        error = connection.refusal or error
-        if error.code == "frame_too_large" and requests:
-            # One of these was refused, so the largest is over the limit; later ones were not read.
-            guilty = max(requests, key=lambda request: len(request.frame))
-            requests.remove(guilty)
-            self._settle(guilty, error)
-            for request in requests:
-                request.tried.remove(server)
-            self._waiting.extend(requests)
-            return
-        self._losses.add(server, error)
-        for request in requests:
-            self._fail(request, error)
-
-    def _time_out(self) -> None:
-        self._deadline_s = time.perf_counter() + self._timeout_s
-        for connection in list(self._connections.values()):
-            if connection.in_flight:
-                words = f"the server did not reply within {self._timeout_s:g} s"
-                self._lose(connection, RequestTimeoutError(words))
-
-    def _fail(self, request: _Request, error: QaClientError) -> None:
-        """Sends a failed request again, or settles it with the error."""
-        if request.connections:  # the other server may still answer
-            return
-        pause_s = self._servers.resend_after_s(request.tried, error, self._deadline_s)
-        if pause_s is None:
-            self._settle(request, error)
-        elif pause_s:
-            self._set_timer(time.perf_counter() + pause_s, request)
-        else:
-            self._waiting.append(request)
-
-    def _settle(self, request: _Request, result: _Result | QaClientError) -> None:
-        self._results[request.index] = result
-        self._deadline_s = time.perf_counter() + self._timeout_s
-        for connection in request.connections:
-            sent_s = connection.abandon(request)
-            self._servers.count_outrun(connection.server, sent_s)
-        request.connections.clear()
+    def _take(self, stream: Stream, settled: list[Settled], now_s: float) -> None:
+        self._asking.take(stream.conversation, settled, now_s)
+        if stream.conversation.is_over:
+            stream.close()
+            self._streams.remove(stream)
 
 
 class Terms(NamedTuple):
@@ -811,7 +1093,7 @@ class Server:
     rests_until_s: float = -math.inf
     replied_s: float = -math.inf
     latencies_s: deque[float] = field(default_factory=lambda: deque(maxlen=_LATENCIES))
-    idle: list[_Connection] = field(default_factory=list)
+    idle: list[Stream] = field(default_factory=list)
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -834,18 +1116,8 @@ class Servers:
     def __contains__(self, server: Server) -> bool:
         return self._known.get(server.addresses) is server
 
-    def pick(self, avoid: Container[Server]) -> Server | None:
-        """The server for the next request; None if all are to be avoided.
-
-        Raises:
-            ServerUnreachableError: None of the names has an address.
-        """
-        self.look_up()
-        return self.choose(avoid)
-
-    def choose(self, avoid: Container[Server]) -> Server | None:
-        """As `pick`, but never looks up names."""
-        now_s = time.perf_counter()
+    def choose(self, avoid: Container[Server], now_s: float) -> Server | None:
+        """The server for the next request; None if all are to be avoided."""
         with self._lock:
             left = [server for server in self._known.values() if server not in avoid]
             if not left:
@@ -856,27 +1128,28 @@ class Servers:
             two = random.sample(rested, min(2, len(rested)))
             return min(two, key=lambda server: server.in_flight)
 
-    def connection(self, server: Server) -> _Connection:
-        """An open, unused connection to the server, or a new one."""
+    def idle_stream(self, server: Server) -> Stream | None:
+        """An open, unused connection to the server, if there is one."""
         while True:
             with self._lock:
-                connection = server.idle.pop() if server.idle else None
-            if connection is None:
-                return _Connection(server, self.terms)
-            if connection.is_quiet():
-                return connection
-            connection.close()
+                if not server.idle:
+                    return None
+                stream = server.idle.pop()
+            if stream.is_quiet():
+                return stream
+            stream.close()
 
-    def give_back(self, connections: Iterable[_Connection]) -> None:
+    def give_back(self, streams: Iterable[Stream]) -> None:
         """Keeps the reusable connections, and closes the others."""
-        for connection in connections:
-            server = connection.server
-            self.count_unanswered(server, len(connection.in_flight))
+        for stream in streams:
+            conversation = stream.conversation
+            server = conversation.server
+            self.count(server, -len(conversation.in_flight))
             with self._lock:
-                if connection.is_free() and server in self:
-                    server.idle.append(connection)
+                if conversation.is_free and server in self:
+                    server.idle.append(stream)
                     continue
-            connection.close()
+            stream.close()
 
     def close(self) -> None:
         """Closes the unused connections."""
@@ -884,39 +1157,33 @@ class Servers:
             for server in self._known.values():
                 _close_idle(server)
 
-    def count_sent(self, server: Server) -> None:
-        """Counts a request sent to the server."""
+    def count(self, server: Server, number: int) -> None:
+        """Counts requests sent to the server or, negative, those whose reply is not awaited."""
         with self._lock:
-            server.in_flight += 1
-
-    def count_unanswered(self, server: Server, number: int) -> None:
-        """Stops expecting `number` replies."""
-        with self._lock:
-            server.in_flight -= number
+            server.in_flight += number
 
     def count_reply(
-        self, server: Server, latency_s: float, error: QaServerError | None = None
+        self, server: Server, latency_s: float, now_s: float, error: QaServerError | None = None
     ) -> bool:
         """Counts a reply of the server; returns whether its connection takes no more questions."""
         with self._lock:
             server.in_flight -= 1
             server.failures = 0
-            server.replied_s = time.perf_counter()
+            server.replied_s = now_s
             server.latencies_s.append(latency_s)
         is_leaving = error is not None and error.code in _LEAVING
         if is_leaving:
-            self.rest(server)
+            self.rest(server, now_s)
         return is_leaving
 
-    def count_outrun(self, server: Server, sent_s: float) -> None:
+    def count_outrun(self, server: Server, sent_s: float, now_s: float) -> None:
         """Counts a request that another server answered sooner; a silent one is then avoided."""
-        self.count_unanswered(server, 1)
+        self.count(server, -1)
         if server.replied_s < sent_s:
-            self.rest(server)
+            self.rest(server, now_s)
 
-    def rest(self, server: Server) -> None:
+    def rest(self, server: Server, now_s: float) -> None:
         """Avoids a failed server for a time; failures meanwhile count as the same one."""
-        now_s = time.perf_counter()
         with self._lock:
             if now_s >= server.rests_until_s:
                 rest_s = min(_MAX_REST_S, _MIN_REST_S * 2 ** min(server.failures, 16))
@@ -930,7 +1197,7 @@ class Servers:
         return had if len(had) < len(self) else set()
 
     def resend_after_s(
-        self, tried: Sequence[Server], error: QaClientError, deadline_s: float
+        self, tried: Sequence[Server], error: QaClientError, now_s: float, deadline_s: float
     ) -> float | None:
         """How long to wait before sending a request again; None not to send it."""
         has_others = len(set(tried)) < len(self)
@@ -944,8 +1211,8 @@ class Servers:
         # Clients refused together get the same time; they must not all come back at once.
         pause_s = float(retry_after_ms) / 1e3 * random.uniform(1.0, 1.5)
         # Behind a load balancer, a killed server may accept connections until it is gone.
-        pause_s = max(pause_s, tried[-1].rests_until_s - time.perf_counter())
-        return pause_s if time.perf_counter() + pause_s < deadline_s else None
+        pause_s = max(pause_s, tried[-1].rests_until_s - now_s)
+        return pause_s if now_s + pause_s < deadline_s else None
 
     def hedge_after_s(self, server: Server) -> float | None:
         """After how long to ask a second server too; None for never."""
@@ -954,18 +1221,16 @@ class Servers:
                 return None
             return sorted(server.latencies_s)[int(0.95 * len(server.latencies_s))]
 
-    @property
-    def is_look_up_due(self) -> bool:
+    def is_look_up_due(self, now_s: float) -> bool:
         """Whether `look_up` would look up names, which may block."""
-        return time.perf_counter() >= self._look_up_at_s
+        return now_s >= self._look_up_at_s
 
-    def look_up(self) -> None:
+    def look_up(self, now_s: float) -> None:
         """Looks up the names when their addresses are old; keeps these if a look-up fails.
 
         Raises:
             ServerUnreachableError: None of the names has an address.
         """
-        now_s = time.perf_counter()
         with self._lock:
             if now_s < self._look_up_at_s:
                 return
@@ -994,41 +1259,6 @@ class Servers:
             self._known[server.addresses] = before.get(server.addresses, server)
         for addresses in before.keys() - self._known.keys():
             _close_idle(before[addresses])
-
-
-class Losses:
-    """Connections that were lost, or could not be made; after too many no more questions are sent.
-
-    Attributes:
-        number: How many there were.
-    """
-
-    def __init__(self, servers: Servers) -> None:
-        self.number = 0
-        self._servers = servers
-        self._last: QaClientError | None = None
-        self._forgiven = 0
-
-    def add(self, server: Server, error: QaClientError) -> None:
-        """Counts one; unless the server itself refused, it is avoided for a time."""
-        self.number += 1
-        self._last = error
-        if not isinstance(error, QaServerError):
-            self._servers.rest(server)
-
-    def forgive(self) -> None:
-        """Notes that a reply has come."""
-        self._forgiven = self.number
-
-    def check(self, begun_at: int = 0) -> None:
-        """Raises the last, if there were more than servers after `begun_at` and the last reply.
-
-        Raises:
-            QaClientError: There were.
-        """
-        num_since = self.number - max(begun_at, self._forgiven)
-        if self._last is not None and num_since > len(self._servers):
-            raise copied(self._last)
 
 
 def look_up(host: str, port: int) -> list[tuple[Address, ...]]:
@@ -1060,46 +1290,25 @@ def _close_idle(server: Server) -> None:
         server.idle.pop().close()
 
 
-class _Stage(enum.Enum):
-    """The progress of opening a connection."""
-
-    CONNECTING = enum.auto()
-    SECURING = enum.auto()
-    AUTHENTICATING = enum.auto()
-    OPEN = enum.auto()
-
-
 class Stream:
-    """A connection of a non-blocking socket, with a buffer each way; it is opened step by step.
+    """A conversation over a non-blocking socket, which is opened step by step.
 
-        connecting ──▶ securing, with TLS ──▶ authenticating, with a token ──▶ open
-
-    Bytes sent before it is open leave when it opens.
+        connecting ──▶ securing, with TLS ──▶ exchanging
 
     Attributes:
-        socket: Replaced when the first address fails.
-        opens_by_s: When opening times out; infinity once open.
+        socket: From the first `flush` on; replaced when the first address fails.
     """
 
-    def __init__(self, server: Server, terms: Terms) -> None:
-        self.server = server
-        self.socket: socket.socket  # from the first `send` on
-        timeout_s = min(CONNECT_TIMEOUT_S, terms.timeout_s)
-        self.opens_by_s = time.perf_counter() + timeout_s
+    def __init__(self, conversation: Conversation, terms: Terms) -> None:
+        self.conversation = conversation
+        self.socket: socket.socket
         self._terms = terms
-        self._addresses = iter(server.addresses)
+        self._server = conversation.server
+        self._addresses = iter(self._server.addresses)
         self._full_address: Any = None
-        self._stage: _Stage | None = None
+        self._has_begun = self._is_securing = False
         self._opening_events = 0  # as long as it connects and secures
-        self._inbox = bytearray()
-        self._outbox = bytearray()
-        self._held_back = bytearray()
-        self._send_failed = False
-
-    @property
-    def is_open(self) -> bool:
-        """Whether bytes leave at once."""
-        return self._stage is _Stage.OPEN
+        self._outbox = bytearray()  # what the socket has not taken
 
     @property
     def events(self) -> int:
@@ -1108,53 +1317,51 @@ class Stream:
             return self._opening_events
         return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outbox else 0)
 
+    def is_quiet(self) -> bool:
+        """Whether an idle connection is still open and has received nothing."""
+        try:
+            self.socket.recv(1)  # a connection that received anything is closed
+        except _AGAIN:
+            return True
+        except OSError:
+            pass
+        return False
+
     def close(self) -> None:
-        """Closes the socket."""
-        self.socket.close()
+        """Closes the socket, if there is one."""
+        if self._has_begun:
+            self.socket.close()
 
-    def send(self, data: bytes) -> None:
-        """Sends what the socket takes at once; `advance` sends the rest.
+    def flush(self) -> list[Settled]:
+        """Sends what the socket takes at once; begins to connect at first."""
+        if not self._has_begun:
+            self._has_begun = True
+            try:
+                self._connect(OSError("it has no address"))
+            except QaClientError as error:
+                return self.conversation.end(error)
+        if not self._opening_events:
+            self._send()
+        self.conversation.is_blocked = bool(self._opening_events or self._outbox)
+        return []
 
-        Raises:
-            ServerUnreachableError: The socket cannot be connected.
-        """
-        if self.is_open:
-            self._outbox += data
-            self._flush()
-            return
-        self._held_back += data
-        if self._stage is None:
-            self._connect(OSError("it has no address"))
-
-    def advance(self) -> None:
-        """Continues opening, sends and receives.
-
-        Raises:
-            QaClientError: The connection failed.
-        """
-        if not self.is_open and not self._is_secure():
-            return
-        self._flush()
-        self._receive()
-        if self._stage is _Stage.AUTHENTICATING:
-            body = next(self._bodies(), None)
-            if body is not None:
-                check_authenticated(decode_reply(body))
-                self._open()
-                self._flush()
-
-    def _is_secure(self) -> bool:
-        """Continues opening; returns whether bytes can be exchanged."""
-        if time.perf_counter() >= self.opens_by_s:
-            raise ServerUnreachableError(f"no server can be reached at {self.server} in time")
-        if self._stage is _Stage.CONNECTING and not self._is_connected():
-            return False
-        return self._stage is not _Stage.SECURING or self._is_secured()
+    def exchange(self, now_s: float) -> list[Settled]:
+        """Continues opening, sends and receives; returns what is settled."""
+        try:
+            if self._opening_events and not self._is_opened():
+                return []
+            if self._outbox:
+                self._send()
+            settled = self._receive(now_s)
+        except QaClientError as error:
+            return self.conversation.end(error)
+        if self.conversation.has_bytes:
+            self._send()
+        self.conversation.is_blocked = bool(self._outbox)
+        return settled
 
     def _connect(self, error: OSError) -> None:
         """Begins to connect to the next address; raises the last error if there is none."""
-        if self._stage is not None:
-            self.socket.close()
         for family, address in self._addresses:
             self.socket = socket.socket(family, socket.SOCK_STREAM)
             self.socket.setblocking(False)
@@ -1162,12 +1369,22 @@ class Stream:
             is_full = code == errno.EAGAIN and family == _UNIX
             self._full_address = address if is_full else None
             if code in _IN_PROGRESS:
-                self._stage = _Stage.CONNECTING
                 self._opening_events = selectors.EVENT_WRITE
                 return
             self.socket.close()
             error = OSError(code, os.strerror(code))
-        raise unreachable(self.server, error) from error
+        self._has_begun = False  # there is no socket
+        raise unreachable(self._server, error) from error
+
+    def _is_opened(self) -> bool:
+        """Continues opening; returns whether bytes can be exchanged."""
+        if not self._is_securing and not self._is_connected():
+            return False
+        if self._is_securing and not self._is_secured():
+            return False
+        self._opening_events = 0
+        self.conversation.begin()
+        return True
 
     def _is_connected(self) -> bool:
         if self._full_address is not None:
@@ -1179,20 +1396,19 @@ class Stream:
         else:
             code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
+            self.socket.close()
             self._connect(OSError(code, os.strerror(code)))
             return False
         if self.socket.family in {socket.AF_INET, socket.AF_INET6}:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._terms.tls is None:
-            self._authenticate()
-            return True
-        try:
-            self.socket = self._terms.tls.wrap_socket(
-                self.socket, server_hostname=self.server.host, do_handshake_on_connect=False
-            )
-        except (OSError, ValueError) as error:
-            raise TlsError(f"no TLS with {self.server}: {tls_reason(error)}") from error
-        self._stage = _Stage.SECURING
+        if self._terms.tls is not None:
+            try:
+                self.socket = self._terms.tls.wrap_socket(
+                    self.socket, server_hostname=self._server.host, do_handshake_on_connect=False
+                )
+            except (OSError, ValueError) as error:
+                raise TlsError(f"no TLS with {self._server}: {tls_reason(error)}") from error
+            self._is_securing = True
         return True
 
     def _is_secured(self) -> bool:
@@ -1206,48 +1422,35 @@ class Stream:
             self._opening_events = selectors.EVENT_WRITE
             return False
         except (OSError, ValueError) as error:
-            kind = ServerUnreachableError if isinstance(error, LOST) else TlsError
-            raise kind(f"no TLS with {self.server}: {tls_reason(error)}") from error
-        self._authenticate()
+            raise tls_failure(self._server, error) from error
         return True
 
-    def _authenticate(self) -> None:
-        """Sends the token; questions wait for the server's reply to it."""
-        self._opening_events = 0
-        if self._terms.token is None:
-            self._open()
-        else:
-            self._stage = _Stage.AUTHENTICATING
-            self._outbox += encode_frame({"type": "auth", "token": self._terms.token})
-
-    def _open(self) -> None:
-        self._stage = _Stage.OPEN
-        self.opens_by_s = math.inf
-        self._outbox += self._held_back
-        self._held_back.clear()
-
-    def _bodies(self) -> Iterator[bytes]:
-        return take_frames(self._inbox, self._terms.max_response_bytes)
-
-    def _flush(self) -> None:
-        if not self._outbox:
+    def _send(self) -> None:
+        data: bytes | bytearray = self.conversation.bytes_to_send()
+        if self._outbox:
+            self._outbox += data
+            data = self._outbox
+        elif not data:
             return
         try:
-            sent = self.socket.send(self._outbox)
+            sent = self.socket.send(data)
         except _AGAIN:
-            return
+            sent = 0
         except OSError:
             # The server has closed, but its last reply may still arrive: keep reading.
-            self._send_failed = True
+            self.conversation.is_leaving = True
             self._outbox.clear()
             return
-        del self._outbox[:sent]
+        if data is self._outbox:
+            del self._outbox[:sent]
+        elif sent < len(data):
+            self._outbox += data[sent:]
 
-    def _receive(self) -> None:
+    def _receive(self, now_s: float) -> list[Settled]:
         try:
             data = self.socket.recv(_RECEIVE_BYTES)
         except _AGAIN:
-            return
+            return []
         except ssl.SSLEOFError:
             data = b""
         except ssl.SSLError as error:
@@ -1256,72 +1459,7 @@ class Stream:
             data = b""
         if not data:
             raise ConnectionLostError("the server closed the connection before it answered")
-        self._inbox += data
-
-
-class _Connection(Stream):
-    """A connection to a server, for one call at a time.
-
-    Attributes:
-        in_flight: Outstanding requests, by id.
-        refusal: An error that named no request: the server is about to close.
-        is_leaving: Whether the server takes no more requests; a load balancer may know another
-            server.
-    """
-
-    def __init__(self, server: Server, terms: Terms) -> None:
-        super().__init__(server, terms)
-        self.in_flight: dict[int, _Copy] = {}
-        self.refusal: QaServerError | None = None
-        self.is_leaving = False
-        self._abandoned: set[int] = set()
-
-    def is_free(self) -> bool:
-        """Whether nothing is outstanding, so that another call can use it."""
-        busy = self.in_flight or self._abandoned or self._inbox
-        return self.is_open and self.can_send() and not busy
-
-    def is_quiet(self) -> bool:
-        """Whether an idle connection is still open and has received nothing."""
-        try:
-            self.socket.recv(1)  # a connection that received anything is closed
-        except _AGAIN:
-            return True
-        except OSError:
-            pass
-        return False
-
-    def can_send(self) -> bool:
-        """Whether earlier frames have left and more can follow."""
-        busy = self._outbox or self._held_back or self._send_failed
-        return not (busy or self.is_leaving or self.refusal)
-
-    def exchange(self) -> Iterator[dict[str, Any]]:
-        """Continues opening, sends and receives; yields the replies.
-
-        Raises:
-            QaClientError: The connection failed.
-        """
-        self.advance()
-        if self.is_open:
-            yield from map(decode_reply, self._bodies())
-
-    def copy_of(self, reply: dict[str, Any]) -> _Copy | None:
-        """The request that a reply answers; None if it was abandoned.
-
-        Raises:
-            ProtocolError: The reply answers no request.
-        """
-        reply_id = reply.get("id")
-        if not isinstance(reply_id, int) or reply_id not in {*self.in_flight, *self._abandoned}:
-            raise ProtocolError("the server replied to a question that was not asked")
-        self._abandoned.discard(reply_id)
-        return self.in_flight.get(reply_id)
-
-    def abandon(self, request: _Request) -> float:
-        """Stops waiting for a reply; returns when the request was sent."""
-        self._abandoned.add(request.id)
-        return self.in_flight.pop(request.id).sent_s
+        return self.conversation.receive(data, now_s)
 
 
 def copied(error: QaClientError) -> QaClientError:
@@ -1339,6 +1477,12 @@ def error_reason(error: Exception) -> str:
 def unreachable(server: object, error: Exception) -> ServerUnreachableError:
     """The error of a server to which no connection could be made."""
     return ServerUnreachableError(f"no server can be reached at {server} ({error_reason(error)})")
+
+
+def tls_failure(server: object, error: Exception) -> QaClientError:
+    """The error of a server with which no TLS could be agreed on."""
+    kind = ServerUnreachableError if isinstance(error, LOST) else TlsError
+    return kind(f"no TLS with {server}: {tls_reason(error)}")
 
 
 def tls_reason(error: Exception) -> str:
@@ -1401,6 +1545,17 @@ def decode_reply(body: bytes) -> dict[str, Any]:
     if not isinstance(reply, dict):
         raise ProtocolError("the server sent a reply that is not a JSON object")
     return reply
+
+
+def parse_reply(body: bytes) -> Reply:
+    """The reply in a frame's body, and what a conversation needs of it.
+
+    Raises:
+        ProtocolError: The body is not a JSON object, or its error is malformed.
+    """
+    fields = decode_reply(body)
+    error = server_error(fields["error"]) if "error" in fields else None
+    return Reply(fields.get("id"), fields.get("closing") is True, error, fields)
 
 
 def server_error(value: object) -> QaServerError:

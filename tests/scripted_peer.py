@@ -96,18 +96,6 @@ def answer_after(number: int, asked: list[tuple[PeerConnection, dict[str, Any]]]
     return script
 
 
-def refuse_all(code: str, asked: list | None = None, **fields: Any) -> Script:
-    """Answers each request with this error; keeps the peer's address for each in `asked`."""
-
-    def script(peer: PeerConnection) -> None:
-        while (request := peer.receive()) is not None:
-            if asked is not None:
-                asked.append(peer.sock.getsockname())
-            peer.send(error_to(request["id"], code, **fields))
-
-    return script
-
-
 def say_that_it_closes(peer: PeerConnection) -> None:
     """Answers one request, the last one, and expects no other."""
     request = peer.receive()

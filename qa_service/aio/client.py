@@ -1,7 +1,7 @@
 """AsyncQaClient: asks a QA server, or several replicas, from asyncio.
 
 Its errors are `QaClient`'s, and so are the rules of where a question is sent, when again, and when
-no more: both clients follow `Servers` and `Losses`.
+no more: `Asking` decides for both.
 """
 
 from __future__ import annotations
@@ -10,28 +10,27 @@ import asyncio
 import itertools
 import math
 import ssl
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self, Unpack
 
-from qa_service.aio.connection import AsyncConnection, UnreadError, open_connection
+from qa_service.aio.connection import AsyncConnection
 from qa_service.client import (
     MAX_RESPONSE_BYTES,
     Answer,
+    Asking,
     AskOptions,
-    Losses,
+    Conversation,
     QaClientError,
-    QaServerError,
+    Question,
     Server,
     Servers,
     ServerUnreachableError,
+    Settled,
     Terms,
-    decode_reply,
     encode_frame,
     option_fields,
     question_fields,
     read_answer,
-    server_error,
     split_hosts,
 )
 
@@ -74,11 +73,12 @@ class AsyncQaClient:
             math.inf if timeout_s is None else timeout_s, max_response_bytes, tls, token
         )
         self._servers = Servers(split_hosts(host, port), self._terms, with_hedging=False)
+        self._asking = Asking(self._servers, self._connect)
         self._ids = itertools.count(1)
         self._room = asyncio.Semaphore(max_in_flight)
-        self._opening: dict[Server, asyncio.Task[AsyncConnection]] = {}
-        self._connections: set[AsyncConnection] = set()
-        self._losses = Losses(self._servers)
+        self._connections: dict[Conversation, AsyncConnection] = {}
+        self._looking_up: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -94,9 +94,12 @@ class AsyncQaClient:
         """
         failed: list[Server] = []
         failure: QaClientError = ServerUnreachableError("there is no server")
-        while (server := await self._pick(failed)) is not None:
+        now_s = asyncio.get_running_loop().time
+        await asyncio.to_thread(self._servers.look_up, now_s())
+        while (server := self._servers.choose(failed, now_s())) is not None:
+            connection = self._connections[self._asking.conversation(server)]
             try:
-                await self._connection(server)
+                await asyncio.shield(connection.opened)
                 return
             except QaClientError as error:
                 failure = error
@@ -105,13 +108,11 @@ class AsyncQaClient:
 
     async def close(self) -> None:
         """Closes the connections, on which every question fails; the client may be used again."""
-        opening = list(self._opening.values())
-        self._opening.clear()
-        for task in opening:
-            task.cancel()
+        connections = list(self._connections.values())
+        for connection in connections:
+            connection.close(QaClientError("the client was closed"))
+        opening = (connection.opening for connection in connections)
         await asyncio.gather(*opening, return_exceptions=True)
-        for connection in list(self._connections):
-            connection.close(_closed())
 
     async def ask(
         self, question: str, text: str | None = None, **options: Unpack[AskOptions]
@@ -143,7 +144,7 @@ class AsyncQaClient:
         fields = option_fields(options)
         results: dict[int, Answer | QaClientError] = {}
         numbered = enumerate(pairs)
-        begun_at = self._losses.number
+        begun_at = self._asking.num_losses
         async with asyncio.TaskGroup() as group:
             for _ in range(max_in_flight):
                 group.create_task(self._ask_in_turn(numbered, fields, results, begun_at))
@@ -158,122 +159,69 @@ class AsyncQaClient:
     ) -> None:
         for index, (question, text) in numbered:
             try:
-                self._losses.check(begun_at)
+                self._asking.check_losses(begun_at)
                 results[index] = await self._ask({**question_fields(question, text), **fields})
             except QaClientError as error:
                 results[index] = error
 
     async def _ask(self, fields: dict[str, Any]) -> Answer:
         async with self._room:
-            started_s = time.perf_counter()
-            deadline_s = started_s + self._terms.timeout_s
-            wire_id = next(self._ids)
+            wire_id, result = next(self._ids), asyncio.get_running_loop().create_future()
             frame = encode_frame({"id": wire_id, **fields})
-            tried: list[Server] = []
-            while True:
-                server = await self._pick(self._servers.to_avoid(tried))
-                assert server is not None
-                tried.append(server)
-                try:
-                    return await self._ask_server(server, wire_id, frame, started_s)
-                except UnreadError:
-                    tried.pop()
-                except QaClientError as error:
-                    pause_s = self._servers.resend_after_s(tried, error, deadline_s)
-                    if pause_s is None:
-                        raise
-                    await asyncio.sleep(pause_s)
+            question = Question(wire_id, frame, read_answer, about=result)
+            self._asking.ask(question)
+            self._advance()
+            try:
+                answer: Answer = await result
+                return answer
+            except asyncio.CancelledError:
+                self._asking.withdraw(question)
+                self._advance()
+                raise
 
-    async def _ask_server(
-        self, server: Server, wire_id: int, frame: bytes, started_s: float
-    ) -> Answer:
-        def read(body: bytes) -> Answer | QaServerError:
-            reply = decode_reply(body)
-            if "error" in reply:
-                return server_error(reply["error"])
-            return read_answer(reply, (time.perf_counter() - started_s) * 1e3)
+    def _advance(self) -> None:
+        """Sends what can go, and passes on what is settled."""
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        is_due = self._asking.num_waiting and self._servers.is_look_up_due(now_s)
+        if is_due and self._looking_up is None:
+            self._looking_up = loop.create_task(self._look_up(now_s))
+        self._asking.advance(now_s)
+        for question, result in self._asking.settled:
+            if question.about.done():  # its task was cancelled in this turn of the loop
+                continue
+            if isinstance(result, QaClientError):
+                question.about.set_exception(result)
+            else:
+                question.about.set_result(result)
+        self._asking.settled.clear()
+        for connection in list(self._connections.values()):
+            connection.flush()
+        if self._timer is not None:
+            self._timer.cancel()
+        due_s = self._asking.due_s
+        self._timer = loop.call_at(due_s, self._advance) if due_s < math.inf else None
 
-        self._servers.count_sent(server)
+    async def _look_up(self, now_s: float) -> None:
         try:
-            connection = await self._connection(server)
-            sent_s = time.perf_counter()
-            result = await connection.ask(wire_id, frame, read)
-        except BaseException:
-            self._servers.count_unanswered(server, 1)
-            raise
-        self._losses.forgive()
-        error = result if isinstance(result, QaServerError) else None
-        if self._servers.count_reply(server, time.perf_counter() - sent_s, error):
-            connection.close_when_idle()
-        if isinstance(result, QaServerError):
-            raise result
-        return result
+            await asyncio.to_thread(self._servers.look_up, now_s)
+        except ServerUnreachableError as error:
+            self._asking.fail_waiting(error)
+        finally:
+            self._looking_up = None
+        self._advance()
 
-    async def _pick(self, avoid: Iterable[Server]) -> Server | None:
-        """As `Servers.pick`, but names are looked up in a thread."""
-        if self._servers.is_look_up_due:
-            await asyncio.to_thread(self._servers.look_up)
-            for server in [known for known in self._opening if known not in self._servers]:
-                self._retire(self._opening.pop(server))
-        return self._servers.choose(set(avoid))
+    def _connect(self, server: Server) -> Conversation:
+        connection = AsyncConnection(server, self._terms, self._take)
+        self._connections[connection.conversation] = connection
+        return connection.conversation
 
-    async def _connection(self, server: Server) -> AsyncConnection:
-        """The connection to a server; tasks that wait for a new one share it."""
-        opening = self._opening.get(server)
-        if opening is None or _is_over(opening):
-            opening = asyncio.create_task(self._open(server))
-            opening.add_done_callback(_retrieve)
-            self._opening[server] = opening
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if opening.cancelled() and task is not None and not task.cancelling():
-                raise _closed() from None  # by `close`: nobody cancelled the one who asks
-            raise
-
-    async def _open(self, server: Server) -> AsyncConnection:
-        try:
-            connection = await open_connection(server, self._terms)
-        except QaClientError as error:
-            self._count_loss(server, error)
-            raise
-        self._connections.add(connection)
-        connection.on_lost = lambda lost: self._on_lost(server, lost)
-        return connection
-
-    def _on_lost(self, server: Server, connection: AsyncConnection) -> None:
-        self._connections.discard(connection)
-        error = connection.error
-        if connection.in_flight and error is not None and error.code != "frame_too_large":
-            self._count_loss(server, error)
-
-    def _count_loss(self, server: Server, error: QaClientError) -> None:
-        if error.code != QaClientError.code:  # else `close` did it
-            self._losses.add(server, error)
-
-    def _retire(self, opening: asyncio.Task[AsyncConnection]) -> None:
-        """Lets a connection end when its questions are answered: its server's name is gone."""
-        if not opening.done():
-            opening.add_done_callback(self._retire)
-        elif not opening.cancelled() and opening.exception() is None:
-            opening.result().close_when_idle()
-
-
-def _closed() -> QaClientError:
-    return QaClientError("the client was closed")
-
-
-def _is_over(opening: asyncio.Task[AsyncConnection]) -> bool:
-    if not opening.done():
-        return False
-    return opening.cancelled() or bool(opening.exception()) or not opening.result().can_ask
-
-
-def _retrieve(opening: asyncio.Task[AsyncConnection]) -> None:
-    """Looks at a failure for which nobody waits any more; else asyncio would log it."""
-    if not opening.cancelled():
-        opening.exception()
+    def _take(self, connection: AsyncConnection, settled: list[Settled]) -> None:
+        conversation = connection.conversation
+        if conversation.error is not None:
+            del self._connections[conversation]
+        self._asking.take(conversation, settled, asyncio.get_running_loop().time())
+        self._advance()
 
 
 def _check_positive(max_in_flight: int) -> None:

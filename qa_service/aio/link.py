@@ -92,7 +92,7 @@ class ServerLink:
     def in_flight(self) -> int:
         """Questions that were sent and not answered."""
         current = [self._connection] if self._connection else []
-        return sum(len(connection.in_flight) for connection in [*current, *self._leaving])
+        return sum(len(its.conversation.in_flight) for its in [*current, *self._leaving])
 
     async def settled(self) -> None:
         """Waits until the first connection is made, or has failed: see `last_error`."""
@@ -147,7 +147,7 @@ class ServerLink:
             else:
                 backoff_s = _FIRST_BACKOFF_S
                 await self._hold(connection)
-                if connection.is_leaving:
+                if connection.conversation.is_leaving:
                     continue
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, _LAST_BACKOFF_S)
@@ -168,28 +168,29 @@ class ServerLink:
         self.last_error = None
         is_over = asyncio.Event()
 
-        def end(ended: AsyncConnection) -> None:
-            self._lost(ended)
+        def end(_: AsyncConnection) -> None:
+            self._change(None)
             is_over.set()
 
-        connection.on_lost = connection.on_leaving = end
+        connection.on_end = end
         self._change(connection)
         try:
-            await is_over.wait()
+            if connection.can_ask:
+                await is_over.wait()
+            else:
+                end(connection)
         except asyncio.CancelledError:
             connection.close()
             raise
-        if connection.is_leaving:
+        conversation = connection.conversation
+        if conversation.is_leaving:
             _logger.info("the server closes the connection: another is opened")
+        else:
+            error = conversation.error or conversation.refusal
+            _logger.warning("the connection to the server was lost: %s", error)
+        if not connection.closed.done():
             self._leaving.add(connection)
             connection.closed.add_done_callback(lambda _: self._leaving.discard(connection))
-        else:
-            _logger.warning("the connection to the server was lost: %s", connection.error)
-
-    def _lost(self, connection: AsyncConnection) -> None:
-        """Lets nobody ask on a lost connection; called before its questions fail."""
-        if connection is self._connection:
-            self._change(None)
 
     def _change(self, connection: AsyncConnection | None) -> None:
         self._connection = connection

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from qa_service.aio.connection import AsyncConnection
+from qa_service.client import Conversation
 from qa_service.server.life_cycle import QaServer
 from qa_service.sidecars.grpc_gateway.links import PeerLinks
 from tests.simulation.asyncio_loop import UnixSocket
@@ -50,7 +51,7 @@ def connected(gateway: Gateway) -> list[UnixSocket]:
 
 def busy(gateway: Gateway) -> list[UnixSocket]:
     """Those of them over which questions are under way."""
-    return [sock for sock, one in _connections(gateway).items() if one.in_flight]
+    return [sock for sock, one in _connections(gateway).items() if one.conversation.in_flight]
 
 
 def _connections(gateway: Gateway) -> dict[UnixSocket, AsyncConnection]:
@@ -115,16 +116,16 @@ def _keep(links, key, _link):
     links._idle[key] = asyncio.get_running_loop().call_later(1.0, links._drop, key)
 
 
-def _forget(connection, wire_id):
+def _forget(conversation, wire_id):
     """Does not withdraw what nobody waits for."""
-    if connection.in_flight.pop(wire_id, None):
-        connection._abandoned.add(wire_id)
+    if conversation.in_flight.pop(wire_id, None):
+        conversation._withdrawn.add(wire_id)
 
 
 PLANTED = {
     "links": (PeerLinks, "_make_room", lambda *_: True),
     "refused": (PeerLinks, "_keep_or_drop", _keep),
-    "astray": (AsyncConnection, "_abandon", _forget),
+    "astray": (Conversation, "withdraw", _forget),
     "lost": (AsyncConnection, "can_ask", True),
 }
 """As in `inside`."""

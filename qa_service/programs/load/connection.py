@@ -6,34 +6,42 @@ reason why the connection was lost. These codes are those of `QaClientError`'s k
 
 from __future__ import annotations
 
-import math
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from qa_service.client import QaClientError, Server, Stream, Terms
+from qa_service.client import (
+    Asked,
+    Conversation,
+    QaClientError,
+    RequestTimeoutError,
+    Server,
+    ServerUnreachableError,
+    Settled,
+    Stream,
+    Terms,
+)
 from qa_service.data.squad import SquadQuestion
 from qa_service.programs.load.loop import LoadLoop
 from qa_service.programs.load.wire import Reply, Wire
 
+Check = Callable[[SquadQuestion, Reply], str]
+"""Returns an answer's error code; empty for a right answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server, and how to connect to it and check its answers.
-
-    Attributes:
-        check: Returns an answer's error code; empty for a right answer.
-    """
+    """A server, and how to connect to it."""
 
     server: Server
     terms: Terms
     wire: Callable[[], Wire]
-    check: Callable[[SquadQuestion, Reply], str]
 
 
-@dataclass(slots=True)
-class SentRequest:
+@dataclass(slots=True, eq=False)
+class SentRequest(Asked):
     """A question in flight.
 
     Attributes:
@@ -42,12 +50,16 @@ class SentRequest:
         started_s: Start of its latency.
     """
 
-    id: int
     index: int
     question: SquadQuestion
     started_s: float
     deadline_s: float
+    check: Check
     is_settled: bool = False
+
+    def read(self, reply: Reply, _now_s: float) -> str:
+        """The code of its reply."""
+        return reply.code or self.check(self.question, reply)
 
 
 class Owner(Protocol):
@@ -63,126 +75,95 @@ class Owner(Protocol):
         """The connection is closed, and its requests are settled."""
 
 
-class LoadConnection(Stream):
-    """A stream in the generator's loop, and the requests in flight on it.
-
-    Attributes:
-        is_leaving: Whether the server takes no more requests on it; the owner closes it when those
-            in flight are settled.
-    """
+class LoadConnection:
+    """A conversation in the generator's loop."""
 
     def __init__(self, loop: LoadLoop, target: Target, owner: Owner) -> None:
-        super().__init__(target.server, target.terms)
-        self.opens_by_s = math.inf  # a timer of the loop calls `give_up_opening`
-        self._loop, self._target, self._owner = loop, target, owner
-        self._wire = target.wire()
+        self._loop, self._owner = loop, owner
+        self.wire = target.wire()
+        now_s = time.perf_counter()
+        self.conversation = Conversation(target.server, target.terms, now_s, self.wire.replies)
+        self._stream = Stream(self.conversation, target.terms)
         self._watched: socket.socket | None = None
         self._descriptor = self._events = -1
-        self._refusal = ""
-        self._given_up: set[int] = set()
-        self.in_flight: dict[int, SentRequest] = {}
-        self.was_open = self.is_closed = self.is_leaving = False
+        self.was_open = self.is_closed = False
 
     def open(self) -> None:
         """Begins to connect; may tell the owner the result before it returns."""
-        self._send(b"")
+        self._take(self._stream.flush())
 
-    def ask(self, request: SentRequest, body: bytes) -> None:
+    def ask(self, request: SentRequest) -> None:
         """Sends a request now, or when the connection is open."""
-        self.in_flight[request.id] = request
-        self._send(self._wire.request(request.id, body))
+        self.conversation.ask(request, request.started_s)
+        settled = self._stream.flush()
+        if self.conversation.error is None:
+            self._watch()
+        else:
+            self._take(settled)
 
     def give_up(self, request: SentRequest) -> None:
         """Stops waiting for a reply; one that comes later is ignored."""
-        if len(self.in_flight) == 1:
-            self.lose("client_timeout")
+        error = RequestTimeoutError("no reply came in time")
+        if len(self.conversation.in_flight) == 1:
+            self.lose(error)
             return
-        del self.in_flight[request.id]
-        self._given_up.add(request.id)
-        self._settle(request, "client_timeout")
+        self.conversation.withdraw(request.id, in_silence=True)
+        request.is_settled = True
+        self._owner.settled(self, request, error.code)
 
     def give_up_opening(self) -> None:
         """Gives up connecting, if it is still not open."""
         if not self.was_open:
-            self.lose("server_unreachable")
+            self.lose(ServerUnreachableError("no connection was made in time"))
 
-    def lose(self, code: str) -> None:
+    def lose(self, error: QaClientError) -> None:
         """Closes the connection, and settles its requests."""
-        if self.is_closed:
-            return
-        self.close()
-        requests, self.in_flight = self.in_flight, {}
-        for request in requests.values():
-            self._settle(request, self._refusal or code)
-        self._owner.lost(self, self._refusal or code)
+        self._take(self.conversation.end(error))
 
     def close(self) -> None:
         """Closes it without telling the owner."""
-        self.is_closed = True
-        if self._watched is not None:  # else it has no socket yet
+        if not self.is_closed:
+            self.is_closed = True
             self._unwatch()
-            super().close()
-
-    def _settle(self, request: SentRequest, code: str) -> None:
-        request.is_settled = True
-        self._owner.settled(self, request, code)
-
-    def _send(self, data: bytes) -> None:
-        try:
-            self.send(data)
-        except QaClientError as error:
-            self.lose(error.code)
-        else:
-            self._watch()
+            self._stream.close()
 
     def _ready(self, _: int) -> None:
         """The loop's callback."""
         if self.is_closed:  # by what the loop called before, in the same turn
             return
-        try:
-            self.advance()
-            if self.is_open and not self.was_open:
-                self.was_open = True
-                self._owner.opened(self)
-            if self.is_open and not self.is_closed:
-                self._take_replies()
-        except QaClientError as error:
-            self.lose(error.code)
-        else:
+        settled = self._stream.exchange(time.perf_counter())
+        if self.conversation.is_open and not self.was_open:
+            self.was_open = True
+            self._owner.opened(self)
+        self._take(settled)
+
+    def _take(self, settled: list[Settled]) -> None:
+        """Tells the owner what has come of its requests, and perhaps of the connection."""
+        if self.is_closed:
+            return
+        error = self.conversation.error
+        if error is not None:
+            self.close()
+        for request, result, was_lost in settled:
+            request.is_settled = True
+            self._owner.settled(self, request, result.code if was_lost else result)
+        if error is not None:
+            self._owner.lost(self, error.code)
+        elif not self.is_closed:
             self._watch()
 
     def _watch(self) -> None:
         """Has the loop wait for the events of the present socket."""
-        if self.is_closed or (self._watched is self.socket and self._events == self.events):
+        stream = self._stream
+        if self._watched is stream.socket and self._events == stream.events:
             return
-        if self._watched is not self.socket:
+        if self._watched is not stream.socket:
             self._unwatch()
-            self._watched, self._descriptor = self.socket, self.socket.fileno()
-        self._events = self.events
+            self._watched, self._descriptor = stream.socket, stream.socket.fileno()
+        self._events = stream.events
         self._loop.watch(self._descriptor, self._events, self._ready)
 
     def _unwatch(self) -> None:
         if self._watched is not None:
             self._loop.unwatch(self._descriptor)
             self._watched = None
-
-    def _take_replies(self) -> None:
-        """Settles the requests whose replies have arrived."""
-        for reply in self._wire.replies(self._inbox):
-            self.is_leaving |= reply.closing
-            if reply.id is None:
-                self._refuse(reply.code or "protocol_error")
-            elif (request := self.in_flight.pop(reply.id, None)) is not None:
-                self._settle(request, reply.code or self._target.check(request.question, reply))
-            elif reply.id in self._given_up:
-                self._given_up.remove(reply.id)
-            else:
-                self.lose("protocol_error")
-            if self.is_closed:
-                return
-
-    def _refuse(self, code: str) -> None:
-        """Handles an error that names no request: the server is about to close."""
-        self._refusal = code
-        if len(self.in_flight) <= 1:
-            self.lose(code)

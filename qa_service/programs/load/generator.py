@@ -97,9 +97,12 @@ class _Load:
         body = self._bodies.get(index) or self._wire.body(question)
         self._bodies[index] = body
         deadline_s = time.perf_counter() + self.plan.timeout_s
-        request = SentRequest(next(self._ids), index, question, started_s, deadline_s)
+        request_id = next(self._ids)
+        frame = connection.wire.request(request_id, body)
+        check = self.plan.check
+        request = SentRequest(request_id, frame, index, question, started_s, deadline_s, check)
         self._waiting.append((connection, request))
-        connection.ask(request, body)
+        connection.ask(request)
 
     def record(self, started_s: float, code: str, index: int = -1) -> None:
         """Adds the result of a request that ends now."""
@@ -207,7 +210,7 @@ class _Client:
         self._load.record(request.started_s, code, request.index)
         if connection.is_closed:
             return
-        if connection.is_leaving:
+        if connection.conversation.is_leaving:
             self._load.forget(connection)
             self._connect_again(connection)
         else:
@@ -271,7 +274,7 @@ class _OpenLoop:
     def settled(self, connection: LoadConnection, request: SentRequest, code: str) -> None:
         self._num_in_flight -= 1
         self._load.record(request.started_s, code, request.index)
-        if connection.is_leaving and not connection.in_flight:
+        if connection.conversation.is_over:
             self._load.forget(connection)
 
     def lost(self, connection: LoadConnection, code: str) -> None:
@@ -299,7 +302,7 @@ class _OpenLoop:
         self._num_to_come -= 1
         self._num_in_flight += 1
         connection = self._connections.popleft()
-        if connection.is_closed or connection.is_leaving:
+        if connection.is_closed or connection.conversation.is_leaving:
             connection = self._load.connect(self)
         self._connections.append(connection)
         self._load.ask(connection, self._due_s)
@@ -311,7 +314,7 @@ def _targets(plan: LoadPlan) -> list[Target]:
     access = plan.access
     terms = Terms(plan.timeout_s, MAX_RESPONSE_BYTES, access.tls_context(), access.token)
     return [
-        Target(Server(host, port, addresses), terms, plan.wire, plan.check)
+        Target(Server(host, port, addresses), terms, plan.wire)
         for host, port in split_hosts(plan.host, plan.port)
         for addresses in look_up(host, port)
     ]

@@ -12,7 +12,13 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from qa_service.client import MAX_RESPONSE_BYTES, ProtocolError, frame_of, take_frames
+from qa_service.client import (
+    MAX_RESPONSE_BYTES,
+    ProtocolError,
+    QaServerError,
+    frame_of,
+    take_frames,
+)
 from qa_service.data.squad import SquadQuestion
 
 
@@ -35,6 +41,11 @@ class Reply(NamedTuple):
     end: int | None = None
     passage: str | None = None
     closing: bool = False
+
+    @property
+    def error(self) -> QaServerError | None:
+        """The error of a reply to no request."""
+        return QaServerError(self.code, "the server refuses the connection") if self.code else None
 
     def is_right(self, text: str) -> bool:
         """Whether the offsets give the answer."""

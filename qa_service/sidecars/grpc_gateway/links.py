@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from qa_service.aio.connection import AsyncConnection, open_connection
-from qa_service.client import QaClientError, QaServerError, Server, Terms
+from qa_service.client import MAX_RESPONSE_BYTES, QaClientError, QaServerError, Server, Terms
 from qa_service.errors import (
     ERROR_KINDS,
     FrameTooLargeError,
@@ -42,8 +42,6 @@ MAX_LINKS = 64
 leaves others their connections."""
 _Key = tuple[str, str]
 """A peer and a token."""
-_MAX_REPLY_BYTES = 1 << 24
-"""No reply reaches it: a frame's length begins with a zero byte."""
 _encode = msgspec.json.Encoder().encode
 logger = logging.getLogger(__name__)
 
@@ -83,7 +81,7 @@ class PeerLink:
         self.room = asyncio.Semaphore(settings.max_in_flight_per_connection)
         self.users = 0
         self._settings = settings
-        self._terms = Terms(math.inf, _MAX_REPLY_BYTES, None, token or None)
+        self._terms = Terms(math.inf, MAX_RESPONSE_BYTES, None, token or None)
         self._ids = itertools.count(1)
         self._opening = asyncio.Lock()
         self._connection: AsyncConnection | None = None

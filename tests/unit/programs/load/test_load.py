@@ -113,23 +113,6 @@ class TestClosedLoop:
             samples = samples_of(peer, num_total_clients=7, num_request_per_client=3)
         assert codes(samples) == ["server_unreachable"] * 21
 
-    @pytest.mark.parametrize(
-        ("message", "code"),
-        [
-            (b"{", "protocol_error"),
-            ({"id": 9, "answer": "", "score": 0.1, "start": None, "end": None}, "protocol_error"),
-            (error_to(None, "frame_too_large"), "frame_too_large"),
-        ],
-    )
-    def test_a_reply_that_matches_no_request_closes_the_connection(self, message, code):
-        def script(peer):
-            peer.receive()
-            peer.send(message)
-            assert peer.receive() is None
-
-        samples = played(script, answer_all, **ONE_CLIENT, num_request_per_client=2)
-        assert codes(samples) == [code, ""]
-
     def test_every_client_has_its_turn_and_its_connection(self):
         seen = []
         clients = {"num_simultaneous_clients": 3, "num_total_clients": 7}
@@ -358,24 +341,6 @@ class TestAccess:
         for rate_per_s in (None, 500.0):
             samples = played(script, access=self.TOKEN, **ONE_CLIENT, rate_per_s=rate_per_s)
             assert codes(samples) == [""] * 10
-
-    def test_an_unauthenticated_client_asks_nothing(self):
-        def script(peer):
-            peer.receive()
-            peer.send(error_to(None, "unauthorized"))
-            assert peer.receive() is None
-
-        samples = played(script, access=self.TOKEN, **ONE_CLIENT, num_request_per_client=3)
-        assert codes(samples) == ["unauthorized"] * 3
-
-    def test_a_missing_auth_reply_fails_authentication(self):
-        def script(peer):
-            peer.receive()
-            assert peer.receive() is None
-
-        numbers = {"num_request_per_client": 1, "timeout_s": 0.1}
-        samples = played(script, access=self.TOKEN, **ONE_CLIENT, **numbers)
-        assert codes(samples) == ["server_unreachable"]
 
 
 class TestTls:
