@@ -40,10 +40,10 @@ RUN /opt/prepare/bin/qa-prepare-model --model "${MODEL}" --output_dir saved_mode
     && case "${SERVE}" in *openvino*) ;; *) rm -f saved_models/*/model.openvino_int8.onnx ;; esac \
     && rm -rf saved_models/*/costs saved_models/.*.lock \
     && rm -rf /opt/serve/lib/python*/site-packages/qa_service/data/models/* \
-    && cd /opt/serve/lib/python*/site-packages \
-    && rm -f openvino/libs/libopenvino_intel_[gn]pu_plugin.so openvino/libs/cache.json \
-        openvino/libs/libopenvino_[gjpt]*_frontend.so.* \
-    && rm -rf hf_xet*
+    && libs="$(echo /opt/serve/lib/python*/site-packages)/openvino/libs" \
+    && rm -f "${libs}"/libopenvino_intel_[gn]pu_plugin.so "${libs}/cache.json" \
+        "${libs}"/libopenvino_[gjpt]*_frontend.so.* \
+    && rm -rf "${libs%/openvino/libs}"/hf_xet*
 
 FROM ${BASE_IMAGE}
 RUN groupadd --gid 10001 qa \

@@ -88,6 +88,7 @@ def open_model(source: Source) -> SourceModel:
         return exported.load(source)
     from qa_service.preparation import loading  # noqa: PLC0415, torch takes seconds
 
+    _quiet_transformers()
     return loading.load(source)
 
 
@@ -124,9 +125,7 @@ def null_position(pair: Sequence[int], cls_id: int | None, bos_id: int | None) -
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Silences the libraries' logs, warnings and progress bars."""
-    if transformers := sys.modules.get("transformers"):
-        transformers.utils.logging.set_verbosity_error()
-        transformers.utils.logging.disable_progress_bar()
+    _quiet_transformers()
     onnxruntime.set_default_logger_severity(LogSeverity.FATAL)
     logging.disable(logging.WARNING)
     with warnings.catch_warnings():
@@ -136,3 +135,10 @@ def quiet_libraries() -> Iterator[None]:
         finally:
             logging.disable(logging.NOTSET)
             onnxruntime.set_default_logger_severity(LogSeverity.WARNING)
+
+
+def _quiet_transformers() -> None:
+    """Silences it for good, if it has been imported."""
+    if transformers := sys.modules.get("transformers"):
+        transformers.utils.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()

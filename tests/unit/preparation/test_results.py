@@ -97,7 +97,7 @@ def test_corrections_of_another_graph_are_refused(graph, tmp_path, its):
         quantize_as_before(graph, tmp_path / "int8.onnx", its)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_they_are_what_is_computed(tmp_path):
     """The rounding of one weight in thousands differs: other processors add in another order."""
     from training.shipped_results import answers_results
@@ -114,7 +114,7 @@ def test_they_are_what_is_computed(tmp_path):
         assert one.start == pytest.approx(other.start, abs=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_so_are_the_encoders(tmp_path):
     from training.shipped_results import embedding_results
 
