@@ -5,6 +5,7 @@ As a program, which `launch` starts, it is the worker process. It loads only its
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -249,8 +250,19 @@ def main(arguments: Sequence[str]) -> None:
     """Runs the worker process, with the arguments that `launch` gives."""
     channel = begin(arguments)
     os.nice(NICENESS)
-    with contextlib.suppress(BrokenPipeError):
-        serve(channel)
+    atexit.register(_end)  # before hooks are loaded, so that what they have registered runs first
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            serve(channel)
+    except BaseException:
+        atexit.unregister(_end)
+        raise
+
+
+def _end() -> None:
+    """Ends the process at once: a thread that compiles would abort it at the interpreter's end."""
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
