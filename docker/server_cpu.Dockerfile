@@ -33,17 +33,20 @@ RUN for python in /opt/prepare/bin/python /opt/serve/bin/python; do \
     done
 WORKDIR /app
 ARG MODEL=builtin
-# Removes what only preparing needs, and what no engine of the image runs: OpenVINO's parts for other
-# devices and other formats, and the hub's downloads.
+# Removes what only preparing needs, what no engine of the image runs (OpenVINO's parts for other devices
+# and other formats), the hub's downloads, and the libraries' own tests.
 RUN /opt/prepare/bin/qa-prepare-model --model "${MODEL}" --output_dir saved_models \
     && rm -f saved_models/*/model.safetensors \
     && case "${SERVE}" in *openvino*) ;; *) rm -f saved_models/*/model.openvino_int8.onnx ;; esac \
     && rm -rf saved_models/*/costs saved_models/.*.lock \
-    && rm -rf /opt/serve/lib/python*/site-packages/qa_service/data/models/* \
-    && libs="$(echo /opt/serve/lib/python*/site-packages)/openvino/libs" \
-    && rm -f "${libs}"/libopenvino_intel_[gn]pu_plugin.so "${libs}/cache.json" \
-        "${libs}"/libopenvino_[gjpt]*_frontend.so.* \
-    && rm -rf "${libs%/openvino/libs}"/hf_xet*
+    && packages="$(echo /opt/serve/lib/python*/site-packages)" \
+    && rm -rf "${packages}"/qa_service/data/models/* "${packages}"/hf_xet* \
+        "${packages}"/openvino/libs/libopenvino_intel_[gn]pu_plugin.so \
+        "${packages}"/openvino/libs/libopenvino_[gjpt]*_frontend.so.* \
+        "${packages}"/openvino/libs/cache.json \
+        "${packages}"/onnxruntime/datasets "${packages}"/onnxruntime/quantization \
+        "${packages}"/onnxruntime/tools "${packages}"/onnxruntime/transformers \
+    && find "${packages}" -type d -name tests -prune -exec rm -rf {} +
 
 FROM ${BASE_IMAGE}
 RUN groupadd --gid 10001 qa \
