@@ -16,7 +16,7 @@ from qa_service.retrieval.documents import Document, Fault, ReadLimits
 from qa_service.retrieval.encoder import Encoder
 from qa_service.retrieval.encoder_folder import encoder_folder
 from qa_service.retrieval.extractor import Extractor
-from qa_service.retrieval.files import Found, SourceFile, Stamp, find_files, format_of
+from qa_service.retrieval.files import Found, SourceFile, SourceStamp, find_files, format_of
 from qa_service.retrieval.manifest import (
     FIELDS,
     MANIFEST_FILE,
@@ -66,7 +66,7 @@ class IndexArgs(msgspec.Struct, frozen=True, kw_only=True):
     limits: ReadLimits = ReadLimits()
 
 
-Seen = dict[str, tuple[Stamp, FileEntry]]
+Seen = dict[str, tuple[SourceStamp, FileEntry]]
 """Files by name that need not be looked into while they are as they were when they were indexed."""
 
 

@@ -20,7 +20,7 @@ _PACKED = (".json", ".jsonl")
 """Kinds that may have `.gz` behind them."""
 
 
-Stamp = tuple[int, int, int]
+SourceStamp = tuple[int, int, int]
 """A file's inode, and when it was written and changed, in ns: a copy may keep the first time."""
 
 
@@ -35,7 +35,7 @@ class SourceFile(msgspec.Struct, frozen=True):
     path: Path
     name: str
     size_bytes: int
-    stamp: Stamp
+    stamp: SourceStamp
 
     def is_as_found(self) -> bool:
         """Whether nobody has written it since it was listed."""
@@ -149,7 +149,7 @@ def _source_file(path: str, name: str) -> SourceFile | None:
     return SourceFile(real, name, status.st_size, _stamp_of(status))
 
 
-def _stamp_of(status: os.stat_result) -> Stamp:
+def _stamp_of(status: os.stat_result) -> SourceStamp:
     return status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 

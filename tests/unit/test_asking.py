@@ -346,7 +346,7 @@ class TestAsking:
         assert client.results == {0: "t0", 1: "t1"}
 
     @pytest.mark.parametrize(
-        ("error", "rests"),
+        ("error", "is_avoided"),
         [
             (LOST, True),
             (ProtocolError("odd"), True),
@@ -355,13 +355,13 @@ class TestAsking:
             (QaClientError("closed by its holder"), False),
         ],
     )
-    def test_a_server_that_loses_questions_is_avoided_for_a_time(self, error, rests):
+    def test_a_server_that_loses_questions_is_avoided_for_a_time(self, error, is_avoided):
         client = Client(2)
         client.ask()
         first = client.conversations[0]
         client.lose(first, error)
-        assert (first.server.rests_until_s > client.now_s) == rests
-        if rests:
+        assert (first.server.rests_until_s > client.now_s) == is_avoided
+        if is_avoided:
             others = [client.servers.choose((), client.now_s) for _ in range(20)]
             assert first.server not in others
             later = [client.servers.choose((), client.now_s + 60) for _ in range(99)]

@@ -3,8 +3,9 @@
     tensorrt/fp16-16x384/*.engine      and others that ONNX Runtime writes
     tensorrt/fp16-16x384/hashes.json   theirs, and that of the model's file
 
-ONNX Runtime reads the files while it opens a session, and tells an engine of other weights from
-this model's by nothing. One engine runs all shapes, so where it computes wrongly, all files go.
+ONNX Runtime reads the files while it opens a session, and does not notice that an engine is of
+other weights than this model's. One engine runs all shapes, so where it computes wrongly, all files
+go.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _MAX_CAPTION_CHARS = 200
 """Longer titles are paragraphs: a caption goes with each passage of the rows."""
 _SPACE_POINTS = 3.0
 _SAME_INDENT = 2.0
-"""Points; labels that begin within so many are at one level."""
+"""In points; labels that begin no further apart are at one level."""
 _MAX_INDENTS = 5
 """Levels of labels in a column; where there are more, it is centred or aligned at the right."""
 _TOTAL = re.compile(r"(?:sub|grand )?-?total|summe|gesamt|insgesamt", re.IGNORECASE)

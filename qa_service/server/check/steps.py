@@ -121,7 +121,7 @@ def check(config: ServerConfig) -> int:
     is_text = config.logs.log_format == "text"
     report = CheckReport(_print_now if is_text else lambda _: None)
     logging.getLogger().handlers.clear()  # what is logged is in the report
-    # Neither Python, beside a module of hooks, nor PyTorch's import makes a folder.
+    # Neither Python, next to a module of hooks, nor PyTorch's import makes a folder.
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(temporary_folder() or Path.cwd()))

@@ -1,4 +1,4 @@
-"""`qa-index --watch`: when changes are indexed, and what a person is told."""
+"""`qa-index --watch`: when changes are indexed, and what it prints."""
 
 import itertools
 import os

@@ -21,7 +21,6 @@ from qa_service.programs.jobs.base import (
     BrokerError,
     Message,
     NotTakenError,
-    Queues,
     UnreadableError,
     UnroutableError,
 )
@@ -31,7 +30,6 @@ from qa_service.programs.jobs.jobs_options import AskingOptions, BrokerOptions, 
 from qa_service.programs.jobs.metrics import GatewayMetrics
 from qa_service.programs.jobs.window import AdaptiveLimit, StoppedError, Window
 
-QUEUES = Queues()
 BODY = b'{"id": "n1", "question": "q", "text": "t"}'
 
 
