@@ -1,7 +1,8 @@
 """An instance proves itself: it computes rows whose logits are known, by its real path.
 
 before it is ready   the tokens of known questions and texts, each kind of row alone, rows of
-several lengths together, few and many, every shape that the engine has prepared, and the spans that it chooses
+several lengths together, few and many, every shape that the engine has prepared, and the spans
+that it chooses
 while it serves      each row in turn, in a batch of drawn size with drawn others, and each shape
 that the engine has prepared by then, one of both whenever the loop asks for it
 """

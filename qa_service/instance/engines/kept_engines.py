@@ -43,7 +43,7 @@ class KeptEngines:
         self.are_old = False
         self._model_hash = model_hash
         self._known: dict[tuple[str, int, int], str] = {}
-        """Hashes by name, size and time: a file of gigabytes is read once, and not after its use."""
+        """Hashes by name, size and time: a file of gigabytes is read once, before its use."""
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
