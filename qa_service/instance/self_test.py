@@ -1,7 +1,8 @@
 """An instance proves itself: it computes rows whose logits are known, by its real path.
 
 before it is ready   the tokens of known questions and texts, each kind of row alone, rows of
-several lengths together, every shape that the engine has prepared, and the spans that it chooses
+several lengths together, few and many, every shape that the engine has prepared, and the spans
+that it chooses
 while it serves      each row in turn, in a batch of drawn size with drawn others, and each shape
 that the engine has prepared by then, one of both whenever the loop asks for it
 """
@@ -31,6 +32,8 @@ BATCH_SIZE = 16
 """Bounds a batch in the check before ready, in which all rows but those alone are together."""
 NUM_ALONE = 3
 """Rows that run alone in it: the longest, and others; a start waits for all runs."""
+FEW = 2, 4
+"""Sizes of further batches in it, of the shortest rows: most batches of a server are small."""
 NUM_WINDOWS = 2
 """Bounds a drawn batch, in tokens of full windows, padding included: a question may wait for it."""
 SEED = 1
@@ -93,6 +96,9 @@ class SelfTest:
         num_batches = -(-len(together) // min(BATCH_SIZE, self._reader.rule.max_batch_size))
         for first in range(num_batches):
             self._run(together[first::num_batches])
+        for size in FEW:
+            if num_batches and size < min(len(together), self._reader.rule.max_batch_size):
+                self._run(together[-size:])
         for shape in self._engine.shapes:
             self._run_shape(*shape)
         if self._reader.chooses_spans:

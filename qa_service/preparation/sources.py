@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from qa_service.errors import SetupError
 from qa_service.installation import install_hint, installed_version
@@ -267,8 +268,11 @@ def _fetched(model_id: str) -> Path:
 
 
 def _download(model_id: str, patterns: tuple[str, ...]) -> Path:
-    from huggingface_hub import errors, snapshot_download  # noqa: PLC0415
+    from huggingface_hub import errors, get_session, snapshot_download  # noqa: PLC0415
 
+    hooks = get_session().event_hooks["request"]
+    if _bound not in hooks:
+        hooks.append(_bound)
     try:
         return Path(snapshot_download(model_id, allow_patterns=list(patterns)))
     except errors.IncompleteSnapshotError as error:
@@ -290,6 +294,15 @@ def _download(model_id: str, patterns: tuple[str, ...]) -> Path:
             f"({reason}); without network use --model DIRECTORY, --model builtin, or HF_HOME with "
             "a cache copied from a machine that has fetched it"
         ) from None
+
+
+def _bound(request: Any) -> None:  # noqa: ANN401 - of the hub's HTTP library
+    """Bounds each wait for the hub: its client asks for a model's files without a timeout."""
+    from huggingface_hub import constants  # noqa: PLC0415
+
+    timeouts = request.extensions["timeout"]
+    for name, timeout_s in timeouts.items():
+        timeouts[name] = timeout_s or constants.HF_HUB_ETAG_TIMEOUT
 
 
 def _checked(folder: Path) -> Path:

@@ -26,9 +26,17 @@ from qa_service.server.shortages import find_cpu_shortage
 logger = logging.getLogger(__name__)
 
 
-def main() -> int:
+def _show_stacks(*_: object) -> None:
+    """Shows the threads' stacks, also while the loop hangs.
+
+    `faulthandler.register` would read them while other threads run, and now and then crash.
+    """
     if sys.stderr:
-        faulthandler.register(signal.SIGQUIT)  # even while the loop hangs
+        faulthandler.dump_traceback(2)
+
+
+def main() -> int:
+    signal.signal(signal.SIGQUIT, _show_stacks)
     try:
         source = find_config()
         # By the flags alone at first, so that what is wrong in the file has the log's form.

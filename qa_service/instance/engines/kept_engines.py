@@ -42,6 +42,8 @@ class KeptEngines:
         self.path = path
         self.are_old = False
         self._model_hash = model_hash
+        self._known: dict[tuple[str, int, int], str] = {}
+        """Hashes by name, size and time: a file of gigabytes is read once, before its use."""
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -92,8 +94,12 @@ class KeptEngines:
     def _hashes(self) -> _Hashes:
         found = {"": self._model_hash}
         for path in self._files():
-            with path.open("rb") as file:
-                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+            its = path.stat()
+            written = path.name, its.st_size, its.st_mtime_ns
+            if written not in self._known:
+                with path.open("rb") as file:
+                    self._known[written] = hashlib.file_digest(file, "sha256").hexdigest()
+            found[path.name] = self._known[written]
         return found
 
     def _files(self) -> list[Path]:

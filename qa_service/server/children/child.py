@@ -268,7 +268,7 @@ class Child:
             if (code := run.process.poll()) is not None:
                 self._ending.remove(run)
                 run.stream.close()  # it may wait for an end-of-file, which is no death
-                level = logging.INFO if run.is_ended_here else logging.WARNING
+                level = logging.WARNING if code and not run.is_ended_here else logging.INFO
                 logger.log(level, "%s %s", self._name, how_it_ended(code))
                 self._loop.mark()
                 for callback in run.on_exit:

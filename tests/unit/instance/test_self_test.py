@@ -150,6 +150,15 @@ def test_a_wrong_logits_error_names_the_row_and_the_difference(make, spoil, wher
     assert "\n" not in words
 
 
+def test_what_is_wrong_in_small_batches_alone_does_not_start(make):
+    def spoil(ids, start, end):
+        return shifted_by_a_row(ids, start, end) if len(ids) == 2 else (start, end)
+
+    _, test = make(MadeUpEngine(spoil))
+    with pytest.raises(WrongAnswerError, match="in a batch of 2"):
+        test.check()
+
+
 def test_a_nan_fails_the_self_test(make):
     known, test = make(MadeUpEngine(not_a_number))
     with pytest.raises(WrongAnswerError, match="nan"):

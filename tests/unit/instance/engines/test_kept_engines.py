@@ -1,6 +1,7 @@
 """What TensorRT keeps: by hash, by model, and for one instance at a time."""
 
 import multiprocessing
+import os
 
 import pytest
 
@@ -47,6 +48,16 @@ def test_what_is_not_as_it_was_written_is_compiled_again(tmp_path, change, caplo
     assert not compile_into(tmp_path)
     assert "a file is damaged, or of another model" in caplog.text
     assert compile_into(tmp_path)
+
+
+def test_a_file_that_rots_while_it_is_used_keeps_the_hash_of_what_was_written(tmp_path):
+    compile_into(tmp_path)
+    path = tmp_path / "graph_0.engine"
+    with KeptEngines(tmp_path, "hash").held():
+        times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+        spoil(tmp_path)
+        os.utime(path, ns=times)
+    assert not compile_into(tmp_path)
 
 
 def test_the_engines_of_another_model_are_not_taken(tmp_path):

@@ -1,5 +1,6 @@
 """A program of the loop's: what it is sent, when it is late, how it ends and starts again."""
 
+import logging
 import os
 import signal
 import sys
@@ -109,6 +110,17 @@ def test_a_child_receives_and_sends_bytes(setting):
     setting.child.write(b"once")
     setting.wait_for(b"once")
     assert setting.child.is_running
+
+
+def test_a_program_that_has_done_its_work_is_no_warning(setting, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    (tmp_path / "done_program.py").touch()
+    child = Child(setting.loop, "it", partial(start_program, "done_program"))
+    child.start()
+    run_until(setting.loop, lambda: not child.is_running and child.reap())
+    assert [(one.levelname, one.message) for one in caplog.records] == [
+        ("INFO", "it exited with 0")
+    ]
 
 
 def test_a_child_ends_at_end_of_file(setting):

@@ -90,7 +90,10 @@ def silent_hub(monkeypatch):
 
 
 class TestSilentHub:
-    """The program hangs until its time is over."""
+    def test_it_is_waited_for_as_long_as_its_variable_says(self, silent_hub, monkeypatch):
+        monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "1")
+        with pytest.raises(SetupError, match=r"cannot be fetched .* \(timed out\)"):
+            prepare_first(repository("a/b"))
 
     def test_it_ends_at_its_time_limit_with_a_reason(self, silent_hub):
         loop, failures = FakeTimeLoop(), []
