@@ -27,12 +27,23 @@ BROKERS = {"amqp": _RABBITMQ, "amqps": _RABBITMQ}
 def broker_from(options: BrokerOptions) -> tuple[Broker, Queues]:
     """The broker, not connected yet, and the queues that the options name.
 
+    Its address is from the flag, or from the environment, which hides a password.
+
     Raises:
         FlagError: The broker's address is not one.
     """
-    url, queues = broker_url(options), options.queues
-    make: MakeBroker = importlib.import_module(BROKERS[urlsplit(url).scheme]).make_broker
-    return make(url, queues), queues
+    name, url = "--broker_url", options.broker_url
+    if not url:
+        name, url = URL_VARIABLE, os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in BROKERS and parts.hostname and parts.port != 0
+    except ValueError:  # a malformed port
+        is_one = False
+    if not is_one:  # the message leaves it out: it may hold a password
+        raise FlagError(f"{name} is not an address of the form {URL_FORM}")
+    make: MakeBroker = importlib.import_module(BROKERS[parts.scheme]).make_broker
+    return make(url, options.queues), options.queues
 
 
 @contextlib.asynccontextmanager
@@ -50,22 +61,3 @@ async def connected(options: BrokerOptions) -> AsyncIterator[tuple[Broker, Queue
         yield broker, queues
     finally:
         await broker.close()
-
-
-def broker_url(options: BrokerOptions) -> str:
-    """The broker's address: from the flag, or from the environment, which hides a password.
-
-    Raises:
-        FlagError: It is not an address of a broker.
-    """
-    name, url = "--broker_url", options.broker_url
-    if not url:
-        name, url = URL_VARIABLE, os.environ.get(URL_VARIABLE) or DEFAULT_URL
-    try:
-        parts = urlsplit(url)
-        is_one = parts.scheme in BROKERS and parts.hostname and parts.port != 0
-    except ValueError:  # a malformed port
-        is_one = False
-    if not is_one:  # the message leaves it out: it may hold a password
-        raise FlagError(f"{name} is not an address of the form {URL_FORM}")
-    return url

@@ -42,12 +42,7 @@ class Collector:
     num_dropped: int = 0
 
     async def run(self, queue: str) -> None:
-        """Collects from a queue.
-
-        Raises:
-            BrokerError: The connection was lost; written answers stay.
-            OSError: The file cannot be written.
-        """
+        """Raises `BrokerError` when the connection is lost; written answers stay."""
         arrived: asyncio.Queue[Job] = asyncio.Queue()
         prefetch = max(1, min(_PREFETCH, self._num_wanted()))
         await self.broker.consume(queue, arrived.put_nowait, prefetch)

@@ -164,9 +164,12 @@ class JobGateway:
                 await self._settle(job, order)
             except (StoppedError, NotTakenError):
                 await self._broker.give_back(job)
-            else:
-                await self._broker.acknowledge(job)
-                self._count_alone()
+                return
+            await self._broker.acknowledge(job)
+            if self._num_serial:
+                self._num_serial -= 1
+                if not self._num_serial:
+                    self._all_alone_done.set()
 
     async def _settle(self, job: Job, order: int) -> None:
         """Asks, and publishes the answer or deals with the error.
@@ -177,31 +180,22 @@ class JobGateway:
             BrokerError: The connection was lost.
         """
         try:
-            answer = await self._answer(job, order)
+            if not job.message_id:
+                raise QaServerError("invalid_request", "the job has no message_id")
+            request = parse_request(job.body)
+            answer = encode_answer(
+                request.id, await self._asker.ask(request, order, job.deadline_s)
+            )
         except StoppedError:
             raise
         except QaClientError as error:
             await self._fail(job, as_server_error(error))
+            return
         except Exception as error:
             _logger.exception("job %s", job.message_id)
             reason = f"the gateway failed with {type(error).__name__}"
             await self._fail(job, QaServerError("internal_error", reason))
-        else:
-            await self._deliver(job, answer)
-
-    def _count_alone(self) -> None:
-        if self._num_serial:
-            self._num_serial -= 1
-            if not self._num_serial:
-                self._all_alone_done.set()
-
-    async def _answer(self, job: Job, order: int) -> bytes:
-        if not job.message_id:
-            raise QaServerError("invalid_request", "the job has no message_id")
-        request = parse_request(job.body)
-        return encode_answer(request.id, await self._asker.ask(request, order, job.deadline_s))
-
-    async def _deliver(self, job: Job, answer: bytes) -> None:
+            return
         try:
             await self._reply(job, answer)
             self._metrics.answered += 1

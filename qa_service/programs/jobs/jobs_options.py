@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -101,11 +100,7 @@ class AskingOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def address(self) -> ServerAddress:
-        """Where the server is.
-
-        Raises:
-            QaClientError: A TLS file cannot be used.
-        """
+        """Where the server is. Raises `QaClientError` for an unusable TLS file."""
         return ServerAddress(
             host=self.host,
             port=self.port,
@@ -225,15 +220,6 @@ def parse(docstring: str | None, arguments: list[str] | None = None) -> tuple[st
         UnicodeDecodeError: The token's file is not UTF-8.
         QaClientError: The token's file holds no token.
     """
-    flags: dict[str, Any] = vars(_make_parser(docstring).parse_args(arguments))
-    command = flags.pop("command")
-    kind = COMMANDS[command]
-    if "asking" in kind.__struct_fields__:
-        flags["access"] = Access.from_flags(flags)
-    return command, from_flags(kind, flags)
-
-
-def _make_parser(docstring: str | None) -> argparse.ArgumentParser:
     parser = make_parser(docstring)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, kind in COMMANDS.items():
@@ -242,4 +228,9 @@ def _make_parser(docstring: str | None) -> argparse.ArgumentParser:
         add_flags(its, kind)
         if "asking" in kind.__struct_fields__:
             Access.add_flags(its)
-    return parser
+    flags: dict[str, Any] = vars(parser.parse_args(arguments))
+    command = flags.pop("command")
+    kind = COMMANDS[command]
+    if "asking" in kind.__struct_fields__:
+        flags["access"] = Access.from_flags(flags)
+    return command, from_flags(kind, flags)

@@ -74,9 +74,8 @@ class GatewayMetrics:
 class _Server(ThreadingHTTPServer):
     def __init__(self, host: str, port: int, metrics: GatewayMetrics) -> None:
         # http.server binds only IPv4 by default.
-        self.address_family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
-            0
-        ]
+        [found, *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        self.address_family, *_, address = found
         self.metrics = metrics
         super().__init__((str(address[0]), port), _Handler)
 

@@ -36,17 +36,15 @@ def report(
     for queue, (messages, consumers) in after.items():
         rate = (messages - before[queue][0]) / interval_s
         lines.append(f"{queue:24}{messages:>10}{rate:>+10.1f}/s{consumers:>11}")
-    return "\n".join([*lines, _time_left(before[queues.jobs][0], after[queues.jobs], interval_s)])
-
-
-def _time_left(before: int, after: tuple[int, int], interval_s: float) -> str:
-    messages, consumers = after
+    messages, consumers = after[queues.jobs]
+    rate = (before[queues.jobs][0] - messages) / interval_s
     if not consumers:
-        return "no gateway takes jobs"
-    rate = (before - messages) / interval_s
-    if not messages:
-        return "no job waits"
-    if rate <= 0:
-        return "jobs come as fast as they are done, or faster"
-    left = datetime.timedelta(seconds=round(messages / rate))
-    return f"{rate:.1f} jobs/s fewer; none waits in {left}"
+        lines.append("no gateway takes jobs")
+    elif not messages:
+        lines.append("no job waits")
+    elif rate <= 0:
+        lines.append("jobs come as fast as they are done, or faster")
+    else:
+        left = datetime.timedelta(seconds=round(messages / rate))
+        lines.append(f"{rate:.1f} jobs/s fewer; none waits in {left}")
+    return "\n".join(lines)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qa_service.programs.jobs.answers_file import AnswersFile
+from qa_service.programs.jobs.answers_file import read_names
 from qa_service.programs.jobs.base import Broker, Message
 from qa_service.programs.jobs.brokers import connected
 from qa_service.programs.jobs.jobs_options import SubmitOptions
@@ -26,7 +26,7 @@ Progress = Callable[[int], object]
 
 async def main(options: SubmitOptions) -> int:
     """Runs the command; returns its exit code: 1 if a row cannot be read."""
-    answered = AnswersFile.names_in(options.answers) if options.answers else set()
+    answered = read_names(options.answers)[0] if options.answers else set()
     total = sum(map(count_rows, options.files))
     reply_to, expiration_s, counts = options.reply_to, options.expiration_s, _Counts()
     async with connected(options.broker) as (broker, queues):
