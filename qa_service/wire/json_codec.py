@@ -139,6 +139,23 @@ def with_whole_numbers(value: Any) -> Any:  # noqa: ANN401 - any JSON
     return [with_whole_numbers(one) for one in value] if isinstance(value, list) else value
 
 
+def decode_leniently(decoder: msgspec.json.Decoder[_Part], body: bytes) -> _Part:
+    """Decodes a body, with 1.0 as 1.
+
+    Raises:
+        msgspec.DecodeError: It is malformed.
+        UnicodeDecodeError: It is not UTF-8.
+        RecursionError: It is nested too deep.
+    """
+    try:
+        decoded = decoder.decode(body)
+    except msgspec.ValidationError:
+        value = with_whole_numbers(msgspec.json.decode(body))
+        decoded = msgspec.convert(value, decoder.type)
+    str(body, "utf-8")  # msgspec does not check the strings in fields that it ignores
+    return decoded
+
+
 _auth_decoder = msgspec.json.Decoder(Auth)
 
 

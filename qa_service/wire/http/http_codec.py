@@ -146,7 +146,8 @@ class HttpCodec:
             HttpError: The stream cannot be followed any further.
         """
         while not self._ready:
-            if self._current is None and self._is_crowded:
+            is_crowded = len(self._exchanges) >= MAX_EXCHANGES or self._held_bytes > MAX_HELD_BYTES
+            if self._current is None and is_crowded:
                 self.waits_for = Wait.ANSWERS
                 return None
             event = self._reader.next_event()
@@ -158,10 +159,6 @@ class HttpCodec:
             else:
                 self._finish(event)
         return self._ready.pop(0)
-
-    @property
-    def _is_crowded(self) -> bool:
-        return len(self._exchanges) >= MAX_EXCHANGES or self._held_bytes > MAX_HELD_BYTES
 
     def _begin(self, head: HttpHead) -> None:
         """Takes a head; refuses it if the request must not be served."""
@@ -204,10 +201,7 @@ class HttpCodec:
         if isinstance(call, ReportCall):
             exchange.render = call.render
             self._ready.append(Query(exchange.key, call.type, _is_open(head), call.model))
-        else:
-            self._ask(exchange, call)
-
-    def _ask(self, exchange: _Exchange, call: QuestionsCall) -> None:
+            return
         exchange.call = call
         if isinstance(call, QaCall):
             exchange.id_json = call.id_json

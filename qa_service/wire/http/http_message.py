@@ -76,16 +76,9 @@ def _parse_head(data: bytes) -> HttpHead:
     method, version = parser.get_method().decode(), parser.get_http_version()
     fields = _joined(found.pairs)
     host, path, query = _split_target(method, found.target.decode("latin-1"), fields)
-    return HttpHead(
-        method,
-        path,
-        query,
-        _check_host(host, version),
-        fields,
-        version == "1.0",
-        _is_last(fields, version),
-        _body_bytes(fields, version),
-    )
+    host = _check_host(host, version)
+    is_last, body_bytes = _is_last(fields, version), _body_bytes(fields, version)
+    return HttpHead(method, path, query, host, fields, version == "1.0", is_last, body_bytes)
 
 
 def head_of(data: bytes) -> HttpHead:

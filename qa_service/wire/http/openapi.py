@@ -46,10 +46,8 @@ def reply() -> HttpReply:
 
 def description() -> dict[str, Any]:
     types = [
-        _described("Question", Request),
-        _described("Answers", AnswersBody),
-        _described("Error", ErrorBody),
-        *_TF_SERVING_TYPES,
+        *(_described("Question", Request), _described("Answers", AnswersBody)),
+        *(_described("Error", ErrorBody), *_TF_SERVING_TYPES),
     ]
     refs, schemas = msgspec.json.schema_components(types, ref_template=_REF)
     return {
