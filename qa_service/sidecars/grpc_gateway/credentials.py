@@ -45,16 +45,18 @@ class Credentials:
         A thread reads, since a mount may hang; the latest reload to begin counts.
         """
         self._num_reloads += 1
-        threading.Thread(target=self._reload, args=(self._num_reloads,), daemon=True).start()
+        number = self._num_reloads
 
-    def _reload(self, number: int) -> None:
-        try:
-            latest = self._read()
-        except (SetupError, OSError) as error:
-            logger.error("certificates are unchanged: %s", error)
-            return
-        if number == self._num_reloads:
-            self._latest = latest
+        def read() -> None:
+            try:
+                latest = self._read()
+            except (SetupError, OSError) as error:
+                logger.error("certificates are unchanged: %s", error)
+                return
+            if number == self._num_reloads:
+                self._latest = latest
+
+        threading.Thread(target=read, daemon=True).start()
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
         cert, key, client_ca = self._paths

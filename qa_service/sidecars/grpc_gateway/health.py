@@ -14,14 +14,13 @@ import grpc
 from grpc_health.v1 import health_pb2
 
 from qa_service.errors import HttpError, QaError, UnavailableError
-from qa_service.sidecars.grpc_gateway.calls import Caller
+from qa_service.sidecars.grpc_gateway.calls import Caller, PeerLostError, abort, write
 from qa_service.sidecars.grpc_gateway.grpc_messages import (
     HEALTH_SERVICE,
     INFERENCE_SERVICE,
     read_message,
 )
 from qa_service.sidecars.grpc_gateway.reports import Reports, model_path
-from qa_service.sidecars.grpc_gateway.status import PeerLostError, abort, write
 
 POLL_S = 1.0
 """How soon a watch reports a change; a watch costs the loop one report in that time."""
