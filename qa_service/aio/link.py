@@ -143,7 +143,10 @@ class ServerLink:
             try:
                 connection = await self._connect()
             except QaClientError as error:
-                self._note_failure(error)
+                if str(error) != str(self.last_error):
+                    _logger.warning("%s", error)
+                self.last_error = error
+                self._settled.set()
             else:
                 backoff_s = _FIRST_BACKOFF_S
                 await self._hold(connection)
@@ -196,10 +199,3 @@ class ServerLink:
         self._connection = connection
         self._settled.set()
         self._on_change()
-
-    def _note_failure(self, error: QaClientError) -> None:
-        """Keeps the reason why no connection could be made; logs it once."""
-        if str(error) != str(self.last_error):
-            _logger.warning("%s", error)
-        self.last_error = error
-        self._settled.set()
