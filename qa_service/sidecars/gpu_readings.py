@@ -35,11 +35,7 @@ class GpuReading(msgspec.Struct, frozen=True):
 
 _FAMILIES: dict[str, tuple[str, Literal["counter", "gauge"], str]] = {
     "utilization": ("nv_gpu_utilization", "gauge", "Share of the time in which a GPU computes."),
-    "busy_s": (
-        "qa_gpu_busy_seconds_total",
-        "counter",
-        "Time in which a GPU computed, in seconds.",
-    ),
+    "busy_s": ("qa_gpu_busy_seconds_total", "counter", "Time in which a GPU computed, in seconds."),
     "memory_total_bytes": ("nv_gpu_memory_total_bytes", "gauge", "Memory of a GPU."),
     "memory_used_bytes": ("nv_gpu_memory_used_bytes", "gauge", "Memory in use of a GPU."),
     "power_usage": ("nv_gpu_power_usage", "gauge", "Power that a GPU takes, in watts."),

@@ -27,9 +27,7 @@ OTHER_NAMES = {
 
 
 def near_miss(
-    given: Collection[str],
-    known: Collection[str],
-    other_names: Mapping[str, str] = OTHER_NAMES,
+    given: Collection[str], known: Collection[str], other_names: Mapping[str, str] = OTHER_NAMES
 ) -> str:
     """What is wrong with a name; empty if none is nearly that of a missing field.
 

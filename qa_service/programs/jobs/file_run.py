@@ -84,10 +84,7 @@ class FileRun:
     """
 
     def __init__(
-        self,
-        asker: Asker,
-        options: RunOptions,
-        progress: Callable[[int], object] = lambda _: None,
+        self, asker: Asker, options: RunOptions, progress: Callable[[int], object] = lambda _: None
     ) -> None:
         self._asker, self._options, self._progress = asker, options, progress
         output = options.output

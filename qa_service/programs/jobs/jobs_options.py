@@ -157,8 +157,7 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
         tuple[Path, ...], Meta(description="questions: .jsonl, .csv, .json"), _Positional
     ]
     answers: Annotated[
-        Path | None,
-        Meta(description="a file of collect's: what it answers is not asked again"),
+        Path | None, Meta(description="a file of collect's: what it answers is not asked again")
     ] = None
     reply_to: Annotated[
         str | None, Meta(description="the queue for the answers, in place of the results queue")

@@ -36,14 +36,7 @@ from qa_service.wire.http.http_routes import (
     route,
 )
 from qa_service.wire.http.open_inference import InferCall
-from qa_service.wire.messages import (
-    NULL_ID,
-    Answered,
-    Auth,
-    Query,
-    RejectedError,
-    Request,
-)
+from qa_service.wire.messages import NULL_ID, Answered, Auth, Query, RejectedError, Request
 from qa_service.wire.traces import NO_TRACE, TraceContext, trace_context
 
 MAX_EXCHANGES = 64

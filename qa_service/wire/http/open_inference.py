@@ -20,25 +20,11 @@ from typing import Any
 import msgspec
 
 from qa_service.errors import InvalidRequestError
-from qa_service.wire.fields import (
-    NUMBERS,
-    OUTPUTS,
-    PARAMETERS,
-    REQUEST,
-    TENSORS,
-    shown_outputs,
-)
+from qa_service.wire.fields import NUMBERS, OUTPUTS, PARAMETERS, REQUEST, TENSORS, shown_outputs
 from qa_service.wire.http.http_reply import HttpReply, timed_reply
 from qa_service.wire.http.tensors import as_json, flat, from_binary, to_binary
 from qa_service.wire.json_codec import check_bounds, decode_leniently, with_whole_numbers
-from qa_service.wire.messages import (
-    MAX_PRIORITY,
-    Answer,
-    Answered,
-    Filter,
-    Request,
-    Timings,
-)
+from qa_service.wire.messages import MAX_PRIORITY, Answer, Answered, Filter, Request, Timings
 from qa_service.wire.near_misses import OTHER_NAMES, near_miss
 
 MAX_QUESTIONS = 256

@@ -16,12 +16,7 @@ from qa_service.errors import ERROR_KINDS, FrameTooLargeError
 from qa_service.server.telemetry.health import Health
 from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.frames import PREFIX, FrameReader
-from qa_service.wire.json_codec import (
-    encode_answers,
-    encode_error,
-    parse_auth,
-    parse_request,
-)
+from qa_service.wire.json_codec import encode_answers, encode_error, parse_auth, parse_request
 from qa_service.wire.messages import (
     MAX_QUESTION_CHARS,
     REQUEST_FIELDS,

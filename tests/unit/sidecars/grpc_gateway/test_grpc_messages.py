@@ -27,14 +27,7 @@ from qa_service.sidecars.grpc_gateway.reports import Reports
 from qa_service.wire.error_codes import status_of
 from qa_service.wire.frames import PREFIX
 from qa_service.wire.json_codec import encode_answers
-from qa_service.wire.messages import (
-    Answer,
-    Answered,
-    AnswerSource,
-    Passage,
-    Request,
-    Timings,
-)
+from qa_service.wire.messages import Answer, Answered, AnswerSource, Passage, Request, Timings
 
 FOLDER = grpc_messages._DESCRIPTORS.parent
 

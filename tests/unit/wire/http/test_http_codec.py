@@ -307,10 +307,7 @@ def test_an_unserved_path_gets_its_status_and_the_next_request_is_served(data, s
 
 @pytest.mark.parametrize(
     ("data", "status"),
-    [
-        (post("/qa", ASK, b"Expect: a-miracle\r\n"), 417),
-        (head(b"Content-Length: 5001\r\n"), 413),
-    ],
+    [(post("/qa", ASK, b"Expect: a-miracle\r\n"), 417), (head(b"Content-Length: 5001\r\n"), 413)],
 )
 def test_a_request_refused_by_its_head_ends_the_connection(data, status):
     peer = Peer().send(data + get("/stats"))
