@@ -17,25 +17,25 @@ async def main(options: DeadOptions) -> int:
 
     Returns the exit code: 1 if a named job is not in the queue.
     """
-    wanted, action = set(options.message_id), options.action
-    async with connected(options.broker) as (broker, queues):
+    wanted, action, queues = set(options.message_id), options.action, options.broker
+    async with connected(queues) as broker:
         # All are taken out first: a retried job may fail and come back before the last is read.
-        jobs = [job async for job in broker.drain(queues.dead)]
+        jobs = [job async for job in broker.drain(queues.dead_queue)]
         found = [job for job in jobs if not wanted or job.message_id in wanted]
         for job in found:
             print(_line(job))
             if action == "retry":
-                await broker.publish(queues.jobs, Message.of(job, {}))
+                await broker.publish(queues.jobs_queue, Message.of(job, {}))
             if action != "list":
                 await broker.acknowledge(job)
         for job in jobs:
             if action == "list" or (wanted and job.message_id not in wanted):
                 await broker.give_back(job)
         words = {"list": "in", "retry": "put back from", "drop": "dropped from"}
-        print(f"{len(found)} jobs {words[action]} {queues.dead}")
+        print(f"{len(found)} jobs {words[action]} {queues.dead_queue}")
     missing = wanted - {job.message_id for job in found}
     for message_id in sorted(missing):
-        print(f"{message_id} is not in {queues.dead}")
+        print(f"{message_id} is not in {queues.dead_queue}")
     return int(bool(missing))
 
 

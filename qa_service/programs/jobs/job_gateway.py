@@ -66,8 +66,7 @@ _logger = logging.getLogger(__name__)
 async def main(options: GatewayOptions) -> int:
     """Runs a gateway until SIGTERM or Ctrl-C; returns its exit code."""
     metrics = GatewayMetrics()
-    broker, _ = broker_from(options.broker)
-    gateway = JobGateway(broker, Asker.of(options.asking), options, metrics)
+    gateway = JobGateway(broker_from(options.broker), Asker.of(options.asking), options, metrics)
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, gateway.stop)
     with ExitStack() as stack:
@@ -84,7 +83,7 @@ class JobGateway:
         self, broker: Broker, asker: Asker, options: GatewayOptions, metrics: GatewayMetrics
     ) -> None:
         self._broker, self._asker, self._metrics = broker, asker, metrics
-        self._options, self._queues = options, options.broker.queues
+        self._options, self._queues = options, options.broker
         self._stopping = asyncio.Event()
         self._orders = itertools.count()
         self._in_hand: dict[asyncio.Task[None], Job] = {}
@@ -138,8 +137,8 @@ class JobGateway:
 
     async def _take_jobs(self, prefetch: int, *until: Coroutine[Any, Any, object]) -> None:
         """Takes jobs until a condition is met, or the gateway is stopped."""
-        await self._broker.consume(self._queues.jobs, self._take, prefetch)
-        _logger.info("taking jobs from %s, %d at a time", self._queues.jobs, prefetch)
+        await self._broker.consume(self._queues.jobs_queue, self._take, prefetch)
+        _logger.info("taking jobs from %s, %d at a time", self._queues.jobs_queue, prefetch)
         await _first(self._broker.lost(), self._stopping.wait(), *until)
         await self._broker.stop_consuming()
 
@@ -221,7 +220,7 @@ class JobGateway:
         Raises:
             ExpiredError: The job would expire there.
         """
-        queue, delay_s = self._queues.retry_queue(attempts)
+        queue, delay_s = self._queues.retry_queue_of(attempts)
         headers: dict[str, str | int] = {ATTEMPTS_HEADER: attempts, REASON_HEADER: code}
         if job.deadline_s is not None:
             left_s = job.deadline_s - time.monotonic() - delay_s
@@ -235,13 +234,13 @@ class JobGateway:
     async def _reply(self, job: Job, body: bytes) -> None:
         correlation_id = job.correlation_id or job.message_id
         reply = Message(body, job.message_id, correlation_id)
-        await self._publish(job.reply_to or self._queues.results, reply)
+        await self._publish(job.reply_to or self._queues.results_queue, reply)
 
     async def _dead_letter(self, job: Job, code: str, reason: str) -> None:
         _logger.warning("job %s is dead: %s (%s)", job.message_id, reason, code)
         words = f"{code}: {reason}"[:_MAX_REASON_CHARS]
         headers: dict[str, str | int] = {ATTEMPTS_HEADER: job.attempts + 1, REASON_HEADER: words}
-        await self._publish(self._queues.dead, Message.of(job, headers))
+        await self._publish(self._queues.dead_queue, Message.of(job, headers))
         self._metrics.dead[code] += 1
 
     async def _publish(self, queue: str, message: Message) -> None:

@@ -12,7 +12,6 @@ from qa_service.command_line import make_parser
 from qa_service.logs import LogFormat, LogLevel
 from qa_service.options import MAX_COUNT, add_flags, from_flags
 from qa_service.programs.access import Access
-from qa_service.programs.jobs.base import Queues
 
 URL_VARIABLE = "QA_BROKER_URL"
 DEFAULT_URL = "amqp://localhost/"
@@ -22,7 +21,6 @@ _Count = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 _Port = Annotated[int, Meta(ge=1, le=65535)]
 _Seconds = Annotated[float, Meta(gt=0, le=10**9)]
 _Positional = Meta(extra={"is_positional": True})
-_DEFAULTS = Queues()
 
 
 class FlagError(Exception):
@@ -40,7 +38,7 @@ class RetryOptions(Struct, frozen=True, kw_only=True):
             description="seconds that a question waits before it is tried again, the first time "
             "and so on",
         ),
-    ] = ",".join(map(str, _DEFAULTS.retry_delays_s))
+    ] = "1,5,30"
 
     @property
     def delays_s(self) -> tuple[int, ...]:
@@ -58,28 +56,26 @@ class BrokerOptions(Struct, frozen=True, kw_only=True):
             f"{DEFAULT_URL}"
         ),
     ] = ""
-    jobs_queue: Annotated[str, Meta(description="where jobs wait")] = _DEFAULTS.jobs
-    dead_queue: Annotated[str, Meta(description="jobs that cannot succeed")] = _DEFAULTS.dead
+    jobs_queue: Annotated[str, Meta(description="where jobs wait")] = "qa.jobs"
+    dead_queue: Annotated[str, Meta(description="jobs that cannot succeed")] = "qa.dead"
     results_queue: Annotated[str, Meta(description="answers to jobs without reply_to")] = (
-        _DEFAULTS.results
+        "qa.results"
     )
     retry_queue: Annotated[str, Meta(description="first part of the retry queues' names")] = (
-        _DEFAULTS.retry
+        "qa.retry"
     )
     delivery_limit: Annotated[
         _Count, Meta(description="deliveries of one job before the broker takes it for dead")
-    ] = _DEFAULTS.delivery_limit
+    ] = 20
 
-    @property
-    def queues(self) -> Queues:
-        return Queues(
-            jobs=self.jobs_queue,
-            dead=self.dead_queue,
-            results=self.results_queue,
-            retry=self.retry_queue,
-            retry_delays_s=self.retry.delays_s,
-            delivery_limit=self.delivery_limit,
-        )
+    def retry_queue_of(self, attempts: int) -> tuple[str, int]:
+        """The queue in which a job waits after a number of attempts, and the wait in seconds."""
+        delays_s = self.retry.delays_s
+        delay_s = delays_s[min(attempts, len(delays_s)) - 1]
+        return f"{self.retry_queue}.{delay_s}s", delay_s
+
+    def retry_queues(self) -> list[tuple[str, int]]:
+        return [self.retry_queue_of(number + 1) for number in range(len(self.retry.delays_s))]
 
 
 class AskingOptions(Struct, frozen=True, kw_only=True):

@@ -39,12 +39,12 @@ from qa_service.programs.jobs.base import (
     BrokerError,
     Message,
     NotTakenError,
-    Queues,
     SetupRefusedError,
     UnreadableError,
     UnroutableError,
 )
 from qa_service.programs.jobs.job import Job
+from qa_service.programs.jobs.jobs_options import BrokerOptions
 
 CONNECT_TIMEOUT_S = 10.0
 """Longer than three lost SYN packets: 1, 2 and 4 s (RFC 6298)."""
@@ -55,7 +55,7 @@ _REFUSED = (AuthenticationError, ChannelAccessRefused, ChannelPreconditionFailed
 class RabbitMq:
     """`Broker` for RabbitMQ 3.10 and later, at `amqp://user:password@host:port/vhost`."""
 
-    def __init__(self, url: str, queues: Queues) -> None:
+    def __init__(self, url: str, queues: BrokerOptions) -> None:
         self._url, self._queues = url, queues
         self._connection: AbstractConnection | None = None
         self._channel: AbstractChannel
@@ -147,12 +147,12 @@ class RabbitMq:
 
     async def _declare(self) -> None:
         queues = self._queues
-        await self._declare_queue(queues.dead, {})
-        await self._declare_queue(queues.results, {"x-queue-type": "quorum"})
-        to_dead = _passing_on(queues.dead) | {"x-delivery-limit": queues.delivery_limit}
-        await self._declare_queue(queues.jobs, to_dead)
+        await self._declare_queue(queues.dead_queue, {})
+        await self._declare_queue(queues.results_queue, {"x-queue-type": "quorum"})
+        to_dead = _passing_on(queues.dead_queue) | {"x-delivery-limit": queues.delivery_limit}
+        await self._declare_queue(queues.jobs_queue, to_dead)
         for queue, delay_s in queues.retry_queues():
-            to_jobs = _passing_on(queues.jobs) | {"x-message-ttl": delay_s * 1000}
+            to_jobs = _passing_on(queues.jobs_queue) | {"x-message-ttl": delay_s * 1000}
             await self._declare_queue(queue, to_jobs)
 
     async def _declare_queue(self, name: str, arguments: dict[str, Any]) -> None:

@@ -29,8 +29,9 @@ async def main(options: SubmitOptions) -> int:
     answered = read_names(options.answers)[0] if options.answers else set()
     total = sum(map(count_rows, options.files))
     reply_to, expiration_s, counts = options.reply_to, options.expiration_s, _Counts()
-    async with connected(options.broker) as (broker, queues):
-        with progress_bar(desc=queues.jobs, total=total, unit="job") as bar:
+    queue = options.broker.jobs_queue
+    async with connected(options.broker) as broker:
+        with progress_bar(desc=queue, total=total, unit="job") as bar:
 
             def progress(number: int) -> None:
                 counts.submitted += number
@@ -39,12 +40,12 @@ async def main(options: SubmitOptions) -> int:
             rows = _unanswered(options.files, answered, counts, bar.update)
             jobs = (Message(r.body, r.message_id, None, reply_to, expiration_s) for r in rows)
             try:
-                await submit(broker, queues.jobs, jobs, progress)
+                await submit(broker, queue, jobs, progress)
             except BaseException:
                 print(f"{counts.submitted} jobs submitted before it stopped", file=sys.stderr)
                 raise
     print(
-        f"{counts.submitted} jobs submitted to {queues.jobs}, "
+        f"{counts.submitted} jobs submitted to {queue}, "
         f"{counts.answered} are answered already"
         + (f", {counts.faulty} cannot be read" if counts.faulty else "")
     )
