@@ -205,12 +205,7 @@ def _check_id(id_json: bytes) -> None:
 
 
 def check_bounds(request: Request) -> None:
-    """Checks that a request has a question, and a text or a collection.
-
-    Raises:
-        InvalidRequestError: One of them is blank, the question is too long, or fields exclude
-            each other.
-    """
+    """Checks that a request has a question, and a text or a collection, within all bounds."""
     if _is_blank(request.question):
         raise InvalidRequestError("`question` is empty")
     if len(request.question) > MAX_QUESTION_CHARS:

@@ -63,11 +63,7 @@ class Broker(Protocol):
     """A connection to a broker. Every method but `close` raises `BrokerError` without one."""
 
     async def open(self) -> None:
-        """Connects, and declares the queues that do not exist.
-
-        Raises:
-            SetupRefusedError: A queue exists with other settings, or may not be used.
-        """
+        """Connects, and declares the queues; `SetupRefusedError` if one is not as it should be."""
 
     async def close(self) -> None:
         """Disconnects. Jobs that were not acknowledged go back to their queue."""

@@ -48,13 +48,7 @@ def broker_from(options: BrokerOptions) -> Broker:
 
 @contextlib.asynccontextmanager
 async def connected(options: BrokerOptions) -> AsyncIterator[Broker]:
-    """The broker that the options name, as long as the block runs.
-
-    Raises:
-        FlagError: The broker's address is not one.
-        BrokerError: The broker cannot be reached.
-        SetupRefusedError: It refuses the queues or the credentials.
-    """
+    """The broker that the options name, connected as long as the block runs."""
     broker = broker_from(options)
     try:
         await broker.open()

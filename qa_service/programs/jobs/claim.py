@@ -35,11 +35,7 @@ def ahead_of(output: Path) -> Path:
 
 
 def lock(file: BinaryIO, path: Path) -> None:
-    """Locks a file until this process closes it, or dies.
-
-    Raises:
-        FileError: Another process holds the lock.
-    """
+    """Locks a file until this process ends; `FileError` if another has locked it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

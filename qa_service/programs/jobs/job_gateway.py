@@ -215,11 +215,7 @@ class JobGateway:
         await self._dead_letter(job, error.code, error.message)
 
     async def _schedule_retry(self, job: Job, attempts: int, code: str) -> None:
-        """Puts the job into a retry queue.
-
-        Raises:
-            ExpiredError: The job would expire there.
-        """
+        """Puts the job into a retry queue; `ExpiredError` if it would expire there."""
         queue, delay_s = self._queues.retry_queue_of(attempts)
         headers: dict[str, str | int] = {ATTEMPTS_HEADER: attempts, REASON_HEADER: code}
         if job.deadline_s is not None:

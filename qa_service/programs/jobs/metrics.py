@@ -54,11 +54,7 @@ class GatewayMetrics:
             yield Family(name, "gauge", text, [Sample(float(read()), {})])
 
     def serve(self, host: str, port: int) -> Callable[[], None]:
-        """Serves `GET /metrics` from a thread; returns a function that stops it.
-
-        Raises:
-            OSError: The port cannot be opened.
-        """
+        """Serves `GET /metrics` from a thread; returns a function that stops it."""
         server = _Server(host, port, self)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()

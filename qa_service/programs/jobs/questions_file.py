@@ -77,11 +77,7 @@ def read_rows(path: Path, collection: str | None = None) -> Iterator[Row]:
 
 
 def count_rows(path: Path, collection: str | None = None) -> int:
-    """How many questions a file holds.
-
-    Raises:
-        FileError: The file cannot be read.
-    """
+    """How many questions a file holds; `FileError` if it cannot be read."""
     if _kind(path) != ".jsonl":
         return sum(1 for _ in read_rows(path, collection))
     try:

@@ -60,11 +60,7 @@ class _Counts:
 
 
 async def submit(broker: Broker, queue: str, jobs: Iterable[Message], progress: Progress) -> None:
-    """Publishes jobs in their order; reports progress as the broker confirms them.
-
-    Raises:
-        BrokerError: The connection was lost.
-    """
+    """Publishes jobs in their order; reports progress as the broker confirms them."""
     room = asyncio.Semaphore(_MAX_UNCONFIRMED)
 
     async def publish(job: Message) -> None:

@@ -24,11 +24,7 @@ _Row = tuple[str, str, list[Cell]]
 
 
 def draw(cells: Sequence[Cell], path: Path) -> None:
-    """Draws latency percentiles on the left and throughput on the right.
-
-    Args:
-        cells: Only closed loops or only open loops; at least one.
-    """
+    """Draws latency percentiles on the left, throughput on the right, of loops of one kind."""
     make_figure(cells).savefig(path, dpi=150)
 
 

@@ -66,11 +66,7 @@ class PeerLostError(Exception):
 
 
 async def write(context: grpc.aio.ServicerContext, message: object) -> None:
-    """Writes a message of a stream.
-
-    Raises:
-        PeerLostError: Nobody reads the stream any more.
-    """
+    """Writes a message of a stream; `PeerLostError` if nobody reads it any more."""
     try:
         await context.write(message)
     except grpc.aio.BaseError:

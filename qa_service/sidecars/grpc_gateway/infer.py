@@ -25,11 +25,7 @@ _CONTENTS = {"BYTES": "bytes_contents", "FP32": "fp32_contents", "INT32": "int_c
 
 
 def read_call(request: Any) -> InferCall:  # noqa: ANN401 - a ModelInferRequest
-    """The questions of a request.
-
-    Raises:
-        InvalidRequestError: A part of it is wrong, or over a bound.
-    """
+    """The questions of a request, within all bounds."""
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):
         raise InvalidRequestError("raw_input_contents must have an element for each input")

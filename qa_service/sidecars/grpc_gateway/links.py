@@ -51,11 +51,7 @@ _error_decoder = msgspec.json.Decoder(ErrorBody)
 
 
 def read_reply(body: bytes) -> Answered | QaError:
-    """A question's answers, or its error.
-
-    Raises:
-        ValueError: The frame is no reply.
-    """
+    """A question's answers, or its error; `ValueError` if the frame is no reply."""
     try:
         reply = _answers_decoder.decode(body)
     except msgspec.ValidationError:

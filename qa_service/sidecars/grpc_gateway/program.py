@@ -38,11 +38,7 @@ def main() -> int:
 
 
 def parse(docstring: str | None, arguments: Sequence[str] | None = None) -> GatewaySettings:
-    """Reads the command line.
-
-    Raises:
-        SystemExit: The flags are wrong, or ask for help.
-    """
+    """Reads the command line."""
     parser = make_parser(docstring)
     add_flags(parser, GatewaySettings)
     return from_flags(GatewaySettings, vars(parser.parse_args(arguments)))

@@ -120,11 +120,7 @@ class ChunkedBody:
         self._parser.feed_data(_CHUNKED_HEAD)
 
     def feed(self, data: bytes) -> None:
-        """Parses the next bytes, which must not reach behind the body.
-
-        Raises:
-            HttpError: The body is malformed, or over a bound.
-        """
+        """Parses the next bytes, which must not reach behind the body; else an `HttpError`."""
         try:
             _parse(self._parser, data)
         except HttpError as error:

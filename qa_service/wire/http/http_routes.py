@@ -169,11 +169,7 @@ def _model(render: Callable[[ModelReport, Sequence[ModelReport]], HttpReply]) ->
 
 
 def find_model(models: Sequence[ModelReport], name: str, version: str) -> ModelReport:
-    """The model or route of that name, in that version if one is given.
-
-    Raises:
-        HttpError: There is none.
-    """
+    """The model or route of that name, in that version if one is given; else an `HttpError`."""
     for model in models:
         if model.name == name and version in {"", model.version, *model.labels}:
             return model

@@ -77,11 +77,7 @@ class Inputs(_columns(_list_of)):  # type: ignore[misc]
     """The columns, equally long; all but `question` may also be one value for all rows."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """The columns as rows.
-
-        Raises:
-            InvalidRequestError: The columns are not equally long.
-        """
+        """The columns as rows; they must be equally long."""
         count = len(self.question)
         columns = [
             column if isinstance(column := getattr(self, name), list) else [column] * count
