@@ -344,11 +344,7 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RejectedError(Exception):
-    """A body that is not a request.
-
-    Attributes:
-        id_json: The id for the error's reply; `null` if none could be read.
-    """
+    """A body that is not a request; `id_json` is that of the error's reply, `null` if unknown."""
 
     def __init__(self, id_json: bytes, error: QaError) -> None:
         super().__init__(str(error))

@@ -134,23 +134,20 @@ class FileRun:
 
     def _unanswered(self, rows: Iterator[Row]) -> Iterator[Row]:
         for row in rows:
-            if row.number == self._output.num_written:
-                self._check_last(row)
+            last = self._output.last_line if row.number == self._output.num_written else None
+            if last:
+                try:
+                    line = msgspec.json.decode(last)
+                except msgspec.DecodeError:
+                    line = None
+                if not (isinstance(line, dict) and line.get("id") == row.id):
+                    place = f"{self._options.output}, line {row.number}"
+                    raise FileError(f"{place}: not an answer to this question file")
             if self._output.has(row.number - 1):
                 self.summary.resumed += 1
                 self._progress(1)
             else:
                 yield row
-
-    def _check_last(self, row: Row) -> None:
-        """Raises `FileError` if the last answer in the file is not to its question."""
-        try:
-            line = msgspec.json.decode(self._output.last_line or b"")
-        except msgspec.DecodeError:
-            line = None
-        if self._output.last_line and not (isinstance(line, dict) and line.get("id") == row.id):
-            path = self._options.output
-            raise FileError(f"{path}, line {row.number}: not an answer to this question file")
 
     async def _lane(self) -> None:
         with suppress(StoppedError):

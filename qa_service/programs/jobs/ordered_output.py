@@ -29,9 +29,6 @@ class OrderedOutput:
         num_written: Lines in order: questions below this index are answered.
         num_errors: Error answers in both files.
         last_line: The last line in order; None if there is none.
-
-    Raises:
-        OSError: A file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:

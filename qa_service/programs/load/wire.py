@@ -115,11 +115,7 @@ class QaWire:
 
 
 class CollectionWire(QaWire):
-    """The same, for questions to a collection.
-
-    Args:
-        max_passages: How many passages are read; None leaves it to the server.
-    """
+    """The same, for questions to a collection; None leaves the number of passages to the server."""
 
     def __init__(self, collection: str, max_passages: int | None = None) -> None:
         more = {"max_passages": max_passages} if max_passages else {}

@@ -20,13 +20,7 @@ MIN_TIMEOUT_MS = 0.001
 
 
 class Caller:
-    """The caller of a gRPC call, as the call's context has it.
-
-    Attributes:
-        token: Empty for none.
-        traceparent: Empty for none.
-        wants_status: Whether an error ends the stream: Triton's `triton_grpc_error`.
-    """
+    """The caller of a gRPC call, as its context has it; a token or a trace may be empty."""
 
     def __init__(self, context: grpc.aio.ServicerContext) -> None:
         metadata = {

@@ -15,16 +15,9 @@ logger = logging.getLogger(__name__)
 
 
 class Credentials:
-    """What new connections are shown.
+    """What new connections are shown: PEM files, which must be usable.
 
-    Args:
-        cert: The certificate and those above it, in PEM.
-        key: Its private key, in PEM.
-        client_ca: Certificates in PEM, one of which must have signed a client's; None asks clients
-            for no certificate.
-
-    Raises:
-        SetupError: The files cannot be used.
+    With `client_ca`, one of its certificates must have signed a client's.
     """
 
     def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:

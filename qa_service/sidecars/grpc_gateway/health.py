@@ -53,31 +53,26 @@ class HealthService:
 
     async def _watch(self, data: bytes, context: Any) -> None:  # noqa: ANN401
         """Reports each change; ends when the gateway drains."""
+        last_sent, is_last = None, False
         try:
-            request = read_message(_Request, data)
-            await self._write_changes(request.service, context)
+            service, token = read_message(_Request, data).service, Caller(context).token
+            while not is_last:
+                is_last = self._draining.is_set()
+                try:
+                    status = await self._status(service, token)
+                except HttpError as error:
+                    if error.status != 404:
+                        raise
+                    status = _Response.SERVICE_UNKNOWN
+                if status != last_sent:
+                    await write(context, _Response(status=status))
+                    last_sent = status
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._draining.wait(), POLL_S)
         except QaError as error:
             await abort(context, error)
         except PeerLostError:
             return
-
-    async def _write_changes(self, service: str, context: Any) -> None:  # noqa: ANN401
-        token, last_sent = Caller(context).token, None
-        while True:
-            is_last = self._draining.is_set()
-            try:
-                status = await self._status(service, token)
-            except HttpError as error:
-                if error.status != 404:
-                    raise
-                status = _Response.SERVICE_UNKNOWN
-            if status != last_sent:
-                await write(context, _Response(status=status))
-                last_sent = status
-            if is_last:
-                return
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._draining.wait(), POLL_S)
 
     async def _status(self, service: str, token: str) -> int:
         if self._draining.is_set():

@@ -39,12 +39,7 @@ FINAL = "triton_final_response"
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """The reply to a request.
-
-    Attributes:
-        answer: A `ModelInferResponse`, or the request's error.
-        wants_empty: Whether an empty final response follows it.
-    """
+    """The reply to a request: a `ModelInferResponse`, or an error; an empty one may follow it."""
 
     request_id: str
     answer: Any

@@ -91,16 +91,9 @@ class HttpSite:
 
 
 class HttpCodec:
-    """One connection's HTTP.
+    """One connection's HTTP; `wants_token` if each request must show one, but on open paths."""
 
-    Args:
-        wants_token: Whether each request must show a token, if its path is not open to all.
-
-    Attributes:
-        next_is_cancel: Never: HTTP has no message that withdraws another.
-    """
-
-    next_is_cancel = False
+    next_is_cancel = False  # HTTP has no message that withdraws another
 
     def __init__(self, site: HttpSite, *, wants_token: bool = True) -> None:
         self._site = site

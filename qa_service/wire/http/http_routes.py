@@ -66,13 +66,7 @@ QuestionsCall = QaCall | InferCall | PredictCall
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
-    """A whole request.
-
-    Attributes:
-        body: Inflated.
-        model: The model in its path; empty if there is none.
-        version: The version or label in its path; empty if there is none.
-    """
+    """A whole request, inflated; the model and the version in its path are empty without any."""
 
     head: HttpHead
     body: bytes

@@ -86,12 +86,7 @@ class InferResponse(msgspec.Struct, omit_defaults=True):
 
 
 class InferCall(msgspec.Struct, frozen=True):
-    """An inference request.
-
-    Attributes:
-        outputs: The names of the outputs that are wanted, and whether in binary.
-        id: Echoed.
-    """
+    """An inference request; `outputs` has the names of those wanted, and whether in binary."""
 
     requests: Sequence[Request]
     shape: Sequence[int]
