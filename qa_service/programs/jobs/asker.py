@@ -17,10 +17,15 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Self
 
-from qa_service.aio.link import ServerAddress, ServerLink
-from qa_service.client import ConnectionLostError, QaClientError, QaServerError
+from qa_service.aio.link import ServerLink
+from qa_service.client import (
+    MAX_RESPONSE_BYTES,
+    ConnectionLostError,
+    QaClientError,
+    QaServerError,
+    Terms,
+)
 from qa_service.programs.jobs.job import JobRequest, Reply, encode_request, read_reply
 from qa_service.programs.jobs.jobs_options import AskingOptions
 from qa_service.programs.jobs.window import AdaptiveLimit, Window
@@ -49,19 +54,23 @@ class Asker:
     """Asks questions over one or more connections, as many at a time as the window allows.
 
     It calls `on_queue_full` when the server has no room for a question.
+
+    Raises:
+        QaClientError: A TLS file cannot be used.
     """
 
-    def __init__(self, address: ServerAddress, most: int, num_connections: int = 1) -> None:
-        self.window = Window(AdaptiveLimit(most, start=_FIRST_WINDOW))
+    def __init__(self, options: AskingOptions) -> None:
+        self.window = Window(AdaptiveLimit(options.prefetch, start=_FIRST_WINDOW))
         self.on_queue_full: Callable[[], None] = lambda: None
-        self._links = [ServerLink(address, self._changed) for _ in range(num_connections)]
+        access = options.access
+        tls, token = access.tls_context(), access.token
+        terms = Terms(options.timeout_s, MAX_RESPONSE_BYTES, tls, token)
+        self._links = [
+            ServerLink(options.host, options.port, terms, self._changed, options.max_frame_bytes)
+            for _ in range(options.num_connections)
+        ]
         self._connected, self._disconnected = asyncio.Event(), asyncio.Event()
         self._disconnected.set()
-
-    @classmethod
-    def of(cls, options: AskingOptions) -> Self:
-        """Of the server that the flags name. Raises `QaClientError` for an unusable TLS file."""
-        return cls(options.address, options.prefetch, options.num_connections)
 
     @property
     def is_connected(self) -> bool:

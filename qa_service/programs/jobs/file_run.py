@@ -41,7 +41,7 @@ async def main(options: RunOptions) -> int:
 
     The first SIGTERM or Ctrl-C stops the run, and the second ends the program.
     """
-    asker, loop = Asker.of(options.asking), asyncio.get_running_loop()
+    asker, loop = Asker(options.asking), asyncio.get_running_loop()
     total = count_rows(options.questions, options.collection)
     with progress_bar(desc=options.questions.name, total=total, unit="question") as bar:
         run = FileRun(asker, options, bar.update)

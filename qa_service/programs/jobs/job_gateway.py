@@ -66,7 +66,7 @@ _logger = logging.getLogger(__name__)
 async def main(options: GatewayOptions) -> int:
     """Runs a gateway until SIGTERM or Ctrl-C; returns its exit code."""
     metrics = GatewayMetrics()
-    gateway = JobGateway(broker_from(options.broker), Asker.of(options.asking), options, metrics)
+    gateway = JobGateway(broker_from(options.broker), Asker(options.asking), options, metrics)
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, gateway.stop)
     with ExitStack() as stack:

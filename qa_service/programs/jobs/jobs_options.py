@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from qa_service.aio.link import ServerAddress
 from qa_service.command_line import make_parser
 from qa_service.logs import LogFormat, LogLevel
 from qa_service.options import MAX_COUNT, add_flags, from_flags
@@ -93,18 +92,6 @@ class AskingOptions(Struct, frozen=True, kw_only=True):
     num_connections: Annotated[_Count, Meta(description="connections that share them")] = 1
     max_attempts: Annotated[_Count, Meta(description="how often a question is tried")] = 5
     access: Access = Access()
-
-    @property
-    def address(self) -> ServerAddress:
-        """Where the server is. Raises `QaClientError` for an unusable TLS file."""
-        return ServerAddress(
-            host=self.host,
-            port=self.port,
-            tls=self.access.tls_context(),
-            token=self.access.token,
-            max_frame_bytes=self.max_frame_bytes,
-            timeout_s=self.timeout_s,
-        )
 
 
 class GatewayOptions(Struct, frozen=True, kw_only=True):
