@@ -502,21 +502,19 @@ def split_hosts(host: str | Sequence[str], port: int) -> list[tuple[str, int]]:
     Raises:
         ValueError: There is no host, or a port is out of range.
     """
-    words = host.split(",") if isinstance(host, str) else host
-    found = [_split_host(word.strip(), port) for word in words]
+    found = []
+    for word in host.split(",") if isinstance(host, str) else host:
+        name, colon, number = word.strip().rpartition(":")
+        if colon and number.isdecimal() and (":" not in name or name.endswith("]")):
+            found.append((name.strip("[]"), int(number)))
+        else:
+            found.append((word.strip().strip("[]"), port))
     # A name that begins with a slash is a Unix socket's path.
     if any("/" in name and not name.startswith("/") for name, _ in found):
         raise ValueError(f"{host!r} is a URL; a name is needed, as in localhost or a:9998")
     if not found or not all(name and 0 < number < 1 << 16 for name, number in found):
         raise ValueError(f"{host!r} does not name servers and their ports")
     return found
-
-
-def _split_host(word: str, port: int) -> tuple[str, int]:
-    name, colon, number = word.rpartition(":")
-    if colon and number.isdecimal() and (":" not in name or name.endswith("]")):
-        word, port = name, int(number)
-    return word.strip("[]"), port
 
 
 @dataclass(slots=True, eq=False)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from qa_service.client import QaClientError, tls_context
+from qa_service.client import MAX_RESPONSE_BYTES, QaClientError, Terms, tls_context
 from qa_service.files import read_text
 
 TOKEN_VARIABLE = "QA_SERVER_TOKEN"
@@ -68,3 +68,7 @@ class Access:
     def tls_context(self) -> ssl.SSLContext | None:
         """The context for `QaClient`; None without TLS. Raises `TlsError` for an unusable file."""
         return tls_context(self.ca_file, self.client_cert, self.client_key) if self.tls else None
+
+    def terms(self, timeout_s: float) -> Terms:
+        """Those of a connection. Raises `TlsError` for an unusable file."""
+        return Terms(timeout_s, MAX_RESPONSE_BYTES, self.tls_context(), self.token)

@@ -20,11 +20,9 @@ from collections.abc import AsyncIterator, Callable
 
 from qa_service.aio.link import ServerLink
 from qa_service.client import (
-    MAX_RESPONSE_BYTES,
     ConnectionLostError,
     QaClientError,
     QaServerError,
-    Terms,
 )
 from qa_service.programs.jobs.job import JobRequest, Reply, encode_request, read_reply
 from qa_service.programs.jobs.jobs_options import AskingOptions
@@ -62,9 +60,7 @@ class Asker:
     def __init__(self, options: AskingOptions) -> None:
         self.window = Window(AdaptiveLimit(options.prefetch, start=_FIRST_WINDOW))
         self.on_queue_full: Callable[[], None] = lambda: None
-        access = options.access
-        tls, token = access.tls_context(), access.token
-        terms = Terms(options.timeout_s, MAX_RESPONSE_BYTES, tls, token)
+        terms = options.access.terms(options.timeout_s)
         self._links = [
             ServerLink(options.host, options.port, terms, self._changed, options.max_frame_bytes)
             for _ in range(options.num_connections)

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator
 
-from qa_service.client import MAX_RESPONSE_BYTES, Server, Terms, look_up, split_hosts
+from qa_service.client import Server, look_up, split_hosts
 from qa_service.programs.load.connection import LoadConnection, Owner, SentRequest, Target
 from qa_service.programs.load.loop import LoadLoop
 from qa_service.programs.load.plan import LoadPlan, Sample
@@ -70,15 +70,14 @@ class _Load:
         self.loop = LoadLoop()
         self.samples: list[Sample] = []
         self.end_s = float("inf")
-        access, wire = plan.access, plan.wire
-        terms = Terms(plan.timeout_s, MAX_RESPONSE_BYTES, access.tls_context(), access.token)
+        terms = plan.access.terms(plan.timeout_s)
         targets = [
-            Target(Server(host, port, addresses), terms, wire)
+            Target(Server(host, port, addresses), terms, plan.wire)
             for host, port in split_hosts(plan.host, plan.port)
             for addresses in look_up(host, port)
         ]
         self._targets = itertools.cycle(targets)
-        self._wire = wire()
+        self._wire = plan.wire()
         self._bodies: dict[int, bytes] = {}
         self._turns = itertools.count()
         self._ids = itertools.count(1)

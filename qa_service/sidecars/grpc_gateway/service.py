@@ -50,7 +50,11 @@ class InferenceService:
             "ServerMetadata": self._get(lambda _: "/v2"),
             "ModelMetadata": self._get(lambda its: model_path(its.name, its.version)),
             "ModelConfig": self._model_config,
-            "ModelStatistics": self._get(_statistics_path),
+            "ModelStatistics": self._get(
+                lambda its: (
+                    model_path(its.name, its.version, "/stats") if its.name else "/v2/models/stats"
+                )
+            ),
             "RepositoryIndex": self._index,
             "RepositoryModelLoad": self._command("load"),
             "RepositoryModelUnload": self._command("unload"),
@@ -175,9 +179,3 @@ class InferenceService:
         if message.ready:
             models = [model for model in models if model["state"] == "READY"]
         return {"models": models}
-
-
-def _statistics_path(message: Message) -> str:
-    if not message.name:
-        return "/v2/models/stats"
-    return model_path(message.name, message.version, "/stats")
