@@ -19,11 +19,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 from qa_service.aio.link import ServerLink
-from qa_service.client import (
-    ConnectionLostError,
-    QaClientError,
-    QaServerError,
-)
+from qa_service.client import ConnectionLostError, QaClientError, QaServerError
 from qa_service.programs.jobs.job import JobRequest, Reply, encode_request, read_reply
 from qa_service.programs.jobs.jobs_options import AskingOptions
 from qa_service.programs.jobs.window import AdaptiveLimit, Window
