@@ -972,7 +972,8 @@ class _Call:
         num_taken = 0
         try:
             while True:
-                self._flush()
+                if self._streams or asking.num_pending:
+                    self._flush()
                 results.update((question.about, result) for question, result in asking.settled)
                 asking.settled.clear()
                 has_room = not asking.num_waiting and asking.num_pending < max_in_flight
