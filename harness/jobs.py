@@ -17,26 +17,22 @@ import aio_pika
 
 from harness.process import GIVE_UP_S, LoggingProcess, wait_until
 from harness.server import ROOT
-from qa_service.programs.jobs.base import Queues
+from qa_service.programs.jobs.jobs_options import BrokerOptions
+
+_QUEUES = ("jobs_queue", "dead_queue", "results_queue", "retry_queue")
 
 
-def queues_of(prefix: str, **others: Any) -> Queues:
+def queues_of(prefix: str, **others: Any) -> BrokerOptions:
     """Queues of a test's own."""
-    queues = {name: f"{prefix}.{name}" for name in ("jobs", "dead", "results", "retry")}
-    return Queues(**{**queues, **others})
+    queues: dict[str, Any] = {name: f"{prefix}.{name}" for name in _QUEUES}
+    return BrokerOptions(**queues, **others)
 
 
-def flags_of(queues: Queues) -> list[str]:
+def flags_of(queues: BrokerOptions) -> list[str]:
     """The same for `jobs.py`."""
-    delays_s = ",".join(map(str, queues.retry_delays_s))
-    return [
-        f"--jobs_queue={queues.jobs}",
-        f"--dead_queue={queues.dead}",
-        f"--results_queue={queues.results}",
-        f"--retry_queue={queues.retry}",
-        f"--retry_delays_s={delays_s}",
-        f"--delivery_limit={queues.delivery_limit}",
-    ]
+    names = (*_QUEUES, "delivery_limit")
+    flags = [f"--{name}={getattr(queues, name)}" for name in names]
+    return [*flags, f"--retry_delays_s={queues.retry.retry_delays_s}"]
 
 
 def run_jobs(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -47,7 +43,7 @@ def run_jobs(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 class RunningGateway(LoggingProcess):
-    def __init__(self, url: str, server_port: int, queues: Queues, *flags: str) -> None:
+    def __init__(self, url: str, server_port: int, queues: BrokerOptions, *flags: str) -> None:
         command = [sys.executable, str(ROOT / "jobs.py"), "gateway", "--host", "127.0.0.1"]
         super().__init__(
             [*command, "--port", str(server_port), *flags_of(queues), *flags],
@@ -63,7 +59,7 @@ class RunningGateway(LoggingProcess):
 
 @contextlib.contextmanager
 def running_gateway(
-    url: str, server_port: int, queues: Queues, *flags: str
+    url: str, server_port: int, queues: BrokerOptions, *flags: str
 ) -> Iterator[RunningGateway]:
     """Runs a gateway that takes jobs; on a clean exit of the block, checks that it stops well."""
     gateway = RunningGateway(url, server_port, queues, *flags)

@@ -85,6 +85,7 @@ _UNIX = getattr(socket, "AF_UNIX", None)
 _BACKLOG_WAIT_S = 0.005
 """A Unix socket whose backlog is full, which EAGAIN says, is asked again after this long."""
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
+_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _TLS_REASONS = {
     "WRONG_VERSION_NUMBER": "the server does not speak it",
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the server asks for a client's certificate",
@@ -501,21 +502,19 @@ def split_hosts(host: str | Sequence[str], port: int) -> list[tuple[str, int]]:
     Raises:
         ValueError: There is no host, or a port is out of range.
     """
-    words = host.split(",") if isinstance(host, str) else host
-    found = [_split_host(word.strip(), port) for word in words]
+    found = []
+    for word in host.split(",") if isinstance(host, str) else host:
+        name, colon, number = word.strip().rpartition(":")
+        if colon and number.isdecimal() and (":" not in name or name.endswith("]")):
+            found.append((name.strip("[]"), int(number)))
+        else:
+            found.append((word.strip().strip("[]"), port))
     # A name that begins with a slash is a Unix socket's path.
     if any("/" in name and not name.startswith("/") for name, _ in found):
         raise ValueError(f"{host!r} is a URL; a name is needed, as in localhost or a:9998")
     if not found or not all(name and 0 < number < 1 << 16 for name, number in found):
         raise ValueError(f"{host!r} does not name servers and their ports")
     return found
-
-
-def _split_host(word: str, port: int) -> tuple[str, int]:
-    name, colon, number = word.rpartition(":")
-    if colon and number.isdecimal() and (":" not in name or name.endswith("]")):
-        word, port = name, int(number)
-    return word.strip("[]"), port
 
 
 @dataclass(slots=True, eq=False)
@@ -887,7 +886,8 @@ class Asking:
                 self._settle(question, result, now_s)
             else:
                 self._fail(question, refusal, now_s)
-        self._servers.count(server, -len(lost))
+        if lost:
+            self._servers.count(server, -len(lost))
         error = conversation.error
         # Neither its holder's end nor a frame that is too large says that the server is ill.
         is_closed = error is None or error.code in {QaClientError.code, "frame_too_large"}
@@ -972,7 +972,8 @@ class _Call:
         num_taken = 0
         try:
             while True:
-                self._flush()
+                if self._streams or asking.num_pending:
+                    self._flush()
                 results.update((question.about, result) for question, result in asking.settled)
                 asking.settled.clear()
                 has_room = not asking.num_waiting and asking.num_pending < max_in_flight
@@ -1040,20 +1041,22 @@ class _Call:
 
     def _exchange(self) -> None:
         """Waits for sockets and the time, then sends and receives."""
-        held = list(self._streams)
-        due_s = min([self._asking.due_s, *(stream.conversation.due_s for stream in held)])
+        due_s = min([self._asking.due_s, *(its.conversation.due_s for its in self._streams)])
         wait_s = None if due_s == math.inf else max(0.0, due_s - time.perf_counter())
         with _Selector() as selector:
-            for stream in held:
-                selector.register(stream.socket, stream.events)
-            ready = {key.fileobj for key, _ in selector.select(wait_s)}
+            for stream in self._streams:
+                selector.register(stream.socket, stream.events, stream)
+            ready = [key.data for key, _ in selector.select(wait_s)]
         now_s = time.perf_counter()
-        for stream in held:
-            settled = stream.exchange(now_s) if stream.socket in ready else []
-            self._take(stream, [*settled, *stream.conversation.check_time(now_s)], now_s)
+        for stream in ready:
+            self._take(stream, stream.exchange(now_s), now_s)
+        if now_s >= due_s:
+            for stream in list(self._streams):
+                self._take(stream, stream.conversation.check_time(now_s), now_s)
 
     def _take(self, stream: Stream, settled: list[Settled], now_s: float) -> None:
-        self._asking.take(stream.conversation, settled, now_s)
+        if settled or stream.conversation.error is not None:
+            self._asking.take(stream.conversation, settled, now_s)
         if stream.conversation.is_over:
             stream.close()
             self._streams.remove(stream)
@@ -1125,8 +1128,9 @@ class Servers:
             rested = [server for server in left if server.rests_until_s <= now_s]
             if not rested:
                 return min(left, key=lambda server: server.rests_until_s)
-            two = random.sample(rested, min(2, len(rested)))
-            return min(two, key=lambda server: server.in_flight)
+            if len(rested) == 1:
+                return rested[0]
+            return min(random.sample(rested, 2), key=lambda server: server.in_flight)
 
     def idle_stream(self, server: Server) -> Stream | None:
         """An open, unused connection to the server, if there is one."""
@@ -1144,8 +1148,8 @@ class Servers:
         for stream in streams:
             conversation = stream.conversation
             server = conversation.server
-            self.count(server, -len(conversation.in_flight))
             with self._lock:
+                server.in_flight -= len(conversation.in_flight)
                 if conversation.is_free and server in self:
                     server.idle.append(stream)
                     continue
@@ -1504,7 +1508,7 @@ def encode_frame(fields: dict[str, Any]) -> bytes:
         InvalidRequestError: The request cannot be written as JSON in UTF-8.
     """
     try:
-        return frame_of(json.dumps(fields, ensure_ascii=False, allow_nan=False).encode())
+        return frame_of(_to_json(fields).encode())
     except (TypeError, ValueError, struct.error) as error:
         raise InvalidRequestError(f"the request cannot be sent: {error}") from error
 
@@ -1612,11 +1616,10 @@ def read_answer(reply: dict[str, Any], latency_ms: float) -> Answer:
     if not isinstance(spans, list) or not isinstance(timings_ms, dict):
         raise ProtocolError("the server sent answers or timings of a wrong type")
     return Answer(
-        **{name: getattr(best, name) for name in Span.__dataclass_fields__},
-        alternatives=tuple(map(_span, spans)),
-        timings_ms=timings_ms,
-        latency_ms=latency_ms,
-        response=reply,
+        *(best.answer, best.score, best.start, best.end),
+        *(tuple(map(_span, spans)), timings_ms, latency_ms, reply),
+        passage=best.passage,
+        places=best.places,
         passages=_list_of(_passage, reply.get("passages"), "passages"),
         unsure=_list_of(_span, reply.get("unsure"), "unsure answers"),
     )

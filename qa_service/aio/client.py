@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import math
 import ssl
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self, Unpack
 
 from qa_service.aio.connection import AsyncConnection
@@ -145,24 +145,19 @@ class AsyncQaClient:
         results: dict[int, Answer | QaClientError] = {}
         numbered = enumerate(pairs)
         begun_at = self._asking.num_losses
+
+        async def ask_in_turn() -> None:
+            for index, (question, text) in numbered:
+                try:
+                    self._asking.check_losses(begun_at)
+                    results[index] = await self._ask({**question_fields(question, text), **fields})
+                except QaClientError as error:
+                    results[index] = error
+
         async with asyncio.TaskGroup() as group:
             for _ in range(max_in_flight):
-                group.create_task(self._ask_in_turn(numbered, fields, results, begun_at))
+                group.create_task(ask_in_turn())
         return [results[index] for index in range(len(results))]
-
-    async def _ask_in_turn(
-        self,
-        numbered: Iterator[tuple[int, tuple[str, str | None]]],
-        fields: dict[str, Any],
-        results: dict[int, Answer | QaClientError],
-        begun_at: int,
-    ) -> None:
-        for index, (question, text) in numbered:
-            try:
-                self._asking.check_losses(begun_at)
-                results[index] = await self._ask({**question_fields(question, text), **fields})
-            except QaClientError as error:
-                results[index] = error
 
     async def _ask(self, fields: dict[str, Any]) -> Answer:
         async with self._room:

@@ -116,17 +116,12 @@ async def connect_unix(sock: socket.socket, path: str) -> None:
     """Connects a non-blocking Unix socket; waits while the server's backlog is full.
 
     asyncio takes EAGAIN, which says that it is full, for a connection that is under way.
-
-    Raises:
-        OSError: Nobody listens there.
     """
     while True:
         try:
-            sock.connect(path)
+            return sock.connect(path)
         except BlockingIOError:
             await asyncio.sleep(BACKLOG_WAIT_S)
-        else:
-            return
 
 
 class AsyncConnection(asyncio.Protocol):

@@ -1,6 +1,6 @@
 """A connection to one server, opened again whenever it is lost.
 
-    link = ServerLink(ServerAddress("localhost", 9999), on_change=lambda: None)
+    link = ServerLink("localhost", 9999, terms, on_change=lambda: None)
     async with link.kept_open():
         await link.settled()
         reply = await link.ask(encode, read)
@@ -15,14 +15,11 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import ssl
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from qa_service.aio.connection import AsyncConnection, open_connection
 from qa_service.client import (
-    MAX_RESPONSE_BYTES,
     ConnectionLostError,
     ProtocolError,
     QaClientError,
@@ -43,39 +40,27 @@ _Result = TypeVar("_Result")
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ServerAddress:
-    """A server, and how to connect to it.
-
-    Attributes:
-        token: Sent on each connection; None sends none.
-        max_frame_bytes: The server's flag of this name: no longer request is sent.
-        timeout_s: Longest wait for a connection, and for the next reply while any is outstanding.
-    """
-
-    host: str = "localhost"
-    port: int = 9999
-    tls: ssl.SSLContext | None = None
-    token: str | None = None
-    max_frame_bytes: int = 1 << 18
-    timeout_s: float = 60.0
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
-
-
 class ServerLink:
     """A connection to the server that comes back.
 
     Args:
+        max_frame_bytes: The server's flag of this name: no longer request is sent.
         on_change: Called when `is_connected` has changed.
 
     Attributes:
         last_error: Why no connection could be made; None while there is one.
     """
 
-    def __init__(self, address: ServerAddress, on_change: Callable[[], None]) -> None:
-        self._address = address
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        terms: Terms,
+        on_change: Callable[[], None],
+        max_frame_bytes: int = 1 << 18,
+    ) -> None:
+        self._host, self._port, self._terms = host, port, terms
+        self._max_frame_bytes = max_frame_bytes
         self._on_change = on_change
         self._ids = itertools.count(1)
         self._connection: AsyncConnection | None = None
@@ -128,9 +113,8 @@ class ServerLink:
             raise ConnectionLostError("there is no connection to the server")
         wire_id = next(self._ids)
         body = encode(wire_id)
-        limit = self._address.max_frame_bytes
-        if len(body) > limit:
-            words = f"a frame of {len(body)} bytes; at most {limit}"
+        if len(body) > self._max_frame_bytes:
+            words = f"a frame of {len(body)} bytes; at most {self._max_frame_bytes}"
             raise QaServerError("frame_too_large", words)
         try:
             return await connection.ask(wire_id, frame_of(body), read)
@@ -143,7 +127,10 @@ class ServerLink:
             try:
                 connection = await self._connect()
             except QaClientError as error:
-                self._note_failure(error)
+                if str(error) != str(self.last_error):
+                    _logger.warning("%s", error)
+                self.last_error = error
+                self._settled.set()
             else:
                 backoff_s = _FIRST_BACKOFF_S
                 await self._hold(connection)
@@ -153,18 +140,16 @@ class ServerLink:
             backoff_s = min(2 * backoff_s, _LAST_BACKOFF_S)
 
     async def _connect(self) -> AsyncConnection:
-        address = self._address
         try:
-            servers = await asyncio.to_thread(look_up, address.host, address.port)
+            servers = await asyncio.to_thread(look_up, self._host, self._port)
         except (OSError, UnicodeError) as error:
-            raise unreachable(address, error) from error
-        server = Server(address.host, address.port, tuple(itertools.chain(*servers)))
-        terms = Terms(address.timeout_s, MAX_RESPONSE_BYTES, address.tls, address.token)
-        return await open_connection(server, terms)
+            raise unreachable(f"{self._host}:{self._port}", error) from error
+        server = Server(self._host, self._port, tuple(itertools.chain(*servers)))
+        return await open_connection(server, self._terms)
 
     async def _hold(self, connection: AsyncConnection) -> None:
         """Lets questions be asked until the connection is lost, or the server wants it to end."""
-        _logger.info("connected to the server at %s", self._address)
+        _logger.info("connected to the server at %s:%d", self._host, self._port)
         self.last_error = None
         is_over = asyncio.Event()
 
@@ -196,10 +181,3 @@ class ServerLink:
         self._connection = connection
         self._settled.set()
         self._on_change()
-
-    def _note_failure(self, error: QaClientError) -> None:
-        """Keeps the reason why no connection could be made; logs it once."""
-        if str(error) != str(self.last_error):
-            _logger.warning("%s", error)
-        self.last_error = error
-        self._settled.set()

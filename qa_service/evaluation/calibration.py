@@ -31,12 +31,10 @@ Measure = Callable[[ReadingConfig], float]
 def calibrate(
     model: PreparedModel, dev: DevSet, reading: ReadingConfig, max_cost_f1: float | None
 ) -> ReadingConfig:
-    """Chooses the settings that depend on the model; the windows stay as they are.
+    """Chooses the settings that depend on the model, on the answerable questions of `dev`.
 
-    Args:
-        dev: Only the answerable questions count.
-        max_cost_f1: How many points of F1 on answerable questions abstention may cost; the highest
-            threshold within that is taken. None for a model that cannot abstain.
+    `max_cost_f1` is how many points of F1 abstention may cost; the highest threshold within that is
+    taken. None for a model that cannot abstain.
     """
 
     def f1(tried: ReadingConfig) -> float:

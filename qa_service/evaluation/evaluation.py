@@ -58,10 +58,7 @@ class DevSet:
 
     @classmethod
     def read(cls, paths: Sequence[Path]) -> DevSet:
-        """Reads SQuAD files.
-
-        The unanswerable questions are those marked `is_impossible`, and each answerable question
-        with another text of the files.
+        """Reads SQuAD files; each answerable question with another text of them is unanswerable.
 
         Raises:
             SetupError: A file cannot be read, or no question in them has an answer.
@@ -114,11 +111,9 @@ class PreparedModel:
 def measure(model: PreparedModel, dev: DevSet, reading: ReadingConfig) -> Metrics:
     """Measures a model with reading settings.
 
-    Returns:
-        `exact_match` and `f1` on answerable questions with abstention off, and their
-        `calibration_error` and `right_near_0.8`; for a model that abstains also `f1_abstaining`,
-        and the percentage of "no answer" on answerable (`given_up`) and on unanswerable questions
-        (`caught`).
+    `exact_match`, `f1`, `calibration_error` and `right_near_0.8` are of answerable questions with
+    abstention off; with it, if the model abstains, are `f1_abstaining` and the percentage of "no
+    answer" on answerable (`given_up`) and on unanswerable questions (`caught`).
     """
     answers = best_answers(model.reader(never_abstaining(reading)), dev.answerable)
     metrics = squad_metrics(answers, dev.answerable)

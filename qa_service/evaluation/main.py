@@ -26,19 +26,13 @@ from qa_service.evaluation.measures import (
     question_word,
     squad_metrics,
 )
-from qa_service.evaluation.probes import PROBES
 from qa_service.instance.model_folder.manifest import load_manifest, model_files
 from qa_service.logs import complain
 from qa_service.plots import PlotError, check_plot
 
 _COLUMNS = (
-    "exact_match",
-    "f1",
-    "calibration_error",
-    "right_near_0.8",
-    "f1_abstaining",
-    "given_up",
-    "caught",
+    *("exact_match", "f1", "calibration_error", "right_near_0.8"),
+    *("f1_abstaining", "given_up", "caught"),
 )
 
 
@@ -55,8 +49,6 @@ def main() -> int:
             _calibrate(flags, dev)
         elif flags.cascade:
             _cascade(flags, dev)
-        elif flags.probes:
-            _probe(flags, dev)
         else:
             _compare(flags, dev)
     except (PlotError, SetupError) as error:
@@ -66,7 +58,7 @@ def main() -> int:
 
 
 def _compare(flags: argparse.Namespace, dev: DevSet) -> None:
-    """Prints a table: a row for each model, engine and precision."""
+    """Prints a table: a row for each model, engine and precision; with --by_kind, F1 by kind."""
     columns = [f"{name:>17}" for name in _COLUMNS]
     for name, model in _models(flags, columns):
         metrics = measure(model, dev, model.manifest.reading)
@@ -74,28 +66,11 @@ def _compare(flags: argparse.Namespace, dev: DevSet) -> None:
         cells = (f"{'-' if math.isnan(value) else f'{value:.1f}':>17}" for value in values)
         print(name, *cells, flush=True)
         if flags.by_kind:
-            _print_kinds(model, dev)
-
-
-def _print_kinds(model: PreparedModel, dev: DevSet) -> None:
-    """Prints F1 by question word and by the length of the answer, abstention off."""
-    reader = model.reader(never_abstaining(model.manifest.reading))
-    answers = best_answers(reader, dev.answerable)
-    for kind in (question_word, answer_length):
-        for name, (f1, count) in f1_by(kind, answers, dev.answerable).items():
-            print(f"    {name:16} {count:5} questions, F1 {f1:.1f}")
-
-
-def _probe(flags: argparse.Namespace, dev: DevSet) -> None:
-    """Prints a table of F1, abstention off: a row as in `_compare`, a column for each probe."""
-    probes = {name: probe(dev.answerable) for name, probe in PROBES.items()}
-    for name, model in _models(flags, [f"{name:>12}" for name in probes]):
-        reader = model.reader(never_abstaining(model.manifest.reading))
-        found = [
-            squad_metrics(best_answers(reader, questions), questions)["f1"]
-            for questions in probes.values()
-        ]
-        print(name, *(f"{f1:12.1f}" for f1 in found), flush=True)
+            reader = model.reader(never_abstaining(model.manifest.reading))
+            answers = best_answers(reader, dev.answerable)
+            for kind in (question_word, answer_length):
+                for its, (f1, count) in f1_by(kind, answers, dev.answerable).items():
+                    print(f"    {its:16} {count:5} questions, F1 {f1:.1f}")
 
 
 def _models(
@@ -117,27 +92,22 @@ def _rows(flags: argparse.Namespace, model_dir: Path) -> list[tuple[Path, str, s
     """The engines and precisions to measure a model in.
 
     Without flags for them, all that the server may choose on this machine, and PyTorch; else the
-    named ones that the model has files for.
+    named ones that the model has files for, of an engine fp32 and each precision with a file.
     """
     manifest = load_manifest(model_dir)
     able = runnable(manifest)
     if not (flags.inference_engine_types or flags.precisions):
         return [(model_dir, *kind) for kind in able]
-    return [
-        (model_dir, engine_type, precision)
-        for engine_type in flags.inference_engine_types or dict(able)
-        for precision in flags.precisions or _own_precisions(engine_type)
-        if (engine_type, precision) in ROWS
-        and manifest.files.keys() >= {*model_files(engine_type, precision)}
-    ]
-
-
-def _own_precisions(engine_type: str) -> list[str]:
-    """fp32, and each precision for which an engine has a file."""
-    by_files: dict[tuple[str, ...], str] = {}
-    for precision in precisions_of(engine_type):
-        by_files.setdefault((*model_files(engine_type, precision),), precision)
-    return list(by_files.values())
+    rows = []
+    for engine_type in flags.inference_engine_types or dict(able):
+        by_files: dict[tuple[str, ...], str] = {}
+        for precision in precisions_of(engine_type):
+            by_files.setdefault((*model_files(engine_type, precision),), precision)
+        for precision in flags.precisions or by_files.values():
+            kind = engine_type, precision
+            if kind in ROWS and manifest.files.keys() >= {*model_files(*kind)}:
+                rows.append((model_dir, *kind))
+    return rows
 
 
 def _cascade(flags: argparse.Namespace, dev: DevSet) -> None:
@@ -190,29 +160,26 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("model_dirs", nargs="+", type=Path, metavar="DIR", help="what prepare_model.py wrote")
     add("--dev", nargs="+", type=Path, required=True, metavar="FILE", help="SQuAD JSON")
-    engines = "engines to measure; if not given, all that are installed, in each precision that "
-    engines += "the server may take here"
+    engines = (
+        "engines to measure; if not given, all that are installed, in each precision that the "
+        "server may take here"
+    )
     add("--inference_engine_types", nargs="+", choices=MODEL_ENGINES, default=[], help=engines)
-    precisions = "precisions to measure; if only engines are given, fp32 and those that have a "
-    precisions += "file of their own"
+    precisions = (
+        "precisions to measure; if only engines are given, fp32 and those that have a file of "
+        "their own"
+    )
     known = sorted({precision for _, precision in ROWS})
     add("--precisions", nargs="+", choices=known, help=precisions)
     add("--intra_op_num_threads", type=int, default=1, help="threads within one operator")
-    _add_other_modes(parser)
-    return parser
-
-
-def _add_other_modes(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
     kinds = "also print F1 by question word and by length of the answer"
     add("--by_kind", action="store_true", help=kinds)
-    probes = "do not compare: measure F1 on the questions as they are, lower-cased, with typos, "
-    probes += "and with a distracting sentence before and after the text"
-    add("--probes", action="store_true", help=probes)
     settings = "do not compare: choose the first model's reading settings and write them here"
     add("--calibrate", type=Path, metavar="READING_JSON", help=settings)
-    cascade = "do not compare: what asking the models in turn, the next one only where the score "
-    cascade += "is below min_score, would come to: F1 and cost for a range of min_scores"
+    cascade = (
+        "do not compare: what asking the models in turn, the next one only where the score is "
+        "below min_score, would come to: F1 and cost for a range of min_scores"
+    )
     add("--cascade", action="store_true", help=cascade)
     unknown = "with --cascade: ask the next model too where one finds no answer"
     add("--ask_next_if_unknown", action="store_true", help=unknown)
@@ -223,3 +190,4 @@ def _add_other_modes(parser: argparse.ArgumentParser) -> None:
     add("--max_cost_f1", type=float, default=2.0, help=cost)
     never = "with --calibrate: the model was never shown an unanswerable question"
     add("--no_abstention", action="store_true", help=never)
+    return parser

@@ -16,16 +16,11 @@ from dataclasses import replace
 from qa_service.data.squad import SquadQuestion, normalize_answer
 
 _WORD = re.compile(r"\w+")
-
-
+_WORD = re.compile(r"\w+")
 _HARD_SHARE = 0.75
 """The share of unanswerable questions that get a text with their words; the rest get any."""
-
-
 _HARD_CHOICES = 3
 """The text is drawn from this many that share most, so that it may differ in another draw."""
-
-
 _COMMON_SHARE = 0.03
 """A word in more than this share of the texts does not count as shared: it is too common."""
 

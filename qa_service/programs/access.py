@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from qa_service.client import QaClientError, tls_context
+from qa_service.client import MAX_RESPONSE_BYTES, QaClientError, Terms, tls_context
 from qa_service.files import read_text
 
 TOKEN_VARIABLE = "QA_SERVER_TOKEN"
@@ -55,26 +55,20 @@ class Access:
             QaClientError: The token's file holds no token.
         """
         files = {name: flags.pop(name) for name in ("ca_file", "client_cert", "client_key")}
-        token_file = flags.pop("token_file")
-        token = os.environ.get(TOKEN_VARIABLE) or None
-        if isinstance(token_file, Path):
-            token = _first_token(token_file)
+        token, token_file = os.environ.get(TOKEN_VARIABLE) or None, flags.pop("token_file")
+        if isinstance(token_file, Path):  # it may have the format of a server's
+            lines = [line.split() for line in read_text(token_file).splitlines()]
+            tokens = [words[0] for words in lines if words and not words[0].startswith("#")]
+            if not tokens:
+                raise QaClientError(f"{token_file} holds no token")
+            token = tokens[0]
         tls = bool(flags.pop("tls")) or any(files.values())
         return cls(tls=tls, token=token, **files)  # type: ignore[arg-type]
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """The context for `QaClient`; None without TLS.
-
-        Raises:
-            TlsError: A file cannot be used.
-        """
+        """The context for `QaClient`; None without TLS. Raises `TlsError` for an unusable file."""
         return tls_context(self.ca_file, self.client_cert, self.client_key) if self.tls else None
 
-
-def _first_token(path: Path) -> str:
-    """The first token of a file, which may have the format of a server's."""
-    for line in read_text(path).splitlines():
-        words = line.split()
-        if words and not words[0].startswith("#"):
-            return words[0]
-    raise QaClientError(f"{path} holds no token")
+    def terms(self, timeout_s: float) -> Terms:
+        """Those of a connection. Raises `TlsError` for an unusable file."""
+        return Terms(timeout_s, MAX_RESPONSE_BYTES, self.tls_context(), self.token)

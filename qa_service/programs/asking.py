@@ -53,13 +53,10 @@ def _print_answers(answer: Answer) -> None:
     latency = f"latency {answer.latency_ms:.1f} ms"
     for span in answer.alternatives or [answer]:
         print(span.answer if span.known else "Unknown", flush=True)
-        for line in describe_source(span):
-            print(line, file=sys.stderr)
-        score = f"score {span.score:.2f}"
-        print(score if answer.alternatives else f"{score}, {latency}", file=sys.stderr)
-    if answer.alternatives:
-        print(latency, file=sys.stderr)
-    for line in [*describe_unsure(answer), *describe_passages(answer)]:
+        score = f"score {span.score:.2f}" + ("" if answer.alternatives else f", {latency}")
+        print(*describe_source(span), score, sep="\n", file=sys.stderr)
+    last = [latency] if answer.alternatives else []
+    for line in [*last, *describe_unsure(answer), *describe_passages(answer)]:
         print(line, file=sys.stderr)
 
 
@@ -75,14 +72,17 @@ class Conversation:
     def run(self, text: str | None = "", question: str = "") -> ExitCode:
         """Runs until Ctrl-D, quit, exit, Ctrl-C with nothing typed, or the end of the input.
 
-        Returns `ERROR` if no server was reached.
-
         Args:
             text: It is asked for if it is empty; None is for questions to a collection.
             question: What is asked first; empty to read it.
+
+        Returns:
+            `ERROR` if no server was reached.
         """
         try:
-            self._begin()
+            if sys.stdin.isatty():
+                print(WELCOME)
+            self._try(self._client.connect)  # an error is printed at once
             if question:
                 self._answer(question, self._ask_for_text())
             while True:
@@ -98,16 +98,6 @@ class Conversation:
             print(file=sys.stderr)
         return ExitCode.YES if self._has_reached else ExitCode.ERROR
 
-    def _begin(self) -> None:
-        """Prints the instructions, and an error at once if no server can be reached."""
-        if sys.stdin.isatty():
-            print(WELCOME)
-        try:
-            self._client.connect()
-            self._has_reached = True
-        except QaClientError as error:
-            print_error(error)
-
     def _ask_for_text(self) -> str:
         text = ""
         while not text.strip():
@@ -117,8 +107,11 @@ class Conversation:
         return text
 
     def _answer(self, question: str, text: str | None) -> None:
+        self._try(lambda: print(describe(self._ask(question, text)), flush=True))
+
+    def _try(self, reach: Callable[[], object]) -> None:
         try:
-            print(describe(self._ask(question, text)), flush=True)
+            reach()
             self._has_reached = True
         except QaClientError as error:
             print_error(error)
@@ -168,18 +161,19 @@ def describe_source(span: Span) -> list[str]:
         return []
     passage = span.passage
     own = (span.start, passage.document if passage else "", passage.collection if passage else "")
-    others = [its for its in span.places if (its.start, its.document, its.collection) != own]
-    lines = [f"also at {', '.join(map(_place, others))}"] if others else []
-    if span.passage is None:
+    others = [
+        f"{_document(its)}, character {its.start}".removeprefix(", ")
+        for its in span.places
+        if (its.start, its.document, its.collection) != own
+    ]
+    lines = [f"also at {', '.join(others)}"] if others else []
+    if passage is None:
         return lines
-    source = _source(span.passage, span.start)
-    return [_sentence(span.passage, span.start, span.end), source, *lines]
+    return [_sentence(passage, span.start, span.end), _source(passage, span.start), *lines]
 
 
-def _place(place: Place) -> str:
-    words = f"character {place.start}"
-    its = f"{place.collection}: {place.document}".removeprefix(": ")
-    return f"{its}, {words}" if its else words
+def _document(its: Passage | Place) -> str:
+    return f"{its.collection}: {its.document}".removeprefix(": ")
 
 
 def _sentence(passage: Passage, start: int, end: int) -> str:
@@ -196,7 +190,7 @@ def _sentence(passage: Passage, start: int, end: int) -> str:
 
 
 def _source(passage: Passage, start: int) -> str:
-    document = f"{passage.collection}: {passage.document}".removeprefix(": ")
+    document = _document(passage)
     if passage.place:
         document += f", {passage.place}"
     elif passage.line:

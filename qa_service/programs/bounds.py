@@ -61,12 +61,11 @@ class InstanceShares:
         return cls(len(spent), rest=max(0.0, 1.0 - known), **shares)
 
     def __str__(self) -> str:
-        parts = (
-            f"waiting {self.waiting:.2f}, tokenizing {self.tokenize:.2f}, model {self.model:.2f}"
-        )
-        parts += f", reading {self.read:.2f}, the rest {self.rest:.2f}"
         lock = f" (waiting for a lock or a core {self.lock:.2f})" if self.lock >= 0.005 else ""
-        return parts + lock
+        return (
+            f"waiting {self.waiting:.2f}, tokenizing {self.tokenize:.2f}, model {self.model:.2f}, "
+            f"reading {self.read:.2f}, the rest {self.rest:.2f}{lock}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +113,7 @@ class Spent:
             size,
             size / most,
             queue_ms / queued if queued else math.nan,
-            _gpu_busy(before, after, past_s),
-            _gpu_memory(after),
+            *_gpus(before, after, past_s),
         )
 
     def bound(self) -> str:
@@ -128,36 +126,27 @@ class Spent:
         return CLIENTS
 
     def sentence(self, generator_cores: float = 0.0) -> str:
-        """The same with its figures, for a person.
-
-        Args:
-            generator_cores: The share of a core that the load generator had.
-        """
-        bound = self.bound()
-        return f"bounded by {bound}{self._why(bound, generator_cores)}"
-
-    def _why(self, bound: str, generator_cores: float) -> str:
-        its = self.instances
+        """The same with its figures; `generator_cores` is what the load generator had of a core."""
+        bound, its, why = self.bound(), self.instances, ""
         if bound == LOOP:
-            busy = 1.0 - self.loop_waiting
+            busy, why = 1.0 - self.loop_waiting, f" ({self.loop_cpu:.2f} of a core)"
             if self.loop_cpu < _LACKS_A_CORE * busy:
-                return f", which lacks a core (busy {busy:.2f}, on a core {self.loop_cpu:.2f})"
-            return f" ({self.loop_cpu:.2f} of a core)"
-        if bound == MODEL and its:
+                why = f", which lacks a core (busy {busy:.2f}, on a core {self.loop_cpu:.2f})"
+        elif bound == MODEL and its:
             of = "an instance's time" if its.number == 1 else f"{its.number} instances' time"
             gpu = f"; the GPU computes {self.gpu_busy:.2f} of it" if self.gpu_busy else ""
-            return f" ({its.model:.2f} of {of}{gpu})"
-        if bound == INSTANCES and its:
+            why = f" ({its.model:.2f} of {of}{gpu})"
+        elif bound == INSTANCES and its:
             parts = {"tokenizing": its.tokenize, "reading": its.read, "the rest": its.rest}
-            own = ", ".join(
-                f"{name} {share:.2f}" for name, share in parts.items() if share >= 0.005
-            )
+            own = ", ".join(f"{name} {part:.2f}" for name, part in parts.items() if part >= 0.005)
             lock = f"; of it waiting for a lock or a core {its.lock:.2f}" if its.lock > 0.1 else ""
-            return f" ({own}{lock})"
-        if generator_cores >= _GENERATOR_FULL:
-            return f" (the load generator has {generator_cores:.2f} of its one core)"
-        waiting = f", the instances {its.waiting:.2f}" if its else ""
-        return f" (the loop waits {self.loop_waiting:.2f} of the time{waiting})"
+            why = f" ({own}{lock})"
+        elif generator_cores >= _GENERATOR_FULL:
+            why = f" (the load generator has {generator_cores:.2f} of its one core)"
+        else:
+            waiting = f", the instances {its.waiting:.2f}" if its else ""
+            why = f" (the loop waits {self.loop_waiting:.2f} of the time{waiting})"
+        return f"bounded by {bound}{why}"
 
     def __str__(self) -> str:
         parts = [f"loop {self.loop_cpu:.2f} of a core"]
@@ -175,21 +164,23 @@ class Spent:
 
 
 def _change(before: _Report, after: _Report, *path: str) -> float:
-    return _value(after, path) - _value(before, path)
-
-
-def _value(report: Any, path: tuple[str, ...]) -> float:  # noqa: ANN401 - JSON
+    values: list[Any] = [before, after]
     for name in path:
-        report = report.get(name, {})
-    return float(report or 0.0)
+        values = [value.get(name, {}) for value in values]
+    earlier, later = (float(value or 0.0) for value in values)
+    return later - earlier
 
 
 def _busiest(before: _Report, after: _Report) -> InstanceShares | None:
     """The shares of the version whose instances waited least."""
-    earlier = {_key(one): one["seconds"] for one in before.get("sessions", [])}
+
+    def key(one: _Report) -> tuple[str, int, int]:
+        return one["model"], one["version"], one["session"]
+
+    earlier = {key(one): one["seconds"] for one in before.get("sessions", [])}
     versions: dict[tuple[str, int], list[dict[str, float]]] = {}
     for one in after["sessions"]:
-        start = earlier.get(_key(one), {})
+        start = earlier.get(key(one), {})
         spent = {name: value - start.get(name, 0.0) for name, value in one["seconds"].items()}
         if spent["ready"] > 0.0:
             versions.setdefault((one["model"], one["version"]), []).append(spent)
@@ -197,23 +188,15 @@ def _busiest(before: _Report, after: _Report) -> InstanceShares | None:
     return min(shares, key=lambda its: its.waiting, default=None)
 
 
-def _key(one: _Report) -> tuple[str, int, int]:
-    return one["model"], one["version"], one["session"]
-
-
-def _gpu_busy(before: _Report, after: _Report, past_s: float) -> float | None:
+def _gpus(before: _Report, after: _Report, past_s: float) -> tuple[float | None, float | None]:
+    """The share of the time that the GPUs computed, and of their memory that is in use."""
     earlier = {gpu["uuid"]: gpu.get("busy_s") for gpu in before.get("gpus", [])}
-    busy_s = [
-        gpu["busy_s"] - (earlier.get(gpu["uuid"]) or 0.0)
-        for gpu in after.get("gpus", [])
-        if gpu.get("busy_s") is not None
-    ]
-    return sum(busy_s) / len(busy_s) / past_s if busy_s else None
-
-
-def _gpu_memory(after: _Report) -> float | None:
-    gpus = [gpu for gpu in after.get("gpus", []) if gpu.get("memory_total_bytes")]
-    used, total = (
-        sum(gpu[f"memory_{which}_bytes"] or 0 for gpu in gpus) for which in ("used", "total")
-    )
-    return used / total if total else None
+    busy_s, used, total = [], 0, 0
+    for gpu in after.get("gpus", []):
+        if gpu.get("busy_s") is not None:
+            busy_s.append(gpu["busy_s"] - (earlier.get(gpu["uuid"]) or 0.0))
+        if gpu.get("memory_total_bytes"):
+            used += gpu["memory_used_bytes"] or 0
+            total += gpu["memory_total_bytes"]
+    busy = sum(busy_s) / len(busy_s) / past_s if busy_s else None
+    return busy, used / total if total else None

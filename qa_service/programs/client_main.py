@@ -69,9 +69,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def ask_options() -> dict[str, tuple[Callable[[str], object], str]]:
-    hints = get_type_hints(AskOptions, include_extras=True)
     found: dict[str, tuple[Callable[[str], object], str]] = {}
-    for name, hint in hints.items():
+    for name, hint in get_type_hints(AskOptions, include_extras=True).items():
         bare, text = get_args(hint)
         kinds = set(get_args(bare) or [bare])
         kind = next((kind for kind in (str, float, int) if kind in kinds), filter_of)
@@ -99,8 +98,8 @@ def option_flag(name: str) -> str:
 
 
 def check_together(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
-    has_text = parsed.text is not None or parsed.text_file is not None
-    has_text = has_text or parsed.collection is not None
+    sources = (parsed.text, parsed.text_file, parsed.collection)
+    has_text = any(source is not None for source in sources)
     if parsed.words == str(STDIN):
         parser.error("- excludes --text, --text_file and --collection")
     if parsed.words and (parsed.question is not None or asks_of_server(parsed)):
@@ -122,12 +121,7 @@ def asks_of_server(parsed: argparse.Namespace) -> bool:
 
 
 def read_text(parsed: argparse.Namespace) -> str:
-    """The text, to the byte; empty if none was given.
-
-    Raises:
-        OSError: The file or stdin cannot be read.
-        UnicodeDecodeError: The text is not UTF-8.
-    """
+    """The text, to the byte; empty if none was given."""
     if parsed.text_file == STDIN:
         return sys.stdin.buffer.read().decode()
     if parsed.text_file is not None:
@@ -136,11 +130,6 @@ def read_text(parsed: argparse.Namespace) -> str:
 
 
 def connect(host: str, parsed: argparse.Namespace, access: Access) -> QaClient:
-    """A client of these servers.
-
-    Raises:
-        TlsError: A certificate or key cannot be used.
-    """
     tls, token = access.tls_context(), access.token
     return QaClient(host, parsed.port, parsed.timeout_s, tls=tls, token=token)
 

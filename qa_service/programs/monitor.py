@@ -52,11 +52,10 @@ def _show(
 ) -> ExitCode:
     try:
         report = read()
-        shown = json.dumps(report) if as_json else "\n".join(lines(report))
+        print(json.dumps(report) if as_json else "\n".join(lines(report)))
     except QaClientError as error:
         print_error(error)
         return ExitCode.ERROR
-    print(shown)
     return ExitCode.YES
 
 
@@ -95,36 +94,26 @@ def _lines(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _table(stats: Mapping[str, Any]) -> Iterator[str]:
-    """Counters and gauges a line each, then a row for each histogram."""
+    """Counters and gauges a line each, where the time went, then a row for each histogram."""
     yield from _lines(stats.get("counters", {}))
     yield from _lines(stats.get("gauges", {}))
     yield from _lines({"cascade": stats.get("cascades", {})})
     for shadow in stats.get("shadows", []):
         name = f"shadow{{{shadow['model']} {shadow['version']}}}"
         yield from _lines({name: {k: v for k, v in shadow.items() if k in _SHADOW_FIGURES}})
-    yield from _time_lines(stats)
-    yield f"  {'':<24}" + "".join(f"{column:>11}" for column in _COLUMNS)
-    for name, histogram in stats.get("histograms", {}).items():
-        yield f"  {name:<24}" + "".join(f"{cell:>11}" for cell in _cells(histogram))
-
-
-def _time_lines(stats: Mapping[str, Any]) -> Iterator[str]:
-    """Where the time of the loop and of each instance has gone, as shares since the start."""
     if spent := Spent.between({}, stats):
         loop = f"on a core {spent.loop_cpu:.2f}, waiting {spent.loop_waiting:.2f}"
         yield f"  {'loop':<36} {loop}"
     for instance in stats.get("sessions", []):
-        name = f"instance {instance['session']}"
-        seconds = instance.get("seconds", {})
+        name, seconds = f"instance {instance['session']}", instance.get("seconds", {})
         shares = f": {InstanceShares.of([seconds])}" if seconds.get("ready") else ""
         yield f"  {name:<36} {instance['device']}{shares}"
     for gpu in stats.get("gpus", []):
         yield from _lines({f"gpu{{{gpu['uuid']}}}": {k: v for k, v in gpu.items() if k != "uuid"}})
-
-
-def _cells(histogram: Mapping[str, Any]) -> Iterator[str]:
-    count = histogram.get("count", 0)
-    mean = histogram["sum"] / count if count else None
-    for column in _COLUMNS:
-        figure = mean if column == "mean" else histogram.get(column)
-        yield "-" if figure is None else f"{figure:.5g}"
+    yield f"  {'':<24}" + "".join(f"{column:>11}" for column in _COLUMNS)
+    for name, histogram in stats.get("histograms", {}).items():
+        count = histogram.get("count", 0)
+        figures = {**histogram, "mean": histogram["sum"] / count if count else None}
+        cells = (figures.get(column) for column in _COLUMNS)
+        shown = ("-" if figure is None else f"{figure:.5g}" for figure in cells)
+        yield f"  {name:<24}" + "".join(f"{cell:>11}" for cell in shown)

@@ -32,11 +32,7 @@ _MODULES = ("grpc", "grpc_health", "grpc_reflection", "google.protobuf")
 
 
 def need_grpc() -> None:
-    """Checks that the packages of the gateway are installed.
-
-    Raises:
-        SetupError: They are not.
-    """
+    """Raises `SetupError` if a package of the gateway is not installed."""
     for module in _MODULES:
         if not is_installed(module):
             raise SetupError(say_missing(ModuleNotFoundError(name=module), "grpc", PACKAGES))

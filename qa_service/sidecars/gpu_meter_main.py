@@ -46,27 +46,23 @@ class NvmlReader:
         energy_mj = self._ask("nvmlDeviceGetTotalEnergyConsumption", gpu)
         if energy_mj is not None:
             energy_mj -= self._first_mj.setdefault(uuid, energy_mj)
-        utilization = None if rates is None else rates.gpu / 100
+        utilization, busy_s = None if rates is None else rates.gpu / 100, None
+        if utilization is not None:
+            now_s = time.monotonic()
+            past_s = now_s - self._read_s.get(uuid, now_s)
+            self._read_s[uuid] = now_s
+            self._busy_s[uuid] = self._busy_s.get(uuid, 0.0) + utilization * past_s
+            busy_s = round(self._busy_s[uuid], 3)
         return GpuReading(
             uuid=uuid,
             utilization=utilization,
-            busy_s=self._count_busy(uuid, utilization),
+            busy_s=busy_s,
             memory_total_bytes=None if memory is None else memory.total,
             memory_used_bytes=None if memory is None else memory.used,
             power_usage=_from_thousandths(usage_mw),
             power_limit=_from_thousandths(limit_mw),
             energy_consumption=_from_thousandths(energy_mj),
         )
-
-    def _count_busy(self, uuid: str, utilization: float | None) -> float | None:
-        """Adds the time since the last reading, by its share; returns the sum."""
-        if utilization is None:
-            return None
-        now_s = time.monotonic()
-        past_s = now_s - self._read_s.get(uuid, now_s)
-        self._read_s[uuid] = now_s
-        busy_s = self._busy_s[uuid] = self._busy_s.get(uuid, 0.0) + utilization * past_s
-        return round(busy_s, 3)
 
     def _ask(self, function: str, gpu: object) -> Any:  # noqa: ANN401 - it has no types
         """A value from the library; None if this kind of GPU does not have it."""
@@ -81,11 +77,7 @@ def _from_thousandths(value: int | None) -> float | None:
 
 
 def report_on(sock: socket.socket, reader: NvmlReader) -> None:
-    """Reports until the server's end is closed.
-
-    Raises:
-        OSError: The server's end was closed while a report was sent.
-    """
+    """Reports until the server's end is closed, perhaps by an `OSError`."""
     sock.settimeout(INTERVAL_S)
     while True:
         sock.sendall(frame_of(msgspec.msgpack.encode(reader.read())))

@@ -13,14 +13,8 @@ from qa_service.wire.http.prometheus import Family, Sample
 class GpuReading(msgspec.Struct, frozen=True):
     """A GPU's metrics; None for what it does not report.
 
-    Attributes:
-        uuid: The same on every start.
-        utilization: The share of the last sampling period in which it computed, 0 to 1.
-        busy_s: The same in seconds since the first reading.
-        memory_used_bytes: Taken by all programs.
-        power_usage: Watts.
-        power_limit: Watts.
-        energy_consumption: Joules since the first reading.
+    The utilization is a share of the last sampling period, 0 to 1, and `busy_s` its sum; power is
+    in watts, and energy in joules since the first reading. A `uuid` is the same on every start.
     """
 
     uuid: str
@@ -35,11 +29,7 @@ class GpuReading(msgspec.Struct, frozen=True):
 
 _FAMILIES: dict[str, tuple[str, Literal["counter", "gauge"], str]] = {
     "utilization": ("nv_gpu_utilization", "gauge", "Share of the time in which a GPU computes."),
-    "busy_s": (
-        "qa_gpu_busy_seconds_total",
-        "counter",
-        "Time in which a GPU computed, in seconds.",
-    ),
+    "busy_s": ("qa_gpu_busy_seconds_total", "counter", "Time in which a GPU computed, in seconds."),
     "memory_total_bytes": ("nv_gpu_memory_total_bytes", "gauge", "Memory of a GPU."),
     "memory_used_bytes": ("nv_gpu_memory_used_bytes", "gauge", "Memory in use of a GPU."),
     "power_usage": ("nv_gpu_power_usage", "gauge", "Power that a GPU takes, in watts."),

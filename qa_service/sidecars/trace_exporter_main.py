@@ -31,7 +31,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from qa_service import __version__
 from qa_service.child_program import end_with_parent, inherited_socket
 from qa_service.logs import configure_logging
-from qa_service.wire.frames import FrameReader
+from qa_service.wire.frames import FrameReader, receive_frame
 from qa_service.wire.traces import (
     MAX_MESSAGE_BYTES,
     ExportReport,
@@ -100,26 +100,14 @@ def convert(trace: Trace, resource: Resource) -> Iterator[ReadableSpan]:
     return converted(trace.root, caller, SpanKind.SERVER)
 
 
-def _make_resource() -> Resource:
-    """This server, under the name that the environment gives it, or its own."""
-    own = Resource.create({"service.name": "qa-server", "service.version": __version__})
-    return own.merge(OTELResourceDetector().detect())
-
-
 def traces_url(endpoint: str) -> str:
     """Where spans are sent: the endpoint, or what the protocol has below it."""
     url = endpoint.rstrip("/")
     return url if url.endswith(TRACES_PATH) else f"{url}{TRACES_PATH}"
 
 
-def _session() -> requests.Session:
-    """A session to which a redirect is a failure: the SDK follows none, and is content with it."""
-    session = requests.Session()
-    session.hooks["response"].append(_refuse_redirect)
-    return session
-
-
 def _refuse_redirect(response: requests.Response, **_: object) -> None:
+    """Makes a redirect a failure: the SDK follows none, and is content with it."""
     if 300 <= response.status_code < 400:
         place = response.headers.get("Location", "nowhere")
         raise requests.RequestException(f"{response.status_code}, it redirects to {place}")
@@ -129,8 +117,10 @@ class Sender:
     """Sends spans to an OTLP receiver, and logs when that fails and when it works again."""
 
     def __init__(self, endpoint: str) -> None:
+        session = requests.Session()
+        session.hooks["response"].append(_refuse_redirect)
         self._endpoint = endpoint
-        self._exporter = OTLPSpanExporter(endpoint=traces_url(endpoint), session=_session())
+        self._exporter = OTLPSpanExporter(endpoint=traces_url(endpoint), session=session)
         self._is_failing = False
         self._fault = LastFault()
         its_log = logging.getLogger("opentelemetry")
@@ -151,25 +141,20 @@ class Sender:
 
 
 def serve(sock: socket.socket, sender: Sender) -> None:
-    resource, frames = _make_resource(), FrameReader(MAX_MESSAGE_BYTES)
-    while data := _receive(sock):
-        frames.feed(data)
+    # This server, under the name that the environment gives it, or this one.
+    own = Resource.create({"service.name": "qa-server", "service.version": __version__})
+    resource, frames = own.merge(OTELResourceDetector().detect()), FrameReader(MAX_MESSAGE_BYTES)
+    while (frame := receive_frame(frames, lambda _: sock.recv(READ_BYTES))) is not None:
         spans: list[ReadableSpan] = []
-        while (frame := frames.next_frame()) is not None:
+        while frame is not None:
             for trace in traces_decoder.decode(frame):
                 spans += convert(trace, resource)
+            frame = frames.next_frame()
         for start in range(0, len(spans), MAX_EXPORT_SPANS):
             report = sender.send(spans[start : start + MAX_EXPORT_SPANS])
             # A server that ends reads no reports.
             with contextlib.suppress(OSError):
                 sock.sendall(encode(report))
-
-
-def _receive(sock: socket.socket) -> bytes:
-    try:
-        return sock.recv(READ_BYTES)
-    except ConnectionError:  # the server has ended without reading a report
-        return b""
 
 
 def main() -> None:

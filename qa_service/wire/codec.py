@@ -11,14 +11,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from qa_service.errors import QaError
-from qa_service.wire.messages import (
-    Answered,
-    Auth,
-    Cancel,
-    Query,
-    RejectedError,
-    Request,
-)
+from qa_service.wire.messages import Answered, Auth, Cancel, Query, RejectedError, Request
 from qa_service.wire.traces import TraceContext
 
 Message = Request | Query | Cancel | Auth

@@ -10,15 +10,7 @@ from qa_service.errors import DuplicateIdError, InternalError, QaError
 from qa_service.wire.codec import Message, Wait
 from qa_service.wire.frames import FrameReader, encode_frame
 from qa_service.wire.json_codec import encode_answers, encode_error, parse_auth, parse_request
-from qa_service.wire.messages import (
-    NULL_ID,
-    Answered,
-    Auth,
-    Cancel,
-    Query,
-    RejectedError,
-    Request,
-)
+from qa_service.wire.messages import NULL_ID, Answered, Auth, Cancel, Query, RejectedError, Request
 from qa_service.wire.traces import NO_TRACE, TraceContext, trace_context
 
 MAX_CANCEL_FRAME_BYTES = 512

@@ -38,11 +38,7 @@ def encode_frame(
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames.
-
-    Attributes:
-        buffer: Part of a frame, or frames not taken out yet.
-    """
+    """Cuts a stream of bytes into frames; `buffer` has what was not taken out yet."""
 
     def __init__(self, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes

@@ -108,26 +108,18 @@ def _decode(body: bytes) -> Request | Query | Cancel:
 def _decode_known(body: bytes, error: msgspec.ValidationError) -> Request:
     """Decodes a question again, without its unknown fields, and with 1.0 as 1.
 
-    Args:
-        error: What is wrong with the question as it is.
-
-    Raises:
-        InvalidRequestError: The name of a field is nearly that of another.
-        msgspec.ValidationError: There is another fault.
+    If that is no other question, its error is raised; or that a name is nearly that of a field.
     """
     fields = _fields_decoder.decode(body)
     if fault := near_miss(fields, REQUEST_FIELDS):
         raise InvalidRequestError(fault)
-    known = {name: _whole(name, its) for name, its in fields.items() if name in REQUEST_FIELDS}
+    known = {name: value for name, value in fields.items() if name in REQUEST_FIELDS}
+    for name in known.keys() - {"id"}:  # which is echoed as it is
+        if found := _WHOLE.fullmatch(bytes(known[name])):  # some languages write 1.0
+            known[name] = msgspec.Raw(found[1])
     if known == fields:
         raise error
     return _request_decoder.decode(_encoder.encode(known))
-
-
-def _whole(name: str, value: msgspec.Raw) -> msgspec.Raw:
-    """A number without the `.0` that some languages write; an id is echoed as it is."""
-    found = None if name == "id" else _WHOLE.fullmatch(bytes(value))
-    return msgspec.Raw(found[1]) if found else value
 
 
 def with_whole_numbers(value: Any) -> Any:  # noqa: ANN401 - any JSON
@@ -137,6 +129,23 @@ def with_whole_numbers(value: Any) -> Any:  # noqa: ANN401 - any JSON
     if isinstance(value, dict):
         return {name: with_whole_numbers(one) for name, one in value.items()}
     return [with_whole_numbers(one) for one in value] if isinstance(value, list) else value
+
+
+def decode_leniently(decoder: msgspec.json.Decoder[_Part], body: bytes) -> _Part:
+    """Decodes a body, with 1.0 as 1.
+
+    Raises:
+        msgspec.DecodeError: It is malformed.
+        UnicodeDecodeError: It is not UTF-8.
+        RecursionError: It is nested too deep.
+    """
+    try:
+        decoded = decoder.decode(body)
+    except msgspec.ValidationError:
+        value = with_whole_numbers(msgspec.json.decode(body))
+        decoded = msgspec.convert(value, decoder.type)
+    str(body, "utf-8")  # msgspec does not check the strings in fields that it ignores
+    return decoded
 
 
 _auth_decoder = msgspec.json.Decoder(Auth)
@@ -188,12 +197,7 @@ def _check_id(id_json: bytes) -> None:
 
 
 def check_bounds(request: Request) -> None:
-    """Checks that a request has a question, and a text or a collection.
-
-    Raises:
-        InvalidRequestError: One of them is blank, the question is too long, or fields exclude
-            each other.
-    """
+    """Checks that a request has a question, and a text or a collection, within all bounds."""
     if _is_blank(request.question):
         raise InvalidRequestError("`question` is empty")
     if len(request.question) > MAX_QUESTION_CHARS:

@@ -143,8 +143,7 @@ class Request(Question, frozen=True, tag_field="type", tag="question", forbid_un
         ),
     ] = None
     max_passages: Annotated[
-        _Passages | None,
-        Meta(description="how many passages are read; null: the server's default"),
+        _Passages | None, Meta(description="how many passages are read; null: the server's default")
     ] = None
     passages: Annotated[
         Annotated[int, Meta(ge=0, le=MAX_PASSAGES)] | None,
@@ -223,8 +222,7 @@ class Passage(msgspec.Struct, frozen=True):
     end: Annotated[int, Meta(description="its exclusive end")]
     text: Annotated[str, Meta(description="the passage")]
     line: Annotated[
-        int,
-        Meta(description="its first line in the file, from 1; 0 if the file has no lines"),
+        int, Meta(description="its first line in the file, from 1; 0 if the file has no lines")
     ] = 0
     page: Annotated[
         int,
@@ -346,11 +344,7 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RejectedError(Exception):
-    """A body that is not a request.
-
-    Attributes:
-        id_json: The id for the error's reply; `null` if none could be read.
-    """
+    """A body that is not a request; `id_json` is that of the error's reply, `null` if unknown."""
 
     def __init__(self, id_json: bytes, error: QaError) -> None:
         super().__init__(str(error))

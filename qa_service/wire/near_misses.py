@@ -27,9 +27,7 @@ OTHER_NAMES = {
 
 
 def near_miss(
-    given: Collection[str],
-    known: Collection[str],
-    other_names: Mapping[str, str] = OTHER_NAMES,
+    given: Collection[str], known: Collection[str], other_names: Mapping[str, str] = OTHER_NAMES
 ) -> str:
     """What is wrong with a name; empty if none is nearly that of a missing field.
 
@@ -40,20 +38,15 @@ def near_miss(
     missing = {name for name in known if name not in given}
     if "collection" in given:
         missing.discard("text")
-    for name in unknown[:MAX_COMPARED]:
-        meant = _meant(name[:MAX_NAMED_CHARS], missing, other_names)
+    for name in (name[:MAX_NAMED_CHARS] for name in unknown[:MAX_COMPARED]):
+        meant = {_folded(one): one for one in missing}.get(_folded(name))
+        meant = meant or other_names.get(_folded(name), "")
+        if meant not in missing:
+            close = difflib.get_close_matches(name.lower(), missing, n=1, cutoff=SIMILARITY)
+            meant = close[0] if close else ""
         if meant:
-            return f"there is no `{name[:MAX_NAMED_CHARS]}`: did you mean `{meant}`?"
+            return f"there is no `{name}`: did you mean `{meant}`?"
     return ""
-
-
-def _meant(name: str, missing: Collection[str], other_names: Mapping[str, str]) -> str:
-    folded = {_folded(one): one for one in missing}
-    meant = folded.get(_folded(name)) or other_names.get(_folded(name), "")
-    if meant in missing:
-        return meant
-    close = difflib.get_close_matches(name.lower(), missing, n=1, cutoff=SIMILARITY)
-    return close[0] if close else ""
 
 
 def _folded(name: str) -> str:

@@ -38,12 +38,7 @@ PIECES = re.compile(r"[^\W\u2e80-\U0010ffff]{1,8}|\S")
 
 
 class Section(msgspec.Struct, frozen=True):
-    """A part of a text, in code points.
-
-    Attributes:
-        core_end: One past where its core ends.
-        end: One past where it ends.
-    """
+    """A part of a text, in code points; both ends are exclusive."""
 
     start: int
     core_start: int

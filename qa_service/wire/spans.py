@@ -160,11 +160,7 @@ class _Found(NamedTuple):
 
 
 def _answers(
-    spans: Sequence[_Found],
-    log_spans: float,
-    null: float | None,
-    top_k: int,
-    margin: float = 0.0,
+    spans: Sequence[_Found], log_spans: float, null: float | None, top_k: int, margin: float = 0.0
 ) -> list[Answer]:
     """Adds equal answers up, and puts "no answer" first if none of them has a higher score."""
     if not spans:

@@ -90,12 +90,7 @@ class Span(msgspec.Struct, array_like=True, eq=False):
 
 
 class Trace(msgspec.Struct, array_like=True, eq=False):
-    """This server's part of a trace.
-
-    Attributes:
-        trace_id: 32 hexadecimal digits.
-        parent_id: The client's span, 16 hexadecimal digits; empty if the trace begins here.
-    """
+    """This server's part of a trace; `parent_id` is the client's span, empty if it begins here."""
 
     trace_id: str
     parent_id: str

@@ -37,7 +37,7 @@ async def answers_to(url, queues, count) -> dict[str, dict]:
     """Waits until this many jobs have an answer."""
     answers: dict[str, dict] = {}
     while len(answers) < count:
-        for message in await take(url, queues.results, 1):
+        for message in await take(url, queues.results_queue, 1):
             answers[message.message_id] = json.loads(message.body)
     return answers
 
@@ -56,9 +56,9 @@ def test_a_text_that_kills_workers_is_dead_lettered_and_its_neighbours_are_answe
         faulty_server("--num_inference_sessions", "1") as server,
         running_gateway(rabbit.url, server.port, queues),
     ):
-        asyncio.run(publish(rabbit.url, queues.jobs, jobs))
+        asyncio.run(publish(rabbit.url, queues.jobs_queue, jobs))
         answers = asyncio.run(answers_to(rabbit.url, queues, 12))
-        [dead] = asyncio.run(take(rabbit.url, queues.dead, 1))
+        [dead] = asyncio.run(take(rabbit.url, queues.dead_queue, 1))
     assert answers.pop("poison")["error"]["code"] == "worker_crashed"
     assert {answer["answer"] for answer in answers.values()} == {FIRST_WORD}
     assert dead.message_id == "poison"
@@ -72,19 +72,19 @@ def test_a_full_server_is_asked_again_until_all_is_answered(rabbit, faulty_serve
         running_gateway(rabbit.url, server.port, queues, f"--metrics_port={port}"),
     ):
         with stopped(server):
-            asyncio.run(publish(rabbit.url, queues.jobs, named(31, ASK)))
+            asyncio.run(publish(rabbit.url, queues.jobs_queue, named(31, ASK)))
             metrics_when(port, lambda lines: "qa_jobs_queue_full_total 0.0" not in lines)
         answers = asyncio.run(answers_to(rabbit.url, queues, 31))
     assert {answer["answer"] for answer in answers.values()} == {FIRST_WORD}
     assert asyncio.run(depth(rabbit.url, queues.retry_queues()[0][0])) == 0
-    assert asyncio.run(depth(rabbit.url, queues.dead)) == 0
+    assert asyncio.run(depth(rabbit.url, queues.dead_queue)) == 0
 
 
 def test_a_killed_gateway_loses_nothing(rabbit, faulty_server):
     queues = queues_of("killed")
     with faulty_server() as server:
         declare(rabbit, server, queues)
-        asyncio.run(publish(rabbit.url, queues.jobs, named(5, marked("!!slow!!"))))
+        asyncio.run(publish(rabbit.url, queues.jobs_queue, named(5, marked("!!slow!!"))))
         gateway = RunningGateway(rabbit.url, server.port, queues)
         try:
             gateway.wait_for_log("taking jobs")
@@ -103,7 +103,7 @@ def test_a_dead_servers_jobs_are_answered_once_it_is_back(rabbit, builtin_model,
         gateway.wait_for_log("taking jobs")
         server.close()
         gateway.wait_for_log("the connection to the server was lost")
-        asyncio.run(publish(rabbit.url, queues.jobs, named(5, marked("!!slow!!"))))
+        asyncio.run(publish(rabbit.url, queues.jobs_queue, named(5, marked("!!slow!!"))))
         with faulty_server("--port", port):
             answers = asyncio.run(answers_to(rabbit.url, queues, 5))
         gateway.stop()
@@ -117,8 +117,8 @@ def test_a_stopped_gateway_finishes_what_is_in_flight(rabbit, faulty_server):
     queues = queues_of("stopped")
     with faulty_server("--num_inference_sessions", "1") as server:
         with running_gateway(rabbit.url, server.port, queues, "--prefetch=1"):
-            asyncio.run(publish(rabbit.url, queues.jobs, named(3, marked("!!slow!!"))))
-            asyncio.run(take(rabbit.url, queues.results, 1))
-        left = asyncio.run(depth(rabbit.url, queues.jobs))
-        done = asyncio.run(depth(rabbit.url, queues.results))
+            asyncio.run(publish(rabbit.url, queues.jobs_queue, named(3, marked("!!slow!!"))))
+            asyncio.run(take(rabbit.url, queues.results_queue, 1))
+        left = asyncio.run(depth(rabbit.url, queues.jobs_queue))
+        done = asyncio.run(depth(rabbit.url, queues.results_queue))
     assert left + done == 2

@@ -7,11 +7,12 @@ import pytest
 
 from harness.ports import reserve_port
 from harness.process import GIVE_UP_S
-from qa_service.aio.link import ServerAddress
 from qa_service.client import ConnectionLostError, QaServerError, ServerUnreachableError
+from qa_service.programs.access import Access
 from qa_service.programs.jobs import asker as asker_module
 from qa_service.programs.jobs.asker import MAX_LOSSES, MAX_REFUSALS, Asker, ExpiredError
 from qa_service.programs.jobs.job import JobRequest
+from qa_service.programs.jobs.jobs_options import AskingOptions
 from qa_service.programs.jobs.window import StoppedError
 from tests.scripted_server import (
     FULL,
@@ -26,14 +27,13 @@ from tests.scripted_server import (
 ASK = JobRequest({"question": "q", "text": "t"})
 
 
-def play(script, scenario, *, most=8, **address):
+def play(script, scenario, **options):
     """Runs a scenario with an asker of a scripted server; returns what it returns."""
 
     async def run():
         server = ScriptedServer(script)
         async with asyncio.timeout(GIVE_UP_S), listening(server) as port:
-            where = ServerAddress("127.0.0.1", port, **address)
-            asker = Asker(where, most)
+            asker = Asker(AskingOptions(host="127.0.0.1", port=port, prefetch=8, **options))
             async with asker.running():
                 return await scenario(asker, server)
 
@@ -171,12 +171,12 @@ def test_a_wrong_token_is_an_error():
         with pytest.raises(QaServerError, match="unauthorized"):
             await asker.check()
 
-    play(lambda *_: {"id": None, "error": refusal}, scenario, token="wrong")
+    play(lambda *_: {"id": None, "error": refusal}, scenario, access=Access(token="wrong"))
 
 
 def test_an_unreachable_server_is_an_error():
     async def run():
-        asker = Asker(ServerAddress("127.0.0.1", reserve_port()), 1)
+        asker = Asker(AskingOptions(host="127.0.0.1", port=reserve_port()))
         async with asker.running():
             await asker.check()
 

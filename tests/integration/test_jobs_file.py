@@ -4,9 +4,9 @@ import asyncio
 import json
 
 import pytest
+from msgspec import structs
 
 from harness.process import GIVE_UP_S
-from qa_service.aio.link import ServerAddress
 from qa_service.client import QaClientError
 from qa_service.programs.jobs import asker as asker_module
 from qa_service.programs.jobs.asker import MAX_REFUSALS, Asker
@@ -37,7 +37,8 @@ def run(tmp_path, monkeypatch):
             server = ScriptedServer(script)
             async with asyncio.timeout(GIVE_UP_S), listening(server) as port:
                 options = options_in(tmp_path, **others)
-                asker = Asker(ServerAddress("127.0.0.1", port), options.asking.prefetch)
+                asking = structs.replace(options.asking, host="127.0.0.1", port=port)
+                asker = Asker(asking)
                 run = FileRun(asker, options)
                 watch(run, server)
                 return await run.run(), server

@@ -24,6 +24,7 @@ from harness.jobs import (
 from harness.ports import reserve_port
 from harness.process import wait_until
 from harness.server import running_server
+from qa_service.programs.jobs.jobs_options import RetryOptions
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +41,7 @@ def server(builtin_model):
 
 @pytest.fixture
 def queues():
-    return queues_of(f"gateway{next(numbers)}", retry_delays_s=(1,))
+    return queues_of(f"gateway{next(numbers)}", retry=RetryOptions(retry_delays_s="1"))
 
 
 @pytest.fixture
@@ -65,7 +66,9 @@ def play(*coroutines):
 def test_an_answer_goes_to_the_results_queue_under_the_jobs_name(rabbit, server, queues):
     jobs = [job("m1", ASK, correlation_id="c1"), job("m2", ASK)]
     with running_gateway(rabbit.url, server.port, queues):
-        answers = play(publish(rabbit.url, queues.jobs, jobs), take(rabbit.url, queues.results, 2))
+        answers = play(
+            publish(rabbit.url, queues.jobs_queue, jobs), take(rabbit.url, queues.results_queue, 2)
+        )
     # They are published as they are ready, in no order.
     first, second = sorted(answers, key=lambda answer: answer.message_id)
     assert outcome(first) == outcome(first) | {"id": "n1", "answer": "Ada", "start": 0, "end": 3}
@@ -74,17 +77,21 @@ def test_an_answer_goes_to_the_results_queue_under_the_jobs_name(rabbit, server,
 
 
 def test_an_answer_goes_to_reply_to(rabbit, server, queues):
-    jobs = [job("m1", ASK, reply_to=queues.dead)]
+    jobs = [job("m1", ASK, reply_to=queues.dead_queue)]
     with running_gateway(rabbit.url, server.port, queues):
-        [message] = play(publish(rabbit.url, queues.jobs, jobs), take(rabbit.url, queues.dead, 1))
+        [message] = play(
+            publish(rabbit.url, queues.jobs_queue, jobs), take(rabbit.url, queues.dead_queue, 1)
+        )
     assert outcome(message)["answer"] == "Ada"
 
 
 def test_a_job_without_a_queue_for_its_answer_is_dead_lettered(rabbit, server, queues):
     jobs = [job("m1", ASK, reply_to="nowhere"), job("m2", ASK)]
     with running_gateway(rabbit.url, server.port, queues):
-        [dead] = play(publish(rabbit.url, queues.jobs, jobs), take(rabbit.url, queues.dead, 1))
-        [answer] = play(take(rabbit.url, queues.results, 1))
+        [dead] = play(
+            publish(rabbit.url, queues.jobs_queue, jobs), take(rabbit.url, queues.dead_queue, 1)
+        )
+        [answer] = play(take(rabbit.url, queues.results_queue, 1))
     assert (dead.message_id, answer.message_id) == ("m1", "m2")
     assert dead.headers["qa-reason"] == "unroutable: there is no queue nowhere"
 
@@ -107,9 +114,9 @@ def test_a_job_that_cannot_succeed_is_answered_with_its_error_and_dead_lettered_
     expected = {f"m{i}": code for i, (_, code) in enumerate(POISON)}
     jobs = [job(f"m{i}", body) for i, (body, _) in enumerate(POISON)]
     with running_gateway(rabbit.url, server.port, queues):
-        play(publish(rabbit.url, queues.jobs, [*jobs, job("good", ASK)]))
-        dead = play(take(rabbit.url, queues.dead, len(POISON)))
-        replies = play(take(rabbit.url, queues.results, len(POISON) + 1))
+        play(publish(rabbit.url, queues.jobs_queue, [*jobs, job("good", ASK)]))
+        dead = play(take(rabbit.url, queues.dead_queue, len(POISON)))
+        replies = play(take(rabbit.url, queues.results_queue, len(POISON) + 1))
     codes = {reply.message_id: outcome(reply).get("error", {}).get("code") for reply in replies}
     assert codes == expected | {"good": None}
     assert {m.message_id: m.headers["qa-reason"].split(":")[0] for m in dead} == expected
@@ -132,23 +139,23 @@ def test_a_message_with_unreadable_properties_is_dead_lettered_alone(rabbit, ser
     async def until_all_are_answered():
         answered = set()
         while len(answered) < 19:
-            [answer] = await take(rabbit.url, queues.results, 1)
+            [answer] = await take(rabbit.url, queues.results_queue, 1)
             answered.add(answer.message_id)
 
-    play(publish(rabbit.url, queues.jobs, jobs))
+    play(publish(rabbit.url, queues.jobs_queue, jobs))
     with running_gateway(rabbit.url, server.port, queues) as gateway:
         play(until_all_are_answered())
         gateway.wait_for_log("1 at a time")
-    assert play(depth(rabbit.url, queues.dead)) == 1
+    assert play(depth(rabbit.url, queues.dead_queue)) == 1
 
 
 def test_the_gateway_serves_its_metrics(rabbit, server, queues):
     port = reserve_port()
     with running_gateway(rabbit.url, server.port, queues, f"--metrics_port={port}"):
         play(
-            publish(rabbit.url, queues.jobs, [job("m1", ASK), job("m2", b"{")]),
-            take(rabbit.url, queues.results, 2),
-            take(rabbit.url, queues.dead, 1),
+            publish(rabbit.url, queues.jobs_queue, [job("m1", ASK), job("m2", b"{")]),
+            take(rabbit.url, queues.results_queue, 2),
+            take(rabbit.url, queues.dead_queue, 1),
         )
         # It counts a job as done when the broker has heard of it, which is after we have taken it.
         lines = metrics_when(port, lambda lines: "qa_jobs_in_flight 0.0" in lines)
@@ -166,7 +173,7 @@ def test_a_queue_with_other_settings_ends_the_start_with_its_name(rabbit, server
         pass
     ran = run_jobs("gateway", f"--port={server.port}", *flags, "--delivery_limit=7")
     assert ran.returncode == 2
-    assert queues.jobs in ran.stderr
+    assert queues.jobs_queue in ran.stderr
 
 
 def test_submitted_jobs_are_collected_and_counted_by_status(
@@ -176,10 +183,10 @@ def test_submitted_jobs_are_collected_and_counted_by_status(
     lines = [json.dumps(ASK | {"id": f"n{i}"}) for i in range(50)]
     questions.write_text("\n".join(lines))
     ran = run_jobs("submit", str(questions), *flags)
-    assert ran.stdout == f"50 jobs submitted to {queues.jobs}, 0 are answered already\n"
+    assert ran.stdout == f"50 jobs submitted to {queues.jobs_queue}, 0 are answered already\n"
     ran = run_jobs("status", "--interval_s=0.1", *flags)
     assert ran.stdout.endswith("no gateway takes jobs\n")
-    assert ran.stdout.splitlines()[1].split()[:2] == [queues.jobs, "50"]
+    assert ran.stdout.splitlines()[1].split()[:2] == [queues.jobs_queue, "50"]
     with running_gateway(rabbit.url, server.port, queues):
         ran = run_jobs("collect", f"--output={answers}", "--count=50", *flags)
         assert ran.returncode == 0
@@ -188,7 +195,7 @@ def test_submitted_jobs_are_collected_and_counted_by_status(
     questions.write_text("\n".join([*lines, "{", json.dumps(ASK | {"id": "new"})]))
     ran = run_jobs("submit", str(questions), f"--answers={answers}", *flags)
     assert ran.stdout == (
-        f"1 jobs submitted to {queues.jobs}, 50 are answered already, 1 cannot be read\n"
+        f"1 jobs submitted to {queues.jobs_queue}, 50 are answered already, 1 cannot be read\n"
     )
     assert (ran.returncode, f"{questions}, line 51: " in ran.stderr) == (1, True)
     with running_gateway(rabbit.url, server.port, queues):
@@ -201,50 +208,50 @@ def test_submitted_jobs_are_collected_and_counted_by_status(
 def test_collect_drops_a_second_answer(rabbit, queues, flags, tmp_path):
     run_jobs("status", "--interval_s=0.1", *flags)  # declares the queues
     answers = [job("m1", {"answer": "a"}), job("m1", {"answer": "b"}), job("m2", {"answer": "c"})]
-    play(publish(rabbit.url, queues.results, answers))
+    play(publish(rabbit.url, queues.results_queue, answers))
     path = tmp_path / "answers.jsonl"
     ran = run_jobs("collect", f"--output={path}", *flags)
     assert ran.stdout == f"2 answers added, 1 dropped as duplicates, 2 in {path}\n"
     first, second = '{"message_id":"m1","answer":"a"}\n', '{"message_id":"m2","answer":"c"}\n'
     assert path.read_text() == first + second
-    assert play(depth(rabbit.url, queues.results)) == 0
+    assert play(depth(rabbit.url, queues.results_queue)) == 0
 
 
 def test_collect_takes_the_given_number_and_leaves_the_rest(rabbit, queues, flags, tmp_path):
     run_jobs("status", "--interval_s=0.1", *flags)  # declares the queues
     answers = [job(f"m{i}", {"answer": "a"}) for i in range(30)]
-    play(publish(rabbit.url, queues.results, [*answers[:8], *answers[:4], *answers[8:]]))
+    play(publish(rabbit.url, queues.results_queue, [*answers[:8], *answers[:4], *answers[8:]]))
     path = tmp_path / "answers.jsonl"
     for count in (10, 15):
         assert run_jobs("collect", f"--output={path}", f"--count={count}", *flags).returncode == 0
         assert len(path.read_text().splitlines()) == count
         # The broker puts back what was on its way to a connection that has ended, soon after.
-        wait_until(lambda: play(depth(rabbit.url, queues.results)), (30 - count).__eq__)
+        wait_until(lambda: play(depth(rabbit.url, queues.results_queue)), (30 - count).__eq__)
 
 
 def test_status_sees_who_takes_jobs(rabbit, server, queues, flags):
     with running_gateway(rabbit.url, server.port, queues):
         ran = run_jobs("status", "--interval_s=0.1", *flags)
     _, jobs, *_, verdict = ran.stdout.splitlines()
-    assert (jobs.split()[0], jobs.split()[-1]) == (queues.jobs, "1")
+    assert (jobs.split()[0], jobs.split()[-1]) == (queues.jobs_queue, "1")
     assert verdict == "no job waits"
 
 
 def test_dead_jobs_are_listed_retried_and_dropped(rabbit, server, queues, flags):
     with running_gateway(rabbit.url, server.port, queues):
         bad = [job(f"m{i}", {"question": "q", "text": ""}) for i in range(3)]
-        play(publish(rabbit.url, queues.jobs, bad), take(rabbit.url, queues.results, 3))
+        play(publish(rabbit.url, queues.jobs_queue, bad), take(rabbit.url, queues.results_queue, 3))
         listed = run_jobs("dead", "list", *flags).stdout.splitlines()
         assert len(listed) == 4
         assert "m0  invalid_request: `text` is empty  'q'" in listed
         ran = run_jobs("dead", "retry", "--message_id=m1", "--message_id=m9", *flags)
-        words = [f"1 jobs put back from {queues.dead}", f"m9 is not in {queues.dead}"]
+        words = [f"1 jobs put back from {queues.dead_queue}", f"m9 is not in {queues.dead_queue}"]
         assert (ran.returncode, ran.stdout.splitlines()[1:]) == (1, words)
-        [again] = play(take(rabbit.url, queues.results, 1))
+        [again] = play(take(rabbit.url, queues.results_queue, 1))
         assert again.message_id == "m1"
     ran = run_jobs("dead", "drop", *flags)
-    assert ran.stdout.splitlines()[-1] == f"3 jobs dropped from {queues.dead}"
-    assert play(depth(rabbit.url, queues.dead)) == 0
+    assert ran.stdout.splitlines()[-1] == f"3 jobs dropped from {queues.dead_queue}"
+    assert play(depth(rabbit.url, queues.dead_queue)) == 0
 
 
 def test_an_unreachable_broker_is_one_line(queues):

@@ -10,7 +10,7 @@ from typing import Any, cast
 from qa_service.aio.connection import AsyncConnection
 from qa_service.client import Conversation
 from qa_service.server.life_cycle import QaServer
-from qa_service.sidecars.grpc_gateway.links import PeerLinks
+from qa_service.sidecars.grpc_gateway.links import PeerLink, PeerLinks
 from tests.simulation.asyncio_loop import UnixSocket
 from tests.simulation.gateway import Gateway
 from tests.simulation.network import SimulatedSocket
@@ -111,11 +111,6 @@ def held(gateway: Gateway) -> Iterator[str]:
 # Faults that are planted, to see that they are found.
 
 
-def _keep(links, key, _link):
-    """Keeps a link that the server has refused."""
-    links._idle[key] = asyncio.get_running_loop().call_later(1.0, links._drop, key)
-
-
 def _forget(conversation, wire_id):
     """Does not withdraw what nobody waits for."""
     if conversation.in_flight.pop(wire_id, None):
@@ -124,7 +119,7 @@ def _forget(conversation, wire_id):
 
 PLANTED = {
     "links": (PeerLinks, "_make_room", lambda *_: True),
-    "refused": (PeerLinks, "_keep_or_drop", _keep),
+    "refused": (PeerLink, "can_ask", True),
     "astray": (Conversation, "withdraw", _forget),
     "lost": (AsyncConnection, "can_ask", True),
 }

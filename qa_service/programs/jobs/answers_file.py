@@ -35,18 +35,8 @@ class AnswersFile:
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab")
         lock(self._file, path)
-        self.names, end = _read(path)
+        self.names, end = read_names(path)
         os.truncate(path, end)
-
-    @staticmethod
-    def names_in(path: Path) -> set[str]:
-        """The `message_id` of each answer in a file.
-
-        Raises:
-            FileError: A line is not an answer to a job.
-            OSError: The file cannot be read.
-        """
-        return _read(path)[0]
 
     def add(self, message_id: str, body: bytes) -> bool:
         """Adds an answer; returns False for a second one, or a body that is not an answer."""
@@ -68,8 +58,13 @@ class AnswersFile:
         self._file.close()
 
 
-def _read(path: Path) -> tuple[set[str], int]:
-    """The names in a file, and where its last whole line ends."""
+def read_names(path: Path) -> tuple[set[str], int]:
+    """The `message_id` of each answer in a file, and where its last whole line ends.
+
+    Raises:
+        FileError: A line is not an answer to a job.
+        OSError: The file cannot be read.
+    """
     names, end = set(), 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):

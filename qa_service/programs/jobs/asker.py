@@ -17,9 +17,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Self
 
-from qa_service.aio.link import ServerAddress, ServerLink
+from qa_service.aio.link import ServerLink
 from qa_service.client import ConnectionLostError, QaClientError, QaServerError
 from qa_service.programs.jobs.job import JobRequest, Reply, encode_request, read_reply
 from qa_service.programs.jobs.jobs_options import AskingOptions
@@ -27,13 +26,10 @@ from qa_service.programs.jobs.window import AdaptiveLimit, Window
 
 MAX_LOSSES = 10
 """Connections that a question may lose before it is suspected of breaking them."""
-
 MAX_REFUSALS = 30
 """How often the server may have no room for a question: with the pauses, over three minutes."""
-
 FIRST_REST_S, LAST_REST_S = 0.01, 10.0
 """What a question waits after its first refusal; doubled by each further one, up to the last."""
-
 RETRY_PAUSE_S = 1.0
 """A server that starts or ends does so for seconds."""
 _LONGEST_PAUSE_S = 30.0
@@ -52,23 +48,21 @@ class Asker:
     """Asks questions over one or more connections, as many at a time as the window allows.
 
     It calls `on_queue_full` when the server has no room for a question.
+
+    Raises:
+        QaClientError: A TLS file cannot be used.
     """
 
-    def __init__(self, address: ServerAddress, most: int, num_connections: int = 1) -> None:
-        self.window = Window(AdaptiveLimit(most, start=_FIRST_WINDOW))
+    def __init__(self, options: AskingOptions) -> None:
+        self.window = Window(AdaptiveLimit(options.prefetch, start=_FIRST_WINDOW))
         self.on_queue_full: Callable[[], None] = lambda: None
-        self._links = [ServerLink(address, self._changed) for _ in range(num_connections)]
+        terms = options.access.terms(options.timeout_s)
+        self._links = [
+            ServerLink(options.host, options.port, terms, self._changed, options.max_frame_bytes)
+            for _ in range(options.num_connections)
+        ]
         self._connected, self._disconnected = asyncio.Event(), asyncio.Event()
         self._disconnected.set()
-
-    @classmethod
-    def of(cls, options: AskingOptions) -> Self:
-        """Of the server that the flags name.
-
-        Raises:
-            QaClientError: A TLS file cannot be used.
-        """
-        return cls(options.address, options.prefetch, options.num_connections)
 
     @property
     def is_connected(self) -> bool:
@@ -83,11 +77,7 @@ class Asker:
             yield
 
     async def check(self) -> None:
-        """Waits for the first connection.
-
-        Raises:
-            QaClientError: The connection failed.
-        """
+        """Waits for the first connection; raises the error if there is none."""
         await asyncio.gather(*(link.settled() for link in self._links))
         if error := self._last_error():
             raise error
@@ -139,11 +129,15 @@ class Asker:
                 await self.window.rest(min(FIRST_REST_S * 2 ** (refusals - 1), LAST_REST_S))
 
     async def _ask_once(self, request: JobRequest, deadline_s: float | None) -> Reply:
-        limit = self.window.limit
+        limit, timeout_ms = self.window.limit, request.timeout_ms
         epoch = limit.epoch
         link = min(self._links, key=lambda link: (not link.is_connected, link.in_flight))
+        if deadline_s is not None:
+            left_ms = (deadline_s - time.monotonic()) * 1e3
+            if left_ms <= 0:
+                raise ExpiredError
+            timeout_ms = min(left_ms, timeout_ms or left_ms)
         try:
-            timeout_ms = _timeout_ms(request, deadline_s)
             reply = await link.ask(lambda i: encode_request(request, i, timeout_ms), read_reply)
             if isinstance(reply, QaServerError):
                 raise reply
@@ -170,13 +164,3 @@ class Asker:
             self._connected.clear()
             self._disconnected.set()
         self.window.set_open(is_connected)
-
-
-def _timeout_ms(request: JobRequest, deadline_s: float | None) -> float | None:
-    """How long the question may wait in the server's queue; raises `ExpiredError` if not at all."""
-    if deadline_s is None:
-        return request.timeout_ms
-    left_ms = (deadline_s - time.monotonic()) * 1e3
-    if left_ms <= 0:
-        raise ExpiredError
-    return min(left_ms, request.timeout_ms or left_ms)

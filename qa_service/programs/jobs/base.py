@@ -39,34 +39,6 @@ class SetupRefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Queues:
-    """The queues.
-
-    Attributes:
-        dead: Jobs that failed for good, each with its reason.
-        results: Answers to jobs that name no `reply_to`.
-        retry: Prefix of the retry queues' names.
-        retry_delays_s: The wait in each retry queue, the shortest first.
-        delivery_limit: Deliveries of one job before the broker moves it to `dead`.
-    """
-
-    jobs: str = "qa.jobs"
-    dead: str = "qa.dead"
-    results: str = "qa.results"
-    retry: str = "qa.retry"
-    retry_delays_s: tuple[int, ...] = (1, 5, 30)
-    delivery_limit: int = 20
-
-    def retry_queue(self, attempts: int) -> tuple[str, int]:
-        """The queue in which a job waits after a number of attempts, and the wait in seconds."""
-        delay_s = self.retry_delays_s[min(attempts, len(self.retry_delays_s)) - 1]
-        return f"{self.retry}.{delay_s}s", delay_s
-
-    def retry_queues(self) -> list[tuple[str, int]]:
-        return [self.retry_queue(attempt + 1) for attempt in range(len(self.retry_delays_s))]
-
-
-@dataclass(frozen=True, slots=True)
 class Message:
     """What is published.
 
@@ -91,11 +63,7 @@ class Broker(Protocol):
     """A connection to a broker. Every method but `close` raises `BrokerError` without one."""
 
     async def open(self) -> None:
-        """Connects, and declares the queues that do not exist.
-
-        Raises:
-            SetupRefusedError: A queue exists with other settings, or may not be used.
-        """
+        """Connects, and declares the queues; `SetupRefusedError` if one is not as it should be."""
 
     async def close(self) -> None:
         """Disconnects. Jobs that were not acknowledged go back to their queue."""

@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from urllib.parse import urlsplit
 
-from qa_service.programs.jobs.base import Broker, Queues
+from qa_service.programs.jobs.base import Broker
 from qa_service.programs.jobs.jobs_options import (
     DEFAULT_URL,
     URL_FORM,
@@ -17,46 +17,20 @@ from qa_service.programs.jobs.jobs_options import (
     FlagError,
 )
 
-MakeBroker = Callable[[str, Queues], Broker]
+MakeBroker = Callable[[str, BrokerOptions], Broker]
 
 _RABBITMQ = "qa_service.programs.jobs.rabbitmq"
 BROKERS = {"amqp": _RABBITMQ, "amqps": _RABBITMQ}
 """The module of each, which has a `make_broker`; only that of the address is imported."""
 
 
-def broker_from(options: BrokerOptions) -> tuple[Broker, Queues]:
-    """The broker, not connected yet, and the queues that the options name.
+def broker_from(options: BrokerOptions) -> Broker:
+    """The broker that the options name, not connected yet.
+
+    Its address is from the flag, or from the environment, which hides a password.
 
     Raises:
         FlagError: The broker's address is not one.
-    """
-    url, queues = broker_url(options), options.queues
-    make: MakeBroker = importlib.import_module(BROKERS[urlsplit(url).scheme]).make_broker
-    return make(url, queues), queues
-
-
-@contextlib.asynccontextmanager
-async def connected(options: BrokerOptions) -> AsyncIterator[tuple[Broker, Queues]]:
-    """The broker and the queues that the options name, as long as the block runs.
-
-    Raises:
-        FlagError: The broker's address is not one.
-        BrokerError: The broker cannot be reached.
-        SetupRefusedError: It refuses the queues or the credentials.
-    """
-    broker, queues = broker_from(options)
-    try:
-        await broker.open()
-        yield broker, queues
-    finally:
-        await broker.close()
-
-
-def broker_url(options: BrokerOptions) -> str:
-    """The broker's address: from the flag, or from the environment, which hides a password.
-
-    Raises:
-        FlagError: It is not an address of a broker.
     """
     name, url = "--broker_url", options.broker_url
     if not url:
@@ -68,4 +42,16 @@ def broker_url(options: BrokerOptions) -> str:
         is_one = False
     if not is_one:  # the message leaves it out: it may hold a password
         raise FlagError(f"{name} is not an address of the form {URL_FORM}")
-    return url
+    make: MakeBroker = importlib.import_module(BROKERS[parts.scheme]).make_broker
+    return make(url, options)
+
+
+@contextlib.asynccontextmanager
+async def connected(options: BrokerOptions) -> AsyncIterator[Broker]:
+    """The broker that the options name, connected as long as the block runs."""
+    broker = broker_from(options)
+    try:
+        await broker.open()
+        yield broker
+    finally:
+        await broker.close()

@@ -35,11 +35,7 @@ def ahead_of(output: Path) -> Path:
 
 
 def lock(file: BinaryIO, path: Path) -> None:
-    """Locks a file until this process closes it, or dies.
-
-    Raises:
-        FileError: Another process holds the lock.
-    """
+    """Locks a file until this process ends; `FileError` if another has locked it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -61,7 +57,7 @@ class Claim:
         self._file = path.open("r+b", buffering=0)
         try:
             lock(self._file, output)
-            record = self._make_record(self._known() if self._has_answers() else None)
+            record = self._make_record(self._known())
             self._file.seek(0)
             self._file.truncate()
             self._file.write(msgspec.json.encode(record) + b"\n")
@@ -72,14 +68,13 @@ class Claim:
     def close(self) -> None:
         self._file.close()
 
-    def _has_answers(self) -> bool:
+    def _known(self) -> _Record | None:
+        """Of which questions the answers are; None without answers."""
         ahead = ahead_of(self._output)
         if not self._output.exists():
             ahead.unlink(missing_ok=True)
-            return False
-        return any(path.exists() and path.stat().st_size for path in (self._output, ahead))
-
-    def _known(self) -> _Record:
+        if not any(path.exists() and path.stat().st_size for path in (self._output, ahead)):
+            return None
         try:
             return msgspec.json.decode(self._file.read(), type=_Record)
         except (msgspec.DecodeError, RecursionError):

@@ -42,12 +42,7 @@ class Collector:
     num_dropped: int = 0
 
     async def run(self, queue: str) -> None:
-        """Collects from a queue.
-
-        Raises:
-            BrokerError: The connection was lost; written answers stay.
-            OSError: The file cannot be written.
-        """
+        """Raises `BrokerError` when the connection is lost; written answers stay."""
         arrived: asyncio.Queue[Job] = asyncio.Queue()
         prefetch = max(1, min(_PREFETCH, self._num_wanted()))
         await self.broker.consume(queue, arrived.put_nowait, prefetch)
@@ -100,13 +95,13 @@ async def _next_batch(arrived: asyncio.Queue[Job]) -> list[Job]:
 
 
 async def main(options: CollectOptions) -> int:
-    total = options.count
+    total, queue = options.count, options.broker.results_queue
     with closing(AnswersFile(options.output)) as file:
-        async with connected(options.broker) as (broker, queues):
+        async with connected(options.broker) as broker:
             had = len(file.names)
-            with progress_bar(desc=queues.results, total=total, initial=had, unit="answer") as bar:
+            with progress_bar(desc=queue, total=total, initial=had, unit="answer") as bar:
                 collector = Collector(broker, file, total, options.follow, bar.update)
-                await collector.run(queues.results)
+                await collector.run(queue)
     print(
         f"{collector.num_new} answers added, {collector.num_dropped} dropped as duplicates, "
         f"{len(file.names)} in {options.output}"

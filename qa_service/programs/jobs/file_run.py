@@ -31,34 +31,31 @@ from qa_service.programs.jobs.questions_file import FileError, Row, count_rows, 
 from qa_service.programs.jobs.window import StoppedError
 from qa_service.progress import progress_bar
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 MAX_AHEAD = 20_000
 """Answers that may wait for an earlier one; past it, no further question is asked."""
 
 
 async def main(options: RunOptions) -> int:
-    """Runs a file; returns the exit code: 1 if an answer is an error, 130 if it was stopped."""
-    asker = Asker.of(options.asking)
+    """Runs a file; returns the exit code: 1 if an answer is an error, 130 if it was stopped.
+
+    The first SIGTERM or Ctrl-C stops the run, and the second ends the program.
+    """
+    asker, loop = Asker(options.asking), asyncio.get_running_loop()
     total = count_rows(options.questions, options.collection)
     with progress_bar(desc=options.questions.name, total=total, unit="question") as bar:
         run = FileRun(asker, options, bar.update)
-        _stop_at_signals(run)
+
+        def stop() -> None:
+            run.stop()
+            for signum in _SIGNALS:
+                loop.remove_signal_handler(signum)
+
+        for signum in _SIGNALS:
+            loop.add_signal_handler(signum, stop)
         summary = await run.run()
     print(f"{summary}: {options.output}")
     return INTERRUPTED if summary.is_stopped else int(summary.failed + summary.failed_before > 0)
-
-
-def _stop_at_signals(run: FileRun) -> None:
-    """Makes the first SIGTERM or Ctrl-C stop the run, and the second end the program."""
-    loop = asyncio.get_running_loop()
-    signals = (signal.SIGTERM, signal.SIGINT)
-
-    def stop() -> None:
-        run.stop()
-        for signum in signals:
-            loop.remove_signal_handler(signum)
-
-    for signum in signals:
-        loop.add_signal_handler(signum, stop)
 
 
 @dataclass(slots=True)
@@ -87,10 +84,7 @@ class FileRun:
     """
 
     def __init__(
-        self,
-        asker: Asker,
-        options: RunOptions,
-        progress: Callable[[int], object] = lambda _: None,
+        self, asker: Asker, options: RunOptions, progress: Callable[[int], object] = lambda _: None
     ) -> None:
         self._asker, self._options, self._progress = asker, options, progress
         output = options.output
@@ -122,43 +116,38 @@ class FileRun:
         try:
             async with self._asker.running():
                 await self._asker.check()
-                await self._ask_all()
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from None
+                async with asyncio.TaskGroup() as group:
+                    flusher = group.create_task(self._flush_as_they_come())
+                    watch = group.create_task(self._asker.lost_for(self._options.max_outage_s))
+                    num_lanes = self._options.asking.prefetch
+                    lanes = [group.create_task(self._lane()) for _ in range(num_lanes)]
+                    await asyncio.wait(lanes)
+                    flusher.cancel()
+                    watch.cancel()
+        except ExceptionGroup as group_error:
+            raise group_error.exceptions[0] from None
         finally:
             self._output.close()
             if self._claim:
                 self._claim.close()
         return self.summary
 
-    async def _ask_all(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            flusher = group.create_task(self._flush_as_they_come())
-            watch = group.create_task(self._asker.lost_for(self._options.max_outage_s))
-            lanes = [group.create_task(self._lane()) for _ in range(self._options.asking.prefetch)]
-            await asyncio.wait(lanes)
-            flusher.cancel()
-            watch.cancel()
-
     def _unanswered(self, rows: Iterator[Row]) -> Iterator[Row]:
         for row in rows:
-            if row.number == self._output.num_written:
-                self._check_last(row)
+            last = self._output.last_line if row.number == self._output.num_written else None
+            if last:
+                try:
+                    line = msgspec.json.decode(last)
+                except msgspec.DecodeError:
+                    line = None
+                if not (isinstance(line, dict) and line.get("id") == row.id):
+                    place = f"{self._options.output}, line {row.number}"
+                    raise FileError(f"{place}: not an answer to this question file")
             if self._output.has(row.number - 1):
                 self.summary.resumed += 1
                 self._progress(1)
             else:
                 yield row
-
-    def _check_last(self, row: Row) -> None:
-        """Raises `FileError` if the last answer in the file is not to its question."""
-        try:
-            line = msgspec.json.decode(self._output.last_line or b"")
-        except msgspec.DecodeError:
-            line = None
-        if self._output.last_line and not (isinstance(line, dict) and line.get("id") == row.id):
-            path = self._options.output
-            raise FileError(f"{path}, line {row.number}: not an answer to this question file")
 
     async def _lane(self) -> None:
         with suppress(StoppedError):
@@ -167,7 +156,11 @@ class FileRun:
                 row = next(self._rows, None)
                 if row is None:
                     return
-                self._put(row.number - 1, await self._ask(row))
+                self._output.put(row.number - 1, await self._ask(row))
+                self._has_new.set()
+                self._progress(1)
+                if self._output.num_ahead > MAX_AHEAD:
+                    self._room.clear()
 
     async def _ask(self, row: Row) -> bytes:
         attempts = 0
@@ -187,13 +180,6 @@ class FileRun:
             else:
                 self.summary.answered += 1
                 return encode_answer(row.id, reply)
-
-    def _put(self, index: int, line: bytes) -> None:
-        self._output.put(index, line)
-        self._has_new.set()
-        self._progress(1)
-        if self._output.num_ahead > MAX_AHEAD:
-            self._room.clear()
 
     async def _flush_as_they_come(self) -> None:
         """Writes all answers of one turn of the event loop at once."""

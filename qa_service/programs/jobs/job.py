@@ -99,11 +99,7 @@ def as_server_error(error: QaClientError) -> QaServerError:
 
 
 def parse_request(body: bytes) -> JobRequest:
-    """Parses a job's body.
-
-    Raises:
-        QaServerError: It is not a request.
-    """
+    """Parses a job's body; `QaServerError` if it is not a request."""
     try:
         fields = _fields_decoder.decode(str(body, "utf-8"))
         checked = msgspec.convert(fields, _Fields)
@@ -132,11 +128,7 @@ def encode_request(request: JobRequest, wire_id: int, timeout_ms: float | None) 
 
 
 def read_reply(body: bytes) -> Reply | QaServerError:
-    """The reply in a frame's body, or the error that it carries.
-
-    Raises:
-        msgspec.DecodeError: The reply is malformed.
-    """
+    """The reply in a frame's body, or its error; `DecodeError` if it is malformed."""
     reply = _reply_decoder.decode(body)
     if "error" not in reply:
         return reply

@@ -66,8 +66,7 @@ _logger = logging.getLogger(__name__)
 async def main(options: GatewayOptions) -> int:
     """Runs a gateway until SIGTERM or Ctrl-C; returns its exit code."""
     metrics = GatewayMetrics()
-    broker, _ = broker_from(options.broker)
-    gateway = JobGateway(broker, Asker.of(options.asking), options, metrics)
+    gateway = JobGateway(broker_from(options.broker), Asker(options.asking), options, metrics)
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, gateway.stop)
     with ExitStack() as stack:
@@ -84,7 +83,7 @@ class JobGateway:
         self, broker: Broker, asker: Asker, options: GatewayOptions, metrics: GatewayMetrics
     ) -> None:
         self._broker, self._asker, self._metrics = broker, asker, metrics
-        self._options, self._queues = options, options.broker.queues
+        self._options, self._queues = options, options.broker
         self._stopping = asyncio.Event()
         self._orders = itertools.count()
         self._in_hand: dict[asyncio.Task[None], Job] = {}
@@ -138,8 +137,8 @@ class JobGateway:
 
     async def _take_jobs(self, prefetch: int, *until: Coroutine[Any, Any, object]) -> None:
         """Takes jobs until a condition is met, or the gateway is stopped."""
-        await self._broker.consume(self._queues.jobs, self._take, prefetch)
-        _logger.info("taking jobs from %s, %d at a time", self._queues.jobs, prefetch)
+        await self._broker.consume(self._queues.jobs_queue, self._take, prefetch)
+        _logger.info("taking jobs from %s, %d at a time", self._queues.jobs_queue, prefetch)
         await _first(self._broker.lost(), self._stopping.wait(), *until)
         await self._broker.stop_consuming()
 
@@ -164,9 +163,12 @@ class JobGateway:
                 await self._settle(job, order)
             except (StoppedError, NotTakenError):
                 await self._broker.give_back(job)
-            else:
-                await self._broker.acknowledge(job)
-                self._count_alone()
+                return
+            await self._broker.acknowledge(job)
+            if self._num_serial:
+                self._num_serial -= 1
+                if not self._num_serial:
+                    self._all_alone_done.set()
 
     async def _settle(self, job: Job, order: int) -> None:
         """Asks, and publishes the answer or deals with the error.
@@ -177,31 +179,22 @@ class JobGateway:
             BrokerError: The connection was lost.
         """
         try:
-            answer = await self._answer(job, order)
+            if not job.message_id:
+                raise QaServerError("invalid_request", "the job has no message_id")
+            request = parse_request(job.body)
+            answer = encode_answer(
+                request.id, await self._asker.ask(request, order, job.deadline_s)
+            )
         except StoppedError:
             raise
         except QaClientError as error:
             await self._fail(job, as_server_error(error))
+            return
         except Exception as error:
             _logger.exception("job %s", job.message_id)
             reason = f"the gateway failed with {type(error).__name__}"
             await self._fail(job, QaServerError("internal_error", reason))
-        else:
-            await self._deliver(job, answer)
-
-    def _count_alone(self) -> None:
-        if self._num_serial:
-            self._num_serial -= 1
-            if not self._num_serial:
-                self._all_alone_done.set()
-
-    async def _answer(self, job: Job, order: int) -> bytes:
-        if not job.message_id:
-            raise QaServerError("invalid_request", "the job has no message_id")
-        request = parse_request(job.body)
-        return encode_answer(request.id, await self._asker.ask(request, order, job.deadline_s))
-
-    async def _deliver(self, job: Job, answer: bytes) -> None:
+            return
         try:
             await self._reply(job, answer)
             self._metrics.answered += 1
@@ -222,12 +215,8 @@ class JobGateway:
         await self._dead_letter(job, error.code, error.message)
 
     async def _schedule_retry(self, job: Job, attempts: int, code: str) -> None:
-        """Puts the job into a retry queue.
-
-        Raises:
-            ExpiredError: The job would expire there.
-        """
-        queue, delay_s = self._queues.retry_queue(attempts)
+        """Puts the job into a retry queue; `ExpiredError` if it would expire there."""
+        queue, delay_s = self._queues.retry_queue_of(attempts)
         headers: dict[str, str | int] = {ATTEMPTS_HEADER: attempts, REASON_HEADER: code}
         if job.deadline_s is not None:
             left_s = job.deadline_s - time.monotonic() - delay_s
@@ -241,13 +230,13 @@ class JobGateway:
     async def _reply(self, job: Job, body: bytes) -> None:
         correlation_id = job.correlation_id or job.message_id
         reply = Message(body, job.message_id, correlation_id)
-        await self._publish(job.reply_to or self._queues.results, reply)
+        await self._publish(job.reply_to or self._queues.results_queue, reply)
 
     async def _dead_letter(self, job: Job, code: str, reason: str) -> None:
         _logger.warning("job %s is dead: %s (%s)", job.message_id, reason, code)
         words = f"{code}: {reason}"[:_MAX_REASON_CHARS]
         headers: dict[str, str | int] = {ATTEMPTS_HEADER: job.attempts + 1, REASON_HEADER: words}
-        await self._publish(self._queues.dead, Message.of(job, headers))
+        await self._publish(self._queues.dead_queue, Message.of(job, headers))
         self._metrics.dead[code] += 1
 
     async def _publish(self, queue: str, message: Message) -> None:

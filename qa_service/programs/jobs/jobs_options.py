@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from qa_service.aio.link import ServerAddress
 from qa_service.command_line import make_parser
 from qa_service.logs import LogFormat, LogLevel
 from qa_service.options import MAX_COUNT, add_flags, from_flags
 from qa_service.programs.access import Access
-from qa_service.programs.jobs.base import Queues
 
 URL_VARIABLE = "QA_BROKER_URL"
 DEFAULT_URL = "amqp://localhost/"
@@ -23,7 +20,6 @@ _Count = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 _Port = Annotated[int, Meta(ge=1, le=65535)]
 _Seconds = Annotated[float, Meta(gt=0, le=10**9)]
 _Positional = Meta(extra={"is_positional": True})
-_DEFAULTS = Queues()
 
 
 class FlagError(Exception):
@@ -41,7 +37,7 @@ class RetryOptions(Struct, frozen=True, kw_only=True):
             description="seconds that a question waits before it is tried again, the first time "
             "and so on",
         ),
-    ] = ",".join(map(str, _DEFAULTS.retry_delays_s))
+    ] = "1,5,30"
 
     @property
     def delays_s(self) -> tuple[int, ...]:
@@ -59,28 +55,26 @@ class BrokerOptions(Struct, frozen=True, kw_only=True):
             f"{DEFAULT_URL}"
         ),
     ] = ""
-    jobs_queue: Annotated[str, Meta(description="where jobs wait")] = _DEFAULTS.jobs
-    dead_queue: Annotated[str, Meta(description="jobs that cannot succeed")] = _DEFAULTS.dead
+    jobs_queue: Annotated[str, Meta(description="where jobs wait")] = "qa.jobs"
+    dead_queue: Annotated[str, Meta(description="jobs that cannot succeed")] = "qa.dead"
     results_queue: Annotated[str, Meta(description="answers to jobs without reply_to")] = (
-        _DEFAULTS.results
+        "qa.results"
     )
     retry_queue: Annotated[str, Meta(description="first part of the retry queues' names")] = (
-        _DEFAULTS.retry
+        "qa.retry"
     )
     delivery_limit: Annotated[
         _Count, Meta(description="deliveries of one job before the broker takes it for dead")
-    ] = _DEFAULTS.delivery_limit
+    ] = 20
 
-    @property
-    def queues(self) -> Queues:
-        return Queues(
-            jobs=self.jobs_queue,
-            dead=self.dead_queue,
-            results=self.results_queue,
-            retry=self.retry_queue,
-            retry_delays_s=self.retry.delays_s,
-            delivery_limit=self.delivery_limit,
-        )
+    def retry_queue_of(self, attempts: int) -> tuple[str, int]:
+        """The queue in which a job waits after a number of attempts, and the wait in seconds."""
+        delays_s = self.retry.delays_s
+        delay_s = delays_s[min(attempts, len(delays_s)) - 1]
+        return f"{self.retry_queue}.{delay_s}s", delay_s
+
+    def retry_queues(self) -> list[tuple[str, int]]:
+        return [self.retry_queue_of(number + 1) for number in range(len(self.retry.delays_s))]
 
 
 class AskingOptions(Struct, frozen=True, kw_only=True):
@@ -98,22 +92,6 @@ class AskingOptions(Struct, frozen=True, kw_only=True):
     num_connections: Annotated[_Count, Meta(description="connections that share them")] = 1
     max_attempts: Annotated[_Count, Meta(description="how often a question is tried")] = 5
     access: Access = Access()
-
-    @property
-    def address(self) -> ServerAddress:
-        """Where the server is.
-
-        Raises:
-            QaClientError: A TLS file cannot be used.
-        """
-        return ServerAddress(
-            host=self.host,
-            port=self.port,
-            tls=self.access.tls_context(),
-            token=self.access.token,
-            max_frame_bytes=self.max_frame_bytes,
-            timeout_s=self.timeout_s,
-        )
 
 
 class GatewayOptions(Struct, frozen=True, kw_only=True):
@@ -162,8 +140,7 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
         tuple[Path, ...], Meta(description="questions: .jsonl, .csv, .json"), _Positional
     ]
     answers: Annotated[
-        Path | None,
-        Meta(description="a file of collect's: what it answers is not asked again"),
+        Path | None, Meta(description="a file of collect's: what it answers is not asked again")
     ] = None
     reply_to: Annotated[
         str | None, Meta(description="the queue for the answers, in place of the results queue")
@@ -225,15 +202,6 @@ def parse(docstring: str | None, arguments: list[str] | None = None) -> tuple[st
         UnicodeDecodeError: The token's file is not UTF-8.
         QaClientError: The token's file holds no token.
     """
-    flags: dict[str, Any] = vars(_make_parser(docstring).parse_args(arguments))
-    command = flags.pop("command")
-    kind = COMMANDS[command]
-    if "asking" in kind.__struct_fields__:
-        flags["access"] = Access.from_flags(flags)
-    return command, from_flags(kind, flags)
-
-
-def _make_parser(docstring: str | None) -> argparse.ArgumentParser:
     parser = make_parser(docstring)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, kind in COMMANDS.items():
@@ -242,4 +210,9 @@ def _make_parser(docstring: str | None) -> argparse.ArgumentParser:
         add_flags(its, kind)
         if "asking" in kind.__struct_fields__:
             Access.add_flags(its)
-    return parser
+    flags: dict[str, Any] = vars(parser.parse_args(arguments))
+    command = flags.pop("command")
+    kind = COMMANDS[command]
+    if "asking" in kind.__struct_fields__:
+        flags["access"] = Access.from_flags(flags)
+    return command, from_flags(kind, flags)

@@ -54,11 +54,7 @@ class GatewayMetrics:
             yield Family(name, "gauge", text, [Sample(float(read()), {})])
 
     def serve(self, host: str, port: int) -> Callable[[], None]:
-        """Serves `GET /metrics` from a thread; returns a function that stops it.
-
-        Raises:
-            OSError: The port cannot be opened.
-        """
+        """Serves `GET /metrics` from a thread; returns a function that stops it."""
         server = _Server(host, port, self)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -74,9 +70,8 @@ class GatewayMetrics:
 class _Server(ThreadingHTTPServer):
     def __init__(self, host: str, port: int, metrics: GatewayMetrics) -> None:
         # http.server binds only IPv4 by default.
-        self.address_family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
-            0
-        ]
+        [found, *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        self.address_family, *_, address = found
         self.metrics = metrics
         super().__init__((str(address[0]), port), _Handler)
 

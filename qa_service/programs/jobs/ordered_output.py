@@ -29,9 +29,6 @@ class OrderedOutput:
         num_written: Lines in order: questions below this index are answered.
         num_errors: Error answers in both files.
         last_line: The last line in order; None if there is none.
-
-    Raises:
-        OSError: A file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -61,11 +58,7 @@ class OrderedOutput:
         self.num_errors += is_error(line)
 
     def flush(self) -> None:
-        """Writes what was put.
-
-        Raises:
-            OSError: A file cannot be written.
-        """
+        """Writes what was put."""
         self._write_in_order()
         new = [(index, line) for index, line in self._new if index in self._ahead]
         self._new.clear()
@@ -129,11 +122,7 @@ class StreamedOutput(OrderedOutput):
         self._new = []
 
     def flush(self) -> None:
-        """Writes those whose turn it is.
-
-        Raises:
-            FileError: Nobody reads the pipe any more.
-        """
+        """Writes those whose turn it is; raises `FileError` if nobody reads the pipe any more."""
         try:
             self._write_in_order()
         except BrokenPipeError:

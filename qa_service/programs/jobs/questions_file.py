@@ -32,7 +32,7 @@ _MAX_CSV_FIELD = 1 << 27
 """Far above any server's `--max_frame_bytes`, which decides how long a text may be."""
 _DELIMITERS = (",", ";", "\t")
 """Of those that a header has as often, the first is taken."""
-_UNREADABLE = (OSError, EOFError, zlib.error, ValueError, RecursionError)
+_UNREADABLE = (OSError, EOFError, zlib.error, ValueError, RecursionError, csv.Error)
 _encoder = msgspec.json.Encoder(order="deterministic")
 _decoder = msgspec.json.Decoder(dict[str, Any])
 
@@ -77,11 +77,7 @@ def read_rows(path: Path, collection: str | None = None) -> Iterator[Row]:
 
 
 def count_rows(path: Path, collection: str | None = None) -> int:
-    """How many questions a file holds.
-
-    Raises:
-        FileError: The file cannot be read.
-    """
+    """How many questions a file holds; `FileError` if it cannot be read."""
     if _kind(path) != ".jsonl":
         return sum(1 for _ in read_rows(path, collection))
     try:
@@ -100,11 +96,7 @@ def _kind(path: Path) -> str:
 
 
 def check_regular(path: Path) -> None:
-    """Checks that a file, if it is there, is no pipe and no device: those are not read twice.
-
-    Raises:
-        FileError: It is one.
-    """
+    """Raises `FileError` for a pipe or a device: those are not read twice."""
     if path.exists() and not path.is_file():
         raise FileError(f"{path} is a pipe or a device, which is not read twice: make a file of it")
 
@@ -157,7 +149,7 @@ def _csv(path: Path, needs_text: bool) -> Iterator[dict[str, Any] | str]:
         file.seek(0)
         delimiter = max(_DELIMITERS, key=header.count)
         reader = csv.DictReader(file, strict=True, delimiter=delimiter)
-        _check_header(path, _csv_header(path, reader), needs_text)
+        _check_header(path, reader.fieldnames or (), needs_text)
         while True:
             try:
                 yield _csv_request(next(reader))
@@ -176,13 +168,6 @@ def _check_header(path: Path, names: Sequence[str], needs_text: bool) -> None:
     if missing:
         found = ", ".join(names) or "nothing"
         raise FileError(f"{path}: its header names no {' and no '.join(missing)}, but {found}")
-
-
-def _csv_header(path: Path, reader: csv.DictReader[str]) -> Sequence[str]:
-    try:
-        return reader.fieldnames or ()
-    except csv.Error as error:
-        raise FileError(f"{path} cannot be read: {error}") from error
 
 
 def _csv_request(row: dict[str | Any, str | Any]) -> dict[str, Any]:

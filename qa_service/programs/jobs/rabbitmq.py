@@ -36,16 +36,15 @@ from qa_service.programs.jobs.base import (
     ATTEMPTS_HEADER,
     EXPIRES_HEADER,
     REASON_HEADER,
-    Broker,
     BrokerError,
     Message,
     NotTakenError,
-    Queues,
     SetupRefusedError,
     UnreadableError,
     UnroutableError,
 )
 from qa_service.programs.jobs.job import Job
+from qa_service.programs.jobs.jobs_options import BrokerOptions
 
 CONNECT_TIMEOUT_S = 10.0
 """Longer than three lost SYN packets: 1, 2 and 4 s (RFC 6298)."""
@@ -53,15 +52,10 @@ _LOST = (AMQPError, ChannelInvalidStateError, OSError)
 _REFUSED = (AuthenticationError, ChannelAccessRefused, ChannelPreconditionFailed)
 
 
-def make_broker(url: str, queues: Queues) -> Broker:
-    """The broker at an address, not connected yet."""
-    return _RabbitMq(url, queues)
-
-
-class _RabbitMq:
+class RabbitMq:
     """`Broker` for RabbitMQ 3.10 and later, at `amqp://user:password@host:port/vhost`."""
 
-    def __init__(self, url: str, queues: Queues) -> None:
+    def __init__(self, url: str, queues: BrokerOptions) -> None:
         self._url, self._queues = url, queues
         self._connection: AbstractConnection | None = None
         self._channel: AbstractChannel
@@ -72,7 +66,11 @@ class _RabbitMq:
     async def open(self) -> None:
         self._lost = asyncio.get_running_loop().create_future()
         with _translated():
-            self._connection = await self._connect()
+            try:
+                self._connection = await aio_pika.connect(self._url, timeout=CONNECT_TIMEOUT_S)
+            except ValueError as error:
+                words = f"the broker's address cannot be used: {error}"
+                raise SetupRefusedError(words) from error
             self._connection.close_callbacks.add(self._on_lost)
             channel = await self._connection.channel(on_return_raises=True)
             channel.close_callbacks.add(self._on_lost)
@@ -109,9 +107,19 @@ class _RabbitMq:
     async def publish(self, queue: str, message: Message) -> None:
         if len(queue.encode()) > 255:
             raise UnroutableError(f"{queue[:40]}… is too long for a queue's name")
+        outgoing = aio_pika.Message(
+            message.body,
+            headers=dict(message.headers),
+            content_type="application/json",
+            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+            correlation_id=message.correlation_id,
+            reply_to=message.reply_to,
+            expiration=message.expiration_s,
+            message_id=message.message_id,
+        )
         with _translated():
             try:
-                await self._channel.default_exchange.publish(_outgoing(message), queue)
+                await self._channel.default_exchange.publish(outgoing, queue)
             except PublishError:
                 raise UnroutableError(f"there is no queue {queue}") from None
 
@@ -137,20 +145,14 @@ class _RabbitMq:
         result = declared.declaration_result
         return result.message_count or 0, result.consumer_count or 0
 
-    async def _connect(self) -> AbstractConnection:
-        try:
-            return await aio_pika.connect(self._url, timeout=CONNECT_TIMEOUT_S)
-        except ValueError as error:
-            raise SetupRefusedError(f"the broker's address cannot be used: {error}") from error
-
     async def _declare(self) -> None:
         queues = self._queues
-        await self._declare_queue(queues.dead, {})
-        await self._declare_queue(queues.results, {"x-queue-type": "quorum"})
-        to_dead = _passing_on(queues.dead) | {"x-delivery-limit": queues.delivery_limit}
-        await self._declare_queue(queues.jobs, to_dead)
+        await self._declare_queue(queues.dead_queue, {})
+        await self._declare_queue(queues.results_queue, {"x-queue-type": "quorum"})
+        to_dead = _passing_on(queues.dead_queue) | {"x-delivery-limit": queues.delivery_limit}
+        await self._declare_queue(queues.jobs_queue, to_dead)
         for queue, delay_s in queues.retry_queues():
-            to_jobs = _passing_on(queues.jobs) | {"x-message-ttl": delay_s * 1000}
+            to_jobs = _passing_on(queues.jobs_queue) | {"x-message-ttl": delay_s * 1000}
             await self._declare_queue(queue, to_jobs)
 
     async def _declare_queue(self, name: str, arguments: dict[str, Any]) -> None:
@@ -168,6 +170,9 @@ class _RabbitMq:
     def _on_consumer_cancelled(self, *_: object) -> None:
         """The broker ended the delivery, for example because the queue was deleted."""
         self._on_lost(self)
+
+
+make_broker = RabbitMq
 
 
 def _passing_on(queue: str) -> dict[str, Any]:
@@ -213,19 +218,6 @@ def _reason(headers: Mapping[str, Any]) -> str | None:
         case {"x-death": [{"reason": str(reason), "queue": str(queue)}, *_]}:
             return f"{reason} in {queue}"
     return None
-
-
-def _outgoing(message: Message) -> aio_pika.Message:
-    return aio_pika.Message(
-        message.body,
-        headers=dict(message.headers),
-        content_type="application/json",
-        delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
-        correlation_id=message.correlation_id,
-        reply_to=message.reply_to,
-        expiration=message.expiration_s,
-        message_id=message.message_id,
-    )
 
 
 @contextlib.contextmanager

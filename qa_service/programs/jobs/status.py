@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import datetime
 
-from qa_service.programs.jobs.base import Broker, Queues
+from qa_service.programs.jobs.base import Broker
 from qa_service.programs.jobs.brokers import connected
-from qa_service.programs.jobs.jobs_options import StatusOptions
+from qa_service.programs.jobs.jobs_options import BrokerOptions, StatusOptions
 
 
 async def main(options: StatusOptions) -> int:
-    async with connected(options.broker) as (broker, queues):
+    queues = options.broker
+    async with connected(queues) as broker:
         before = await _counts(broker, queues)
         await asyncio.sleep(options.interval_s)
         after = await _counts(broker, queues)
@@ -19,14 +20,14 @@ async def main(options: StatusOptions) -> int:
     return 0
 
 
-async def _counts(broker: Broker, queues: Queues) -> dict[str, tuple[int, int]]:
+async def _counts(broker: Broker, queues: BrokerOptions) -> dict[str, tuple[int, int]]:
     retry = [queue for queue, _ in queues.retry_queues()]
-    names = [queues.jobs, *retry, queues.results, queues.dead]
+    names = [queues.jobs_queue, *retry, queues.results_queue, queues.dead_queue]
     return {name: await broker.count(name) for name in names}
 
 
 def report(
-    queues: Queues,
+    queues: BrokerOptions,
     before: dict[str, tuple[int, int]],
     after: dict[str, tuple[int, int]],
     interval_s: float,
@@ -36,17 +37,15 @@ def report(
     for queue, (messages, consumers) in after.items():
         rate = (messages - before[queue][0]) / interval_s
         lines.append(f"{queue:24}{messages:>10}{rate:>+10.1f}/s{consumers:>11}")
-    return "\n".join([*lines, _time_left(before[queues.jobs][0], after[queues.jobs], interval_s)])
-
-
-def _time_left(before: int, after: tuple[int, int], interval_s: float) -> str:
-    messages, consumers = after
+    messages, consumers = after[queues.jobs_queue]
+    rate = (before[queues.jobs_queue][0] - messages) / interval_s
     if not consumers:
-        return "no gateway takes jobs"
-    rate = (before - messages) / interval_s
-    if not messages:
-        return "no job waits"
-    if rate <= 0:
-        return "jobs come as fast as they are done, or faster"
-    left = datetime.timedelta(seconds=round(messages / rate))
-    return f"{rate:.1f} jobs/s fewer; none waits in {left}"
+        lines.append("no gateway takes jobs")
+    elif not messages:
+        lines.append("no job waits")
+    elif rate <= 0:
+        lines.append("jobs come as fast as they are done, or faster")
+    else:
+        left = datetime.timedelta(seconds=round(messages / rate))
+        lines.append(f"{rate:.1f} jobs/s fewer; none waits in {left}")
+    return "\n".join(lines)

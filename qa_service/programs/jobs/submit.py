@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qa_service.programs.jobs.answers_file import AnswersFile
+from qa_service.programs.jobs.answers_file import read_names
 from qa_service.programs.jobs.base import Broker, Message
 from qa_service.programs.jobs.brokers import connected
 from qa_service.programs.jobs.jobs_options import SubmitOptions
@@ -26,11 +26,12 @@ Progress = Callable[[int], object]
 
 async def main(options: SubmitOptions) -> int:
     """Runs the command; returns its exit code: 1 if a row cannot be read."""
-    answered = AnswersFile.names_in(options.answers) if options.answers else set()
+    answered = read_names(options.answers)[0] if options.answers else set()
     total = sum(map(count_rows, options.files))
     reply_to, expiration_s, counts = options.reply_to, options.expiration_s, _Counts()
-    async with connected(options.broker) as (broker, queues):
-        with progress_bar(desc=queues.jobs, total=total, unit="job") as bar:
+    queue = options.broker.jobs_queue
+    async with connected(options.broker) as broker:
+        with progress_bar(desc=queue, total=total, unit="job") as bar:
 
             def progress(number: int) -> None:
                 counts.submitted += number
@@ -39,12 +40,12 @@ async def main(options: SubmitOptions) -> int:
             rows = _unanswered(options.files, answered, counts, bar.update)
             jobs = (Message(r.body, r.message_id, None, reply_to, expiration_s) for r in rows)
             try:
-                await submit(broker, queues.jobs, jobs, progress)
+                await submit(broker, queue, jobs, progress)
             except BaseException:
                 print(f"{counts.submitted} jobs submitted before it stopped", file=sys.stderr)
                 raise
     print(
-        f"{counts.submitted} jobs submitted to {queues.jobs}, "
+        f"{counts.submitted} jobs submitted to {queue}, "
         f"{counts.answered} are answered already"
         + (f", {counts.faulty} cannot be read" if counts.faulty else "")
     )
@@ -59,11 +60,7 @@ class _Counts:
 
 
 async def submit(broker: Broker, queue: str, jobs: Iterable[Message], progress: Progress) -> None:
-    """Publishes jobs in their order; reports progress as the broker confirms them.
-
-    Raises:
-        BrokerError: The connection was lost.
-    """
+    """Publishes jobs in their order; reports progress as the broker confirms them."""
     room = asyncio.Semaphore(_MAX_UNCONFIRMED)
 
     async def publish(job: Message) -> None:

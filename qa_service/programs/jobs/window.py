@@ -62,11 +62,7 @@ class Window:
         self._stopped = asyncio.Event()
 
     async def enter(self, order: int) -> None:
-        """Waits until there is room; the lowest waiting `order` is first.
-
-        Raises:
-            StoppedError: `stop` was called.
-        """
+        """Waits for room, the lowest `order` first; `StoppedError` if `stop` was called."""
         if self._stopped.is_set():
             raise StoppedError
         if self._has_room() and not self._waiting:

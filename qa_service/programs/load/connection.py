@@ -42,13 +42,7 @@ class Target:
 
 @dataclass(slots=True, eq=False)
 class SentRequest(Asked):
-    """A question in flight.
-
-    Attributes:
-        id: Never reused.
-        index: The question's index in the plan.
-        started_s: Start of its latency.
-    """
+    """A question in flight: `index` is its place in the plan, `started_s` begins its latency."""
 
     index: int
     question: SquadQuestion

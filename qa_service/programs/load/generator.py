@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator
 
-from qa_service.client import MAX_RESPONSE_BYTES, Server, Terms, look_up, split_hosts
+from qa_service.client import Server, look_up, split_hosts
 from qa_service.programs.load.connection import LoadConnection, Owner, SentRequest, Target
 from qa_service.programs.load.loop import LoadLoop
 from qa_service.programs.load.plan import LoadPlan, Sample
@@ -34,14 +34,15 @@ def run_load(plan: LoadPlan) -> Generator[list[Sample], None, None]:
         TlsError: A file of the plan's access cannot be used.
     """
     load = _Load(plan)
-    clients = _ClosedLoop(load) if plan.rate_per_s is None else _OpenLoop(load)
+    clients = _OpenLoop(load) if plan.is_open else _ClosedLoop(load)
     try:
         clients.start()
         while not clients.are_done():
             until_s = time.perf_counter() + _REPORT_INTERVAL_S
             while time.perf_counter() < until_s and not clients.are_done():
                 load.turn(until_s)
-            yield load.take_samples()
+            samples, load.samples = load.samples, []
+            yield samples
     finally:
         load.close()
 
@@ -67,16 +68,22 @@ class _Load:
     def __init__(self, plan: LoadPlan) -> None:
         self.plan = plan
         self.loop = LoadLoop()
-        self._targets = itertools.cycle(_targets(plan))
+        self.samples: list[Sample] = []
+        self.end_s = float("inf")
+        terms = plan.access.terms(plan.timeout_s)
+        targets = [
+            Target(Server(host, port, addresses), terms, plan.wire)
+            for host, port in split_hosts(plan.host, plan.port)
+            for addresses in look_up(host, port)
+        ]
+        self._targets = itertools.cycle(targets)
         self._wire = plan.wire()
         self._bodies: dict[int, bytes] = {}
         self._turns = itertools.count()
         self._ids = itertools.count(1)
-        self._samples: list[Sample] = []
         self._connections: set[LoadConnection] = set()
         # All requests have the same timeout, so the first one sent is the first to time out.
         self._waiting: deque[tuple[LoadConnection, SentRequest]] = deque()
-        self.end_s = float("inf")
 
     def start_clock(self) -> None:
         """Starts the plan's duration."""
@@ -107,12 +114,7 @@ class _Load:
     def record(self, started_s: float, code: str, index: int = -1) -> None:
         """Adds the result of a request that ends now."""
         latency_ms = (time.perf_counter() - started_s) * 1e3
-        self._samples.append(Sample(started_s, latency_ms, code, index))
-
-    def take_samples(self) -> list[Sample]:
-        """The results since the last call."""
-        samples, self._samples = self._samples, []
-        return samples
+        self.samples.append(Sample(started_s, latency_ms, code, index))
 
     def forget(self, connection: LoadConnection) -> None:
         """Closes a connection, and drops it."""
@@ -134,7 +136,6 @@ class _Load:
             self._waiting.popleft()
 
     def close(self) -> None:
-        """Closes everything."""
         for connection in self._connections:
             connection.close()
         self.loop.close()
@@ -307,14 +308,3 @@ class _OpenLoop:
         self._connections.append(connection)
         self._load.ask(connection, self._due_s)
         self._wait_for_next()
-
-
-def _targets(plan: LoadPlan) -> list[Target]:
-    """A target for each address of each server."""
-    access = plan.access
-    terms = Terms(plan.timeout_s, MAX_RESPONSE_BYTES, access.tls_context(), access.token)
-    return [
-        Target(Server(host, port, addresses), terms, plan.wire)
-        for host, port in split_hosts(plan.host, plan.port)
-        for addresses in look_up(host, port)
-    ]

@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import io
 import random
 import sys
 from collections.abc import Iterator
@@ -42,7 +43,7 @@ from qa_service.command_line import (
     rate,
     seconds,
 )
-from qa_service.data.squad import OWN_QUESTIONS, SquadQuestion, read_squad
+from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.plots import PlotError, check_plot
 from qa_service.programs.access import Access
 from qa_service.programs.load.own_server import ServerStartError
@@ -62,7 +63,6 @@ CLIENTS_HELP = (
 
 
 def make_flags() -> argparse.ArgumentParser:
-    """The flags."""
     parser = make_parser(__doc__)
     add = parser.add_argument
     where = "the server's name or address; of several, as a,b:9998, clients take one in turn"
@@ -108,30 +108,23 @@ def parse_arguments(arguments: list[str] | None = None) -> dict[str, Any]:
     return {**flags, "server_flags": unknown}
 
 
-def load_questions(flags: dict[str, Any]) -> list[SquadQuestion]:
-    """The file's questions, in the order to ask them.
+def make_sweep(flags: dict[str, Any]) -> Sweep:
+    """The sweep that the flags describe; without --sweep, of one load.
 
     Raises:
-        OSError: The file cannot be read.
+        OSError: The file of questions cannot be read.
         ValueError: The file holds no questions in SQuAD's format.
     """
-    path: Path = flags["questions_file"]
+    access, path = Access.from_flags(flags), flags["questions_file"]
     questions = read_squad(path)
     if not questions:
         raise ValueError(f"{path} holds no questions")
     if flags["shuffle"]:
         random.Random(flags["seed"]).shuffle(questions)
-    return questions
-
-
-def make_sweep(flags: dict[str, Any]) -> Sweep:
-    """The sweep that the flags describe; without --sweep, of one load."""
     names = [
         *("host", "port", "num_simultaneous_clients", "num_total_clients", "seed"),
         *("num_request_per_client", "duration_s", "timeout_s"),
     ]
-    access = Access.from_flags(flags)
-    questions = load_questions(flags)
     plan = LoadPlan(questions=questions, access=access, **{name: flags[name] for name in names})
     if flags["collection"]:
         wire = partial(CollectionWire, flags["collection"], flags["max_passages"])
@@ -164,33 +157,19 @@ def measure(flags: dict[str, Any]) -> int:
         sweep = dataclasses.replace(sweep, engine=find_engine(sweep.plan))
     cells: list[Cell] = []
     try:
-        for cell in written(sweep.run(load_progress), flags["csv"]):
-            cells.append(cell)
+        with flags["csv"].open("w", encoding="utf-8") if flags["csv"] else io.StringIO() as file:
+            csv = CsvFile(file)
+            for cell in sweep.run(load_progress):
+                csv.add(cell)
+                cells.append(cell)
     finally:
         if cells:
-            show(cells, flags)
+            print(markdown(cells) if flags["sweep"] else describe(cells[0]), flush=True)
+            if flags["plot"]:
+                draw(cells, flags["plot"])
     if cells[-1].report.interrupted:
         return INTERRUPTED
     return int(any(cell.report.num_failed for cell in cells))
-
-
-def written(cells: Iterator[Cell], path: Path | None) -> Iterator[Cell]:
-    """Passes the cells on, and writes each to the file, if there is one."""
-    if path is None:
-        yield from cells
-        return
-    with path.open("w", encoding="utf-8") as file:
-        csv = CsvFile(file)
-        for cell in cells:
-            csv.add(cell)
-            yield cell
-
-
-def show(cells: list[Cell], flags: dict[str, Any]) -> None:
-    """Prints the cells, and plots them with --plot."""
-    print(markdown(cells) if flags["sweep"] else describe(cells[0]), flush=True)
-    if flags["plot"]:
-        draw(cells, flags["plot"])
 
 
 def describe(cell: Cell) -> str:
@@ -202,7 +181,6 @@ def describe(cell: Cell) -> str:
 
 
 def main() -> int:
-    """Runs the program; returns its exit code."""
     flags = parse_arguments()
     try:
         return measure(flags)

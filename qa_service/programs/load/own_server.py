@@ -31,9 +31,13 @@ class OwnServer:
         self.port = 0
 
     def __enter__(self) -> Self:
+        # This module's package is first on the module path.
+        here = str(Path(qa_service.__file__).resolve().parents[1])
+        python_path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": python_path}
         self._log = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
-            self._command, stdout=subprocess.PIPE, stderr=self._log, env=_environment(), text=True
+            self._command, stdout=subprocess.PIPE, stderr=self._log, env=environment, text=True
         )
         try:
             self.port = self._wait_until_ready()
@@ -57,20 +61,11 @@ class OwnServer:
 
     def _wait_until_ready(self) -> int:
         assert self._process.stdout is not None
-        ready = next((line for line in self._process.stdout if line.startswith(_READY)), "")
-        if not ready:
-            raise ServerStartError(f"the server did not start: {self._last_words()}")
-        return int(ready.removeprefix(_READY).split(": ")[0].rpartition(":")[2])
-
-    def _last_words(self) -> str:
+        for line in self._process.stdout:
+            if line.startswith(_READY):
+                return int(line.removeprefix(_READY).split(": ")[0].rpartition(":")[2])
         self._process.wait()
         self._log.seek(0)
         lines = [line.strip() for line in self._log if line.strip()]
-        return lines[-1] if lines else f"exit code {self._process.returncode}"
-
-
-def _environment() -> dict[str, str]:
-    """This process's environment, with this module's package first on the module path."""
-    here = str(Path(qa_service.__file__).resolve().parents[1])
-    python_path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": python_path}
+        last = lines[-1] if lines else f"exit code {self._process.returncode}"
+        raise ServerStartError(f"the server did not start: {last}")

@@ -64,6 +64,10 @@ class LoadPlan:
     on_answered: Callable[[], object] | None = None
 
     @property
+    def is_open(self) -> bool:
+        return self.rate_per_s is not None
+
+    @property
     def num_requests(self) -> int | None:
         """Requests of all clients together; None with `duration_s`."""
         if self.duration_s is not None:
@@ -88,5 +92,4 @@ class Sample(NamedTuple):
 
     @property
     def ended_s(self) -> float:
-        """When the reply or the failure came; by `time.perf_counter`."""
         return self.started_s + self.latency_ms / 1e3

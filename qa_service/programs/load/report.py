@@ -62,7 +62,6 @@ class Report:
 
     @property
     def num_failed(self) -> int:
-        """Requests that were not answered."""
         return sum(self.errors.values())
 
     @property

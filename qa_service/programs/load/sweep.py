@@ -20,11 +20,7 @@ Progress = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One load and its report.
-
-    Attributes:
-        spent: Where the server's time went meanwhile; None if it does not say.
-    """
+    """One load and its report; `spent` is where the server's time went, None if it does not say."""
 
     num_instances: int | None
     plan: LoadPlan

@@ -22,21 +22,27 @@ _LIBRARIES = ("onnxruntime", "onnxruntime-gpu", "torch")
 
 
 def markdown(cells: Sequence[Cell]) -> str:
-    """Two tables, a row for each load and a column for each number of instances."""
-    latency = f"Latency in ms: p50 / p99 (mean ± std)\n\n{_table(cells, _latency)}\n"
-    throughput = f"Throughput in answers per second\n\n{_table(cells, _throughput)}\n"
-    return "\n".join([latency, throughput, *_bounds(cells), *_notes(cells)])
-
-
-def _bounds(cells: Sequence[Cell]) -> list[str]:
-    """A line for each load with what bounds the server there."""
-    unit = "requests/s" if cells and cells[0].plan.rate_per_s is not None else "clients"
-    lines = [
+    """Two tables, a row for each load and a column for each number of instances; then notes."""
+    plan = cells[0].plan
+    length = f"{plan.num_requests} requests" if plan.num_requests else f"{plan.duration_s:g} s"
+    unit, kind = "clients", "Closed loop: each client asks when it has its answer"
+    if plan.is_open:
+        unit, kind = "requests/s", "Open loop (Poisson), latency from when a request was due"
+    bounds = [
         f"- {column_head(cell.num_instances)}, {cell.load:g} {unit}: {cell.bound}"
         for cell in cells
         if cell.bound
     ]
-    return ["Where the time goes\n", *lines, ""] if lines else []
+    most = max(cell.report.generator_cores for cell in cells)
+    lines = [
+        f"Latency in ms: p50 / p99 (mean ± std)\n\n{_table(cells, _latency)}\n",
+        f"Throughput in answers per second\n\n{_table(cells, _throughput)}\n",
+        *(["Where the time goes\n", *bounds, ""] if bounds else []),
+        f"{kind}; {length} a cell, {len(plan.questions)} questions.",
+        f"The load generator took at most {share_of_cores(most)}.",
+        f"Measured on {machine()}.",
+    ]
+    return "\n".join(lines)
 
 
 def _latency(cell: Cell) -> str:
@@ -54,8 +60,7 @@ def _throughput(cell: Cell) -> str:
 
 def _table(cells: Sequence[Cell], show: Callable[[Cell], str]) -> str:
     columns = {cell.num_instances: cell.engine for cell in cells}
-    is_open = bool(cells) and cells[0].plan.rate_per_s is not None
-    heads = ["offered, requests/s" if is_open else "clients"]
+    heads = ["offered, requests/s" if cells[0].plan.is_open else "clients"]
     heads += [f"{column_head(n)}{engine and f', {engine}'}" for n, engine in columns.items()]
     found = {(cell.load, cell.num_instances): show(cell) for cell in cells}
     rows = [
@@ -63,38 +68,19 @@ def _table(cells: Sequence[Cell], show: Callable[[Cell], str]) -> str:
         for load in dict.fromkeys(cell.load for cell in cells)
     ]
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+
+    def line(words: Sequence[str]) -> str:
+        padded = (f"{word:>{width}}" for word, width in zip(words, widths, strict=True))
+        return f"| {' | '.join(padded)} |"
+
     rule = "|".join("-" * (width + 1) + ":" for width in widths)
-    lines = [_row(heads, widths), f"|{rule}|", *(_row(row, widths) for row in rows)]
-    return "\n".join(lines)
+    return "\n".join([line(heads), f"|{rule}|", *map(line, rows)])
 
 
 def column_head(num_instances: int | None) -> str:
-    """The head of a column."""
     if num_instances is None:
         return "the server"
     return f"{num_instances} instance{'s' if num_instances > 1 else ''}"
-
-
-def _row(words: Sequence[str], widths: Sequence[int]) -> str:
-    padded = (f"{word:>{width}}" for word, width in zip(words, widths, strict=True))
-    return f"| {' | '.join(padded)} |"
-
-
-def _notes(cells: Sequence[Cell]) -> list[str]:
-    """The kind of load, and the machine."""
-    if not cells:
-        return []
-    plan = cells[0].plan
-    length = f"{plan.num_requests} requests" if plan.num_requests else f"{plan.duration_s:g} s"
-    kind = "Closed loop: each client asks when it has its answer"
-    if plan.rate_per_s is not None:
-        kind = "Open loop (Poisson), latency from when a request was due"
-    most = max(cell.report.generator_cores for cell in cells)
-    return [
-        f"{kind}; {length} a cell, {len(plan.questions)} questions.",
-        f"The load generator took at most {share_of_cores(most)}.",
-        f"Measured on {machine()}.",
-    ]
 
 
 def machine() -> str:
@@ -121,7 +107,7 @@ class CsvFile:
         """Writes the cell's row, in full precision."""
         plan, report = cell.plan, cell.report
         errors = " ".join(f"{code}={number}" for code, number in sorted(report.errors.items()))
-        loop = "closed" if plan.rate_per_s is None else "open"
+        loop = "open" if plan.is_open else "closed"
         self._rows.writerow(
             [
                 cell.num_instances, loop, plan.num_simultaneous_clients, plan.rate_per_s,

@@ -62,11 +62,7 @@ class Wire(Protocol):
         """The bytes of a request."""
 
     def replies(self, inbox: bytearray) -> Iterator[Reply]:
-        """Takes the complete replies out of the inbox.
-
-        Raises:
-            ProtocolError: The bytes are not replies.
-        """
+        """Takes the complete replies out of the inbox; `ProtocolError` if the bytes are none."""
 
 
 class _Error(msgspec.Struct):
@@ -102,11 +98,7 @@ class QaWire:
         return frame_of(b'{"id":%d,' % request_id + body)
 
     def replies(self, inbox: bytearray) -> Iterator[Reply]:
-        """Takes the complete frames.
-
-        Raises:
-            ProtocolError: A frame is too long, or not a reply's JSON.
-        """
+        """Takes the complete replies out of the inbox; `ProtocolError` if the bytes are none."""
         return map(self._reply, take_frames(inbox, MAX_RESPONSE_BYTES))
 
     def _reply(self, body: bytes) -> Reply:
@@ -123,11 +115,7 @@ class QaWire:
 
 
 class CollectionWire(QaWire):
-    """The same, for questions to a collection.
-
-    Args:
-        max_passages: How many passages are read; None leaves it to the server.
-    """
+    """The same, for questions to a collection; None leaves the number of passages to the server."""
 
     def __init__(self, collection: str, max_passages: int | None = None) -> None:
         more = {"max_passages": max_passages} if max_passages else {}

@@ -37,16 +37,15 @@ async def _serve(channel: socket.socket, gateway: GrpcServer) -> None:
     await gateway.start()
     reader, writer = await asyncio.open_connection(sock=channel.dup())
     writer.write(LISTENING)
-    _following = asyncio.create_task(_follow(reader, gateway))  # noqa: RUF006 - the program ends
+
+    async def follow() -> None:
+        while line := await reader.readline():
+            if line == RELOAD:
+                gateway.reload()
+        gateway.stop()  # the server has closed the descriptor
+
+    _following = asyncio.create_task(follow())  # noqa: RUF006 - the program ends
     await gateway.run()
-
-
-async def _follow(reader: asyncio.StreamReader, gateway: GrpcServer) -> None:
-    """Follows the server's commands until it closes the descriptor."""
-    while line := await reader.readline():
-        if line == RELOAD:
-            gateway.reload()
-    gateway.stop()
 
 
 if __name__ == "__main__":

@@ -15,16 +15,9 @@ logger = logging.getLogger(__name__)
 
 
 class Credentials:
-    """What new connections are shown.
+    """What new connections are shown: PEM files, which must be usable.
 
-    Args:
-        cert: The certificate and those above it, in PEM.
-        key: Its private key, in PEM.
-        client_ca: Certificates in PEM, one of which must have signed a client's; None asks clients
-            for no certificate.
-
-    Raises:
-        SetupError: The files cannot be used.
+    With `client_ca`, one of its certificates must have signed a client's.
     """
 
     def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
@@ -45,16 +38,18 @@ class Credentials:
         A thread reads, since a mount may hang; the latest reload to begin counts.
         """
         self._num_reloads += 1
-        threading.Thread(target=self._reload, args=(self._num_reloads,), daemon=True).start()
+        number = self._num_reloads
 
-    def _reload(self, number: int) -> None:
-        try:
-            latest = self._read()
-        except (SetupError, OSError) as error:
-            logger.error("certificates are unchanged: %s", error)
-            return
-        if number == self._num_reloads:
-            self._latest = latest
+        def read() -> None:
+            try:
+                latest = self._read()
+            except (SetupError, OSError) as error:
+                logger.error("certificates are unchanged: %s", error)
+                return
+            if number == self._num_reloads:
+                self._latest = latest
+
+        threading.Thread(target=read, daemon=True).start()
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
         cert, key, client_ca = self._paths

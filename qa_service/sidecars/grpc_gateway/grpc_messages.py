@@ -57,11 +57,7 @@ ModelStreamInferResponse = METHODS["ModelStreamInfer"][1]
 
 
 def read_message(kind: Any, data: bytes) -> Any:  # noqa: ANN401
-    """A message from its bytes; grpcio would log malformed ones at length and tell UNKNOWN.
-
-    Raises:
-        InvalidRequestError: The bytes are no such message.
-    """
+    """A message from its bytes; grpcio would log malformed ones at length and tell UNKNOWN."""
     try:
         return kind.FromString(data)
     except DecodeError:

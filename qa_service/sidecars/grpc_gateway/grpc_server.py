@@ -64,7 +64,6 @@ class GrpcServer:
 
     @property
     def address(self) -> str:
-        """Where it listens, as `host:port`."""
         return f"{bracketed(self._settings.host)}:{self._settings.port}"
 
     async def start(self) -> None:
@@ -146,21 +145,20 @@ def _options(its: GatewaySettings) -> dict[str, int]:
     return options
 
 
-def _read_reflection(data: bytes) -> Any:  # noqa: ANN401 - a ServerReflectionRequest
-    """The request; for malformed bytes an empty one, which the servicer refuses."""
-    try:
-        return read_message(reflection_pb2.ServerReflectionRequest, data)
-    except InvalidRequestError:
-        return reflection_pb2.ServerReflectionRequest()
-
-
 def _reflection_handlers() -> list[grpc.GenericRpcHandler]:
     """A handler for each version; their messages differ in the package alone."""
     names = (INFERENCE_SERVICE, HEALTH_SERVICE, *REFLECTION_SERVICES)
     servicer = reflection.aio.ReflectionServicer(names, POOL)
+
+    def read(data: bytes) -> Any:  # noqa: ANN401 - a ServerReflectionRequest
+        try:
+            return read_message(reflection_pb2.ServerReflectionRequest, data)
+        except InvalidRequestError:  # an empty one, which the servicer refuses
+            return reflection_pb2.ServerReflectionRequest()
+
     method = grpc.stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,
-        _read_reflection,
+        read,
         reflection_pb2.ServerReflectionResponse.SerializeToString,
     )
     return [

@@ -14,14 +14,13 @@ import grpc
 from grpc_health.v1 import health_pb2
 
 from qa_service.errors import HttpError, QaError, UnavailableError
-from qa_service.sidecars.grpc_gateway.calls import Caller
+from qa_service.sidecars.grpc_gateway.calls import Caller, PeerLostError, abort, write
 from qa_service.sidecars.grpc_gateway.grpc_messages import (
     HEALTH_SERVICE,
     INFERENCE_SERVICE,
     read_message,
 )
 from qa_service.sidecars.grpc_gateway.reports import Reports, model_path
-from qa_service.sidecars.grpc_gateway.status import PeerLostError, abort, write
 
 POLL_S = 1.0
 """How soon a watch reports a change; a watch costs the loop one report in that time."""
@@ -54,31 +53,26 @@ class HealthService:
 
     async def _watch(self, data: bytes, context: Any) -> None:  # noqa: ANN401
         """Reports each change; ends when the gateway drains."""
+        last_sent, is_last = None, False
         try:
-            request = read_message(_Request, data)
-            await self._write_changes(request.service, context)
+            service, token = read_message(_Request, data).service, Caller(context).token
+            while not is_last:
+                is_last = self._draining.is_set()
+                try:
+                    status = await self._status(service, token)
+                except HttpError as error:
+                    if error.status != 404:
+                        raise
+                    status = _Response.SERVICE_UNKNOWN
+                if status != last_sent:
+                    await write(context, _Response(status=status))
+                    last_sent = status
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._draining.wait(), POLL_S)
         except QaError as error:
             await abort(context, error)
         except PeerLostError:
             return
-
-    async def _write_changes(self, service: str, context: Any) -> None:  # noqa: ANN401
-        token, last_sent = Caller(context).token, None
-        while True:
-            is_last = self._draining.is_set()
-            try:
-                status = await self._status(service, token)
-            except HttpError as error:
-                if error.status != 404:
-                    raise
-                status = _Response.SERVICE_UNKNOWN
-            if status != last_sent:
-                await write(context, _Response(status=status))
-                last_sent = status
-            if is_last:
-                return
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._draining.wait(), POLL_S)
 
     async def _status(self, service: str, token: str) -> int:
         if self._draining.is_set():

@@ -17,7 +17,6 @@ from qa_service.wire.http.open_inference import (
     InferCall,
     InferInput,
     InferOutput,
-    Tensor,
     make_call,
 )
 from qa_service.wire.messages import Answered
@@ -26,11 +25,7 @@ _CONTENTS = {"BYTES": "bytes_contents", "FP32": "fp32_contents", "INT32": "int_c
 
 
 def read_call(request: Any) -> InferCall:  # noqa: ANN401 - a ModelInferRequest
-    """The questions of a request.
-
-    Raises:
-        InvalidRequestError: A part of it is wrong, or over a bound.
-    """
+    """The questions of a request, within all bounds."""
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):
         raise InvalidRequestError("raw_input_contents must have an element for each input")
@@ -50,19 +45,15 @@ def _read_input(tensor: Any, raw: bytes | None) -> InferInput:  # noqa: ANN401
     parameters.pop("binary_data_size", None)
     its = InferInput(tensor.name, list(tensor.shape), tensor.datatype, parameters)
     if raw is None:
-        its.data = [_decode(its.name, element) for element in tensor.contents.bytes_contents]
+        try:
+            its.data = [element.decode() for element in tensor.contents.bytes_contents]
+        except UnicodeDecodeError:
+            raise InvalidRequestError(f"an element of {its.name[:64]} is not UTF-8") from None
     elif tensor.HasField("contents"):
         raise InvalidRequestError(f"{its.name[:64]} has contents besides raw_input_contents")
     else:
         parameters["binary_data_size"] = len(raw)
     return its
-
-
-def _decode(name: str, element: bytes) -> str:
-    try:
-        return element.decode()
-    except UnicodeDecodeError:
-        raise InvalidRequestError(f"an element of {name[:64]} is not UTF-8") from None
 
 
 def _values(parameters: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
@@ -88,11 +79,7 @@ def write_response(call: InferCall, results: Sequence[Answered]) -> Any:  # noqa
     for tensor in response.outputs:
         its = message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
         if not raw:
-            _fill(its.contents, tensor)
+            data = tensor.data or ()
+            column = [str(one).encode() for one in data] if tensor.datatype == "BYTES" else data
+            getattr(its.contents, _CONTENTS[tensor.datatype]).extend(column)
     return message
-
-
-def _fill(contents: Any, tensor: Tensor) -> None:  # noqa: ANN401
-    data = tensor.data or ()
-    column = [str(one).encode() for one in data] if tensor.datatype == "BYTES" else data
-    getattr(contents, _CONTENTS[tensor.datatype]).extend(column)

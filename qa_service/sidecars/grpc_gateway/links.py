@@ -51,11 +51,7 @@ _error_decoder = msgspec.json.Decoder(ErrorBody)
 
 
 def read_reply(body: bytes) -> Answered | QaError:
-    """A question's answers, or its error.
-
-    Raises:
-        ValueError: The frame is no reply.
-    """
+    """A question's answers, or its error; `ValueError` if the frame is no reply."""
     try:
         reply = _answers_decoder.decode(body)
     except msgspec.ValidationError:
@@ -113,7 +109,6 @@ class PeerLink:
             raise UnavailableError("the connection to the server was lost") from None
 
     def close(self) -> None:
-        """Closes the connection; what is in flight on it has failed."""
         if self._connection:
             self._connection.close()
 
@@ -168,14 +163,15 @@ class PeerLinks:
         finally:
             link.users -= 1
             if not link.users:
-                self._keep_or_drop(key, link)
+                loop = asyncio.get_running_loop()
+                self._idle[key] = loop.call_later(IDLE_S, self._drop, key)
+                if not link.can_ask:  # the server has refused it
+                    self._drop(key)
 
     def busy_peers(self) -> set[str]:
-        """The peers that have calls."""
         return {key[0] for key in self._links.keys() - self._idle.keys()}
 
     def close(self) -> None:
-        """Closes them all."""
         for link in self._links.values():
             link.close()
 
@@ -203,13 +199,6 @@ class PeerLinks:
         if key is not None:
             self._drop(key)
         return key is not None
-
-    def _keep_or_drop(self, key: _Key, link: PeerLink) -> None:
-        """Keeps a connection that has no call for a while, unless the server has refused it."""
-        loop = asyncio.get_running_loop()
-        self._idle[key] = loop.call_later(IDLE_S, self._drop, key)
-        if not link.can_ask:
-            self._drop(key)
 
     def _drop(self, key: _Key) -> None:
         self._idle.pop(key).cancel()

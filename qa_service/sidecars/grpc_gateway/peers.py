@@ -91,20 +91,18 @@ class SilentPeers:
             silent = [peer for peer in peers if peer.name not in busy]
             silent.sort(key=lambda peer: peer.silent_ms, reverse=True)
             for peer in silent[: max(0, len(peers) - self._max)]:
-                if peer.silent_ms >= GRACE_MS:
-                    self._close(peer)
-
-    def _close(self, peer: _Peer) -> None:
-        if not self._has_said:
-            self._has_said = True
-            logger.warning(
-                "%d peers, as many as --max_connections: from now on the one that has been silent "
-                "longest is closed to make room",
-                self._max,
-            )
-        logger.debug("%s makes room", peer.name)
-        with contextlib.suppress(OSError):  # it has just ended by itself
-            peer.sock.shutdown(socket.SHUT_RDWR)
+                if peer.silent_ms < GRACE_MS:
+                    return
+                if not self._has_said:
+                    self._has_said = True
+                    logger.warning(
+                        "%d peers, as many as --max_connections: from now on the one that has been "
+                        "silent longest is closed to make room",
+                        self._max,
+                    )
+                logger.debug("%s makes room", peer.name)
+                with contextlib.suppress(OSError):  # it has just ended by itself
+                    peer.sock.shutdown(socket.SHUT_RDWR)
 
 
 def _accepted(port: int, opened: contextlib.ExitStack) -> Iterator[socket.socket]:

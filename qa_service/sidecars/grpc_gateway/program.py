@@ -38,11 +38,7 @@ def main() -> int:
 
 
 def parse(docstring: str | None, arguments: Sequence[str] | None = None) -> GatewaySettings:
-    """Reads the command line.
-
-    Raises:
-        SystemExit: The flags are wrong, or ask for help.
-    """
+    """Reads the command line."""
     parser = make_parser(docstring)
     add_flags(parser, GatewaySettings)
     return from_flags(GatewaySettings, vars(parser.parse_args(arguments)))
@@ -50,23 +46,23 @@ def parse(docstring: str | None, arguments: Sequence[str] | None = None) -> Gate
 
 def run(settings: GatewaySettings, serve: _Serve) -> SetupError:
     """Has a gateway serve and then ends the program; returns why the gateway cannot serve."""
+
+    async def serve_and_end() -> NoReturn:
+        from qa_service.sidecars.grpc_gateway.grpc_server import GrpcServer  # noqa: PLC0415 - grpcio may be missing
+
+        await serve(GrpcServer(settings))
+        logging.shutdown()
+        os._exit(0)
+
     configure_logging(settings.log_level, settings.log_format)
     if settings.log_format == "json":
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's own lines are text
     try:
-        asyncio.run(_run(settings, serve))
+        asyncio.run(serve_and_end())
     except ModuleNotFoundError as error:
         return SetupError(say_missing(error, "grpc", PACKAGES))
     except SetupError as error:
         return error
-
-
-async def _run(settings: GatewaySettings, serve: _Serve) -> NoReturn:
-    from qa_service.sidecars.grpc_gateway.grpc_server import GrpcServer  # noqa: PLC0415 - grpcio may be missing
-
-    await serve(GrpcServer(settings))
-    logging.shutdown()
-    os._exit(0)
 
 
 async def _serve(gateway: GrpcServer) -> None:

@@ -79,7 +79,10 @@ class Reports:
                 status, body = await self._within_time("\r\n".join(lines).encode())
         except OSError:
             raise UnavailableError("the server cannot be reached") from None
-        return _read(status, body)
+        said = msgspec.json.decode(body) if body else {}
+        if status >= 400:
+            raise HttpError(str(said.get("error", "")), status=status)
+        return said
 
     async def _within_time(self, request: bytes) -> tuple[int, bytes]:
         """The reply to a request.
@@ -99,11 +102,7 @@ class Reports:
         raise TimeoutError
 
     async def _exchange(self, request: bytes) -> tuple[int, bytes]:
-        """Sends a request until a connection brings its reply.
-
-        Raises:
-            OSError: Nobody listens at the socket.
-        """
+        """Sends a request until a connection brings its reply; an `OSError` if nobody listens."""
         while True:
             self._free = [one for one in self._free if one.is_open]
             is_new = not self._free
@@ -140,29 +139,25 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Takes the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         """Settles the request once its reply is whole."""
         self._inbox += data
-        reply = _parse(self._inbox)
-        if reply and self._reply and not self._reply.done():
+        head, end, body = bytes(self._inbox).partition(b"\r\n\r\n")
+        found = _HEAD.search(head)
+        is_whole = end and found and len(body) >= int(found[2])
+        if found and is_whole and self._reply and not self._reply.done():
             self._inbox.clear()
-            self._reply.set_result(reply)
+            self._reply.set_result((int(found[1]), body))
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Fails the request under way."""
         self.is_open = False
         if self._reply and not self._reply.done():
             self._reply.set_exception(ConnectionResetError())
 
     async def exchange(self, request: bytes) -> tuple[int, bytes]:
-        """The status and the body of the reply to a request.
-
-        Raises:
-            ConnectionError: The server has closed the connection.
-        """
+        """The status and the body of the reply; a `ConnectionError` if the server has closed."""
         assert self._transport
         if not self.is_open:
             raise ConnectionResetError
@@ -173,22 +168,6 @@ class _Connection(asyncio.Protocol):
         except BaseException:
             self._transport.abort()  # a late reply must not be taken for the next request's
             raise
-
-
-def _parse(data: bytearray) -> tuple[int, bytes] | None:
-    """The status and the body of a reply; None if it is not whole yet."""
-    head, end, body = bytes(data).partition(b"\r\n\r\n")
-    found = _HEAD.search(head)
-    if not end or not found or len(body) < int(found[2]):
-        return None
-    return int(found[1]), body
-
-
-def _read(status: int, body: bytes) -> Any:  # noqa: ANN401
-    said = msgspec.json.decode(body) if body else {}
-    if status >= 400:
-        raise HttpError(str(said.get("error", "")), status=status)
-    return said
 
 
 def model_path(name: str, version: str, rest: str = "") -> str:

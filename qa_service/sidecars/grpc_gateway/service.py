@@ -16,12 +16,11 @@ import grpc
 from google.protobuf import json_format
 
 from qa_service.errors import HttpError, QaError, ShuttingDownError, UnavailableError
-from qa_service.sidecars.grpc_gateway.calls import Caller
+from qa_service.sidecars.grpc_gateway.calls import Caller, PeerLostError, abort
 from qa_service.sidecars.grpc_gateway.grpc_messages import INFERENCE_SERVICE, METHODS, read_message
 from qa_service.sidecars.grpc_gateway.infer import read_call, write_response
 from qa_service.sidecars.grpc_gateway.links import PeerLinks
 from qa_service.sidecars.grpc_gateway.reports import Reports, model_path
-from qa_service.sidecars.grpc_gateway.status import PeerLostError, abort
 from qa_service.sidecars.grpc_gateway.stream import InferStream
 
 logger = logging.getLogger(__name__)
@@ -51,7 +50,11 @@ class InferenceService:
             "ServerMetadata": self._get(lambda _: "/v2"),
             "ModelMetadata": self._get(lambda its: model_path(its.name, its.version)),
             "ModelConfig": self._model_config,
-            "ModelStatistics": self._get(_statistics_path),
+            "ModelStatistics": self._get(
+                lambda its: (
+                    model_path(its.name, its.version, "/stats") if its.name else "/v2/models/stats"
+                )
+            ),
             "RepositoryIndex": self._index,
             "RepositoryModelLoad": self._command("load"),
             "RepositoryModelUnload": self._command("unload"),
@@ -176,9 +179,3 @@ class InferenceService:
         if message.ready:
             models = [model for model in models if model["state"] == "READY"]
         return {"models": models}
-
-
-def _statistics_path(message: Message) -> str:
-    if not message.name:
-        return "/v2/models/stats"
-    return model_path(message.name, message.version, "/stats")

@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 
 from qa_service.errors import InternalError, QaError, ShuttingDownError
-from qa_service.sidecars.grpc_gateway.calls import Caller
+from qa_service.sidecars.grpc_gateway.calls import Caller, message_of, write
 from qa_service.sidecars.grpc_gateway.grpc_messages import (
     ModelInferRequest,
     ModelInferResponse,
@@ -29,7 +29,6 @@ from qa_service.sidecars.grpc_gateway.grpc_messages import (
 )
 from qa_service.sidecars.grpc_gateway.infer import read_call, write_response
 from qa_service.sidecars.grpc_gateway.links import PeerLink
-from qa_service.sidecars.grpc_gateway.status import message_of, write
 from qa_service.wire.http.open_inference import EMPTY_FINAL
 
 logger = logging.getLogger(__name__)
@@ -40,12 +39,7 @@ FINAL = "triton_final_response"
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """The reply to a request.
-
-    Attributes:
-        answer: A `ModelInferResponse`, or the request's error.
-        wants_empty: Whether an empty final response follows it.
-    """
+    """The reply to a request: a `ModelInferResponse`, or an error; an empty one may follow it."""
 
     request_id: str
     answer: Any
@@ -55,12 +49,7 @@ class _Reply:
 class InferStream:
     """The requests and the answers of one call."""
 
-    def __init__(
-        self,
-        context: grpc.aio.ServicerContext,
-        caller: Caller,
-        link: PeerLink,
-    ) -> None:
+    def __init__(self, context: grpc.aio.ServicerContext, caller: Caller, link: PeerLink) -> None:
         self._context = context
         self._caller = caller
         self._link = link
@@ -145,13 +134,7 @@ class InferStream:
             )
             await self._send(empty, is_final=True)
 
-    async def _send(
-        self,
-        response: Any,  # noqa: ANN401 - a ModelInferResponse
-        error_message: str = "",
-        *,
-        is_final: bool,
-    ) -> None:
+    async def _send(self, response: Any, error_message: str = "", *, is_final: bool) -> None:  # noqa: ANN401
         response.parameters[FINAL].bool_param = is_final
         message = ModelStreamInferResponse(error_message=error_message, infer_response=response)
         await write(self._context, message)

@@ -121,14 +121,16 @@ class HttpReader:
             raise HttpError("the head is too long", status=431)
         if size > len(self._buffer):
             return None
-        data = bytes(self._buffer[:size])
-        head = head_of(data)
+        head = head_of(bytes(self._buffer[:size]))
         self._is_last = head.is_last
         if head.body_bytes is None:
             self._chunks = ChunkedBody(self._max_body_bytes)
             self._state = _State.CHUNKS
+        elif head.body_bytes > self._max_body_bytes:
+            raise body_too_large(self._max_body_bytes)
         else:
-            self._expect_body(head.body_bytes)
+            self._body_bytes = head.body_bytes
+            self._state = _State.BODY
         del self._buffer[:size]
         return head
 
@@ -149,12 +151,6 @@ class HttpReader:
         """Length through `end`, or more than is buffered if absent."""
         at = self._buffer.find(end)
         return at + len(end) if at >= 0 else len(self._buffer) + 1
-
-    def _expect_body(self, size: int) -> None:
-        if size > self._max_body_bytes:
-            raise body_too_large(self._max_body_bytes)
-        self._body_bytes = size
-        self._state = _State.BODY
 
     def _next_body(self) -> bytes | None:
         if len(self._buffer) < self._body_bytes:

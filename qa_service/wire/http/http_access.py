@@ -36,11 +36,7 @@ class HttpAccess:
     cors_origins: frozenset[str] = frozenset()
 
     def check(self, head: HttpHead) -> None:
-        """Refuses a request that another site's page has a browser send.
-
-        Raises:
-            HttpError: The request is refused.
-        """
+        """Refuses a request that another site's page has a browser send, by an `HttpError`."""
         if self.is_loopback and head.host and not _is_loopback_name(head.host):
             raise HttpError(
                 f"this server listens for this machine alone and is not {head.host}: let a proxy "

@@ -36,14 +36,7 @@ from qa_service.wire.http.http_routes import (
     route,
 )
 from qa_service.wire.http.open_inference import InferCall
-from qa_service.wire.messages import (
-    NULL_ID,
-    Answered,
-    Auth,
-    Query,
-    RejectedError,
-    Request,
-)
+from qa_service.wire.messages import NULL_ID, Answered, Auth, Query, RejectedError, Request
 from qa_service.wire.traces import NO_TRACE, TraceContext, trace_context
 
 MAX_EXCHANGES = 64
@@ -98,16 +91,9 @@ class HttpSite:
 
 
 class HttpCodec:
-    """One connection's HTTP.
+    """One connection's HTTP; `wants_token` if each request must show one, but on open paths."""
 
-    Args:
-        wants_token: Whether each request must show a token, if its path is not open to all.
-
-    Attributes:
-        next_is_cancel: Never: HTTP has no message that withdraws another.
-    """
-
-    next_is_cancel = False
+    next_is_cancel = False  # HTTP has no message that withdraws another
 
     def __init__(self, site: HttpSite, *, wants_token: bool = True) -> None:
         self._site = site
@@ -146,7 +132,8 @@ class HttpCodec:
             HttpError: The stream cannot be followed any further.
         """
         while not self._ready:
-            if self._current is None and self._is_crowded:
+            is_crowded = len(self._exchanges) >= MAX_EXCHANGES or self._held_bytes > MAX_HELD_BYTES
+            if self._current is None and is_crowded:
                 self.waits_for = Wait.ANSWERS
                 return None
             event = self._reader.next_event()
@@ -158,10 +145,6 @@ class HttpCodec:
             else:
                 self._finish(event)
         return self._ready.pop(0)
-
-    @property
-    def _is_crowded(self) -> bool:
-        return len(self._exchanges) >= MAX_EXCHANGES or self._held_bytes > MAX_HELD_BYTES
 
     def _begin(self, head: HttpHead) -> None:
         """Takes a head; refuses it if the request must not be served."""
@@ -204,10 +187,7 @@ class HttpCodec:
         if isinstance(call, ReportCall):
             exchange.render = call.render
             self._ready.append(Query(exchange.key, call.type, _is_open(head), call.model))
-        else:
-            self._ask(exchange, call)
-
-    def _ask(self, exchange: _Exchange, call: QuestionsCall) -> None:
+            return
         exchange.call = call
         if isinstance(call, QaCall):
             exchange.id_json = call.id_json

@@ -75,17 +75,9 @@ def _parse_head(data: bytes) -> HttpHead:
     _parse(parser, data)
     method, version = parser.get_method().decode(), parser.get_http_version()
     fields = _joined(found.pairs)
-    host, path, query = _split_target(method, found.target.decode("latin-1"), fields)
-    return HttpHead(
-        method,
-        path,
-        query,
-        _check_host(host, version),
-        fields,
-        version == "1.0",
-        _is_last(fields, version),
-        _body_bytes(fields, version),
-    )
+    host, path, query = _split_target(method, found.target.decode("latin-1"), version, fields)
+    is_last, body_bytes = _is_last(fields, version), _body_bytes(fields, version)
+    return HttpHead(method, path, query, host, fields, version == "1.0", is_last, body_bytes)
 
 
 def head_of(data: bytes) -> HttpHead:
@@ -127,11 +119,7 @@ class ChunkedBody:
         self._parser.feed_data(_CHUNKED_HEAD)
 
     def feed(self, data: bytes) -> None:
-        """Parses the next bytes, which must not reach behind the body.
-
-        Raises:
-            HttpError: The body is malformed, or over a bound.
-        """
+        """Parses the next bytes, which must not reach behind the body; else an `HttpError`."""
         try:
             _parse(self._parser, data)
         except HttpError as error:
@@ -167,8 +155,8 @@ def _joined(pairs: list[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def _split_target(
-    method: str, target: str, fields: Mapping[str, str]
-) -> tuple[str | None, str, str]:
+    method: str, target: str, version: str, fields: Mapping[str, str]
+) -> tuple[str, str, str]:
     """The authority, the path and the query of a target (RFC 9112, section 3.2)."""
     if len(target) > MAX_TARGET_BYTES:
         raise HttpError(f"the target is over {MAX_TARGET_BYTES} bytes long", status=414)
@@ -183,15 +171,11 @@ def _split_target(
     if (not is_of_server and not target.startswith("/")) or "#" in target:
         raise HttpError("the target must be a path, as in `GET /v2 HTTP/1.1`")
     path, _, query = target.partition("?")
-    return host, path, query
-
-
-def _check_host(host: str | None, version: str) -> str:
     if host is None and version == "1.0":
-        return ""
+        return "", path, query
     if host is None or not _AUTHORITY.match(host.lower()):
         raise HttpError("a request has one well-formed Host")
-    return host.lower()
+    return host.lower(), path, query
 
 
 def _is_last(fields: Mapping[str, str], version: str) -> bool:

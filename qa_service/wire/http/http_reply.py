@@ -21,11 +21,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class HttpReply(msgspec.Struct, frozen=True):
-    """A reply, without what depends on the connection.
-
-    Attributes:
-        fields: Header fields besides those of every reply.
-    """
+    """A reply but for what depends on the connection, and for the fields of every reply."""
 
     body: bytes = b""
     status: int = 200

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -66,13 +66,7 @@ QuestionsCall = QaCall | InferCall | PredictCall
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
-    """A whole request.
-
-    Attributes:
-        body: Inflated.
-        model: The model in its path; empty if there is none.
-        version: The version or label in its path; empty if there is none.
-    """
+    """A whole request, inflated; the model and the version in its path are empty without any."""
 
     head: HttpHead
     body: bytes
@@ -135,10 +129,6 @@ def _infer(request: HttpRequest) -> InferCall:
     return parse_infer(request.body, header_length, request.model, request.version)
 
 
-def _predict(request: HttpRequest) -> PredictCall:
-    return parse_predict(request.body, request.model, request.version)
-
-
 # Queries about the server.
 
 
@@ -146,15 +136,11 @@ def _report(query: QueryType, render: Callable[[Any], object]) -> Handler:
     return lambda _: ReportCall(query, lambda report: json_reply(render(report)))
 
 
-def _metrics(_: HttpRequest) -> ReportCall:
-    return ReportCall("metrics", lambda text: HttpReply(text, content_type=prometheus.CONTENT_TYPE))
-
-
 def _ready(_: HttpRequest) -> ReportCall:
     def render(health: Any) -> HttpReply:  # noqa: ANN401 - telemetry's, which is above
-        is_ready = health.ready
-        why = {} if is_ready else {"reason": health.reason}
-        return json_reply({"live": True, "ready": is_ready, **why}, 200 if is_ready else 503)
+        why = {} if health.ready else {"reason": health.reason}
+        report = {"live": True, "ready": health.ready, **why}
+        return json_reply(report, 200 if health.ready else 503)
 
     return ReportCall("health", render)
 
@@ -177,11 +163,7 @@ def _model(render: Callable[[ModelReport, Sequence[ModelReport]], HttpReply]) ->
 
 
 def find_model(models: Sequence[ModelReport], name: str, version: str) -> ModelReport:
-    """The model or route of that name, in that version if one is given.
-
-    Raises:
-        HttpError: There is none.
-    """
+    """The model or route of that name, in that version if one is given; else an `HttpError`."""
     for model in models:
         if model.name == name and version in {"", model.version, *model.labels}:
             return model
@@ -236,13 +218,14 @@ _REPOSITORY = "/v2/repository/models/(?P<model>[^/]+)"
 _TF_MODEL = "/v1/models/(?P<model>[^/:]+)"
 _TF_VERSION = "(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:0-9][^/:]*))"
 _MALFORMED = _refuse(400, tf_serving.MALFORMED)
+_TEXT = partial(HttpReply, content_type=prometheus.CONTENT_TYPE)
 _PATHS: dict[str, dict[str, Handler]] = {
     "/qa": {"POST": _ask},
     f"{_MODEL}/infer": {"POST": _infer},
     "/": {"GET": lambda _: _document(pages.PAGE)},
     "/docs": {"GET": lambda _: _document(pages.docs())},
     "/openapi.json": {"GET": lambda _: _document(openapi.reply())},
-    "/metrics": {"GET": _metrics},
+    "/metrics": {"GET": lambda _: ReportCall("metrics", _TEXT)},
     "/stats": {"GET": _report("stats", lambda report: report)},
     "/v2/?": {"GET": _say(_SERVER)},
     **{path: {"GET": _report("health", lambda _: {"live": True})} for path in LIVE_PATHS},
@@ -264,7 +247,9 @@ _PATHS: dict[str, dict[str, Handler]] = {
     _TF_MODEL: {"GET": _model(tf_serving.model_status)},
     f"{_TF_MODEL}{_TF_VERSION}": {"GET": _model(tf_serving.version_status)},
     f"{_TF_MODEL}{_TF_VERSION}?/metadata": {"GET": _model(tf_serving.metadata)},
-    f"{_TF_MODEL}{_TF_VERSION}?:predict": {"POST": _predict},
+    f"{_TF_MODEL}{_TF_VERSION}?:predict": {
+        "POST": lambda its: parse_predict(its.body, its.model, its.version)
+    },
     f"{_TF_MODEL}{_TF_VERSION}?:(?:classify|regress)": {
         "POST": _refuse(400, tf_serving.NO_SUCH_VERB)
     },

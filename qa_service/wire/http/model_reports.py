@@ -136,17 +136,18 @@ def _config_tensor(name: str, datatype: str, size: int) -> dict[str, object]:
 
 
 def statistics(models: Sequence[ModelReport]) -> dict[str, object]:
-    return {"model_stats": [_model_statistics(model) for model in models if not model.cascade]}
-
-
-def _model_statistics(model: ModelReport) -> dict[str, object]:
-    done = model.statistics
     return {
-        "name": model.name,
-        "version": model.version,
-        "inference_count": done.inference_count,
-        "execution_count": done.execution_count,
-        "inference_stats": {name: asdict(getattr(done, name)) for name in _DURATIONS},
+        "model_stats": [
+            {
+                "name": model.name,
+                "version": model.version,
+                "inference_count": (done := model.statistics).inference_count,
+                "execution_count": done.execution_count,
+                "inference_stats": {name: asdict(getattr(done, name)) for name in _DURATIONS},
+            }
+            for model in models
+            if not model.cascade
+        ]
     }
 
 

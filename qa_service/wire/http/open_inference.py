@@ -20,25 +20,11 @@ from typing import Any
 import msgspec
 
 from qa_service.errors import InvalidRequestError
-from qa_service.wire.fields import (
-    NUMBERS,
-    OUTPUTS,
-    PARAMETERS,
-    REQUEST,
-    TENSORS,
-    shown_outputs,
-)
+from qa_service.wire.fields import NUMBERS, OUTPUTS, PARAMETERS, REQUEST, TENSORS, shown_outputs
 from qa_service.wire.http.http_reply import HttpReply, timed_reply
 from qa_service.wire.http.tensors import as_json, flat, from_binary, to_binary
-from qa_service.wire.json_codec import check_bounds, with_whole_numbers
-from qa_service.wire.messages import (
-    MAX_PRIORITY,
-    Answer,
-    Answered,
-    Filter,
-    Request,
-    Timings,
-)
+from qa_service.wire.json_codec import check_bounds, decode_leniently, with_whole_numbers
+from qa_service.wire.messages import MAX_PRIORITY, Answer, Answered, Filter, Request, Timings
 from qa_service.wire.near_misses import OTHER_NAMES, near_miss
 
 MAX_QUESTIONS = 256
@@ -100,12 +86,7 @@ class InferResponse(msgspec.Struct, omit_defaults=True):
 
 
 class InferCall(msgspec.Struct, frozen=True):
-    """An inference request.
-
-    Attributes:
-        outputs: The names of the outputs that are wanted, and whether in binary.
-        id: Echoed.
-    """
+    """An inference request; `outputs` has the names of those wanted, and whether in binary."""
 
     requests: Sequence[Request]
     shape: Sequence[int]
@@ -157,26 +138,14 @@ def parse_infer(body: bytes, header_length: str | None, model: str, version: str
     """
     header, binary = _split(body, header_length)
     try:
-        asked = _decode(header)
-        header.decode()  # msgspec does not check the strings in fields that it ignores
+        asked = decode_leniently(_decoder, header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequestError(f"not an inference request: {error}") from None
     return make_call(asked, binary, model, version)
 
 
-def _decode(header: bytes) -> InferBody:
-    try:
-        return _decoder.decode(header)
-    except msgspec.ValidationError:
-        return msgspec.convert(with_whole_numbers(msgspec.json.decode(header)), InferBody)
-
-
 def make_call(asked: InferBody, binary: memoryview, model: str, version: str) -> InferCall:
-    """Makes requests of an inference request's questions.
-
-    Args:
-        model: Empty for the default.
-        version: The model's version or label; empty for none.
+    """Makes requests of an inference request's questions; `model` is empty for the default.
 
     Raises:
         InvalidRequestError: A part of it is malformed, or over a bound.
@@ -335,22 +304,17 @@ def output_columns(
     results: Sequence[Answered], top_k: int, names: Iterable[str]
 ) -> dict[str, list[Any]]:
     """The elements of each output: `top_k` for each result, or one if it is of the reply."""
-    answers, sources = _filled_up(results, top_k), [result.source for result in results]
+    answers: list[Answer] = []
+    for result in results:
+        its = result.answers[:top_k]
+        answers += [*its, *[_NO_ANSWER] * (top_k - len(its))]
+    sources = [result.source for result in results]
     return {
         name: [
             OUTPUTS[name].read(one) for one in (sources if OUTPUTS[name].is_of_reply else answers)
         ]
         for name in names
     }
-
-
-def _filled_up(results: Sequence[Answered], top_k: int) -> list[Answer]:
-    answers: list[Answer] = []
-    for result in results:
-        its = result.answers[:top_k]
-        answers += its
-        answers += [_NO_ANSWER] * (top_k - len(its))
-    return answers
 
 
 def _parameters(results: Sequence[Answered]) -> dict[str, bool | int]:

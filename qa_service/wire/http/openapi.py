@@ -46,12 +46,16 @@ def reply() -> HttpReply:
 
 def description() -> dict[str, Any]:
     types = [
-        _described("Question", Request),
-        _described("Answers", AnswersBody),
-        _described("Error", ErrorBody),
-        *_TF_SERVING_TYPES,
+        *(_described("Question", Request), _described("Answers", AnswersBody)),
+        *(_described("Error", ErrorBody), *_TF_SERVING_TYPES),
     ]
     refs, schemas = msgspec.json.schema_components(types, ref_template=_REF)
+    ask = {
+        "operationId": "ask",
+        "summary": "Asks a question of a text.",
+        "requestBody": {"required": True, "content": _json(refs[0])},
+        "responses": _responses("The answer.", refs[1], _ERRORS, refs[2]),
+    }
     return {
         "openapi": "3.1.0",
         "info": {
@@ -59,7 +63,7 @@ def description() -> dict[str, Any]:
             "version": __version__,
             "description": "Answers a question with the span of a text that answers it.",
         },
-        "paths": {"/qa": _qa(*refs[:3]), **_tf_serving(*refs[3:])},
+        "paths": {"/qa": {"post": ask}, **_tf_serving(*refs[3:])},
         "security": [{}, {"token": []}],
         "components": {
             "schemas": schemas,
@@ -69,17 +73,6 @@ def description() -> dict[str, Any]:
 
 
 _Schema = dict[str, Any]
-
-
-def _qa(request: _Schema, answers: _Schema, error: _Schema) -> dict[str, Any]:
-    return {
-        "post": {
-            "operationId": "ask",
-            "summary": "Asks a question of a text.",
-            "requestBody": {"required": True, "content": _json(request)},
-            "responses": _responses("The answer.", answers, _ERRORS, error),
-        }
-    }
 
 
 def _tf_serving(

@@ -95,23 +95,20 @@ def _content(part: _Schema) -> _Schema:
 
 
 def _schema(name: str, schema: _Schema) -> str:
-    required = schema.get("required", ())
-    rows = [
-        (
-            f"<code>{escape(field)}</code>",
-            _type(its),
-            "required" if field in required else _default(its),
-            _words(its.get("description", "")),
-        )
-        for field, its in schema.get("properties", {}).items()
-    ]
+    rows = []
+    for field, its in schema.get("properties", {}).items():
+        default = f"<code>{escape(json.dumps(its['default']))}</code>" if "default" in its else ""
+        if field in schema.get("required", ()):
+            default = "required"
+        about = _words(its.get("description", ""))
+        rows.append((f"<code>{escape(field)}</code>", _type(its), default, about))
     about = f"<p>{_words(schema.get('description', ''))}</p>"
     table = _table(("field", "type", "default", ""), rows)
     return f'<section id="{escape(name)}"><h2>{escape(name)}</h2>{about}{table}</section>'
 
 
 def _type(schema: _Schema) -> str:
-    """The type of a field in words, with a link to a schema."""
+    """The type of a field in words, with its bounds or a link to a schema."""
     if ref := schema.get("$ref"):
         name = escape(ref.rpartition("/")[2])
         return f'<a href="#{name}">{name}</a>'
@@ -122,17 +119,12 @@ def _type(schema: _Schema) -> str:
         return " or ".join(f"<code>{escape(json.dumps(value))}</code>" for value in values)
     if schema.get("type") == "array":
         return f"list of {_type(schema.get('items', {}))}"
-    return escape(schema.get("type", "any")) + _bounds(schema)
+    bounds = (f" {word} {schema[key]}" for key, word in _BOUNDS.items() if key in schema)
+    return escape(schema.get("type", "any")) + "".join(bounds)
 
 
-def _bounds(schema: _Schema) -> str:
-    words = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to",
-             "minLength": "at least", "maxLength": "at most"}  # fmt: skip
-    return "".join(f" {word} {schema[key]}" for key, word in words.items() if key in schema)
-
-
-def _default(schema: _Schema) -> str:
-    return f"<code>{escape(json.dumps(schema['default']))}</code>" if "default" in schema else ""
+_BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to",
+           "minLength": "at least", "maxLength": "at most"}  # fmt: skip
 
 
 def _words(text: str) -> str:

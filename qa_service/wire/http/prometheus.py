@@ -19,11 +19,7 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value of a family.
-
-    Attributes:
-        suffix: Follows the family's name, as in `_bucket`.
-    """
+    """One value of a family; `suffix` follows the family's name, as in `_bucket`."""
 
     value: float
     labels: Labels

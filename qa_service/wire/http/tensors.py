@@ -18,11 +18,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def flat(name: str, data: Sequence[str | list[str]] | None) -> list[str]:
-    """The elements of an input's JSON data, nested or not.
-
-    Raises:
-        InvalidRequestError: It has no data.
-    """
+    """The elements of an input's JSON data, nested or not."""
     if data is None:
         raise InvalidRequestError(f"{name} has no data")
     elements: list[str] = []
@@ -35,11 +31,7 @@ def flat(name: str, data: Sequence[str | list[str]] | None) -> list[str]:
 
 
 def from_binary(name: str, data: memoryview) -> list[str]:
-    """The elements of an input's binary data.
-
-    Raises:
-        InvalidRequestError: The data is incomplete, or an element is not UTF-8.
-    """
+    """The elements of an input's binary data."""
     elements, at = [], 0
     while at < len(data):
         if len(data) - at < _LENGTH.size:

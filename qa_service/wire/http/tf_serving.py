@@ -25,7 +25,7 @@ from qa_service.wire.fields import ALWAYS_SHOWN, COLUMNS, OUTPUTS, Shown, shown_
 from qa_service.wire.http.http_reply import HttpReply, error_reply, json_reply, timed_reply
 from qa_service.wire.http.model_reports import INPUT_TYPES, OUTPUT_TYPES, ModelReport
 from qa_service.wire.http.open_inference import MAX_QUESTIONS, output_columns, slowest
-from qa_service.wire.json_codec import check_bounds, with_whole_numbers
+from qa_service.wire.json_codec import check_bounds, decode_leniently
 from qa_service.wire.messages import Answered, CollectionNames, Request
 from qa_service.wire.near_misses import near_miss
 
@@ -77,11 +77,7 @@ class Inputs(_columns(_list_of)):  # type: ignore[misc]
     """The columns, equally long; all but `question` may also be one value for all rows."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """The columns as rows.
-
-        Raises:
-            InvalidRequestError: The columns are not equally long.
-        """
+        """The columns as rows; they must be equally long."""
         count = len(self.question)
         columns = [
             column if isinstance(column := getattr(self, name), list) else [column] * count
@@ -190,8 +186,7 @@ def parse_predict(body: bytes, model: str, version: str) -> PredictCall:
         InvalidRequestError: The request is malformed, or over a bound.
     """
     try:
-        asked = _decode(body)
-        body.decode()  # msgspec does not check the strings in fields that it ignores
+        asked = decode_leniently(_decoder, body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         found = _UNKNOWN_FIELD.search(str(error))
         hint = near_miss([found[1]], COLUMNS) if found else ""
@@ -208,13 +203,6 @@ def parse_predict(body: bytes, model: str, version: str) -> PredictCall:
     return PredictCall(requests, asked.inputs is not msgspec.UNSET)
 
 
-def _decode(body: bytes) -> PredictBody:
-    try:
-        return _decoder.decode(body)
-    except msgspec.ValidationError:
-        return msgspec.convert(with_whole_numbers(msgspec.json.decode(body)), PredictBody)
-
-
 def _rows(asked: PredictBody) -> list[dict[str, Any]]:
     if (asked.instances is msgspec.UNSET) == (asked.inputs is msgspec.UNSET):
         raise InvalidRequestError("there must be either `instances` or `inputs`")
@@ -228,11 +216,7 @@ def _rows(asked: PredictBody) -> list[dict[str, Any]]:
 
 
 def _plain(name: str, value: object) -> Any:  # noqa: ANN401
-    """The value; a string is decoded if it came in base64.
-
-    Raises:
-        InvalidRequestError: It is not UTF-8 in base64.
-    """
+    """The value; a string is decoded if it came in base64."""
     if not isinstance(value, Encoded):
         return value
     try:
@@ -289,20 +273,17 @@ def version_status(model: ModelReport, _: Sequence[ModelReport]) -> HttpReply:
 
 
 def _status_reply(versions: Sequence[ModelReport]) -> HttpReply:
-    statuses = [VersionStatus(_version(one), _STATES[one.state], _load(one)) for one in versions]
+    statuses = []
+    for one in versions:
+        has_failed = one.failed_loads and not one.is_ready
+        load = StatusCode("INTERNAL", one.reason) if has_failed else StatusCode()
+        statuses.append(VersionStatus(_version(one), _STATES[one.state], load))
     is_ready = any(one.is_ready for one in versions)
     return json_reply(ModelStatus(statuses, versions[0].name, is_ready))
 
 
 def _version(model: ModelReport) -> str:
     return model.version or "0"  # as protobuf's JSON writes a number that is not set
-
-
-def _load(model: ModelReport) -> StatusCode:
-    """Reports a failed load, unless the version serves in spite of it."""
-    if model.failed_loads and not model.is_ready:
-        return StatusCode("INTERNAL", model.reason)
-    return StatusCode()
 
 
 def metadata(model: ModelReport, _: Sequence[ModelReport]) -> HttpReply:

@@ -12,12 +12,13 @@ from harness.frames import frame
 from harness.ports import reserve_port
 from harness.process import GIVE_UP_S
 from qa_service.aio import AsyncQaClient
-from qa_service.aio.link import ServerAddress, ServerLink
+from qa_service.aio.link import ServerLink
 from qa_service.client import (
     ProtocolError,
     QaClientError,
     RequestTimeoutError,
     ServerUnreachableError,
+    Terms,
     TlsError,
     decode_reply,
     tls_context,
@@ -123,7 +124,8 @@ def test_a_link_with_a_close_notice_is_reopened_and_answers_outstanding_requests
     async def run():
         server = ScriptedServer(silent)
         async with asyncio.timeout(GIVE_UP_S), listening(server) as port:
-            link = ServerLink(ServerAddress("127.0.0.1", port), lambda: None)
+            terms = Terms(GIVE_UP_S, 1 << 20, None, None)
+            link = ServerLink("127.0.0.1", port, terms, lambda: None)
 
             def ask(name):
                 fields = {"question": name, "text": f"{name} text"}

@@ -63,7 +63,7 @@ def test_answers_that_are_not_sure_enough_are_shown_with_their_places():
     known = {"answer": "A.", "score": 0.2, "start": 7, "end": 9, "passage": PASSAGES[0]}
     answer = read_answer({**NO_ANSWER, "unsure": [known]}, 1.0)
     assert describe_unsure(answer) == [
-        *("not sure enough:", "0.20  A.", "   **A.**", "   a.md, character 7: T > B"),
+        *("not sure enough:", "0.20  A.", "   **A.**", "   a.md, character 7: T > B")
     ]
     assert "        not sure enough:" in describe(answer).splitlines()
     assert describe_unsure(read_answer(known, 1.0)) == []

@@ -77,10 +77,7 @@ def session(number, version=1, *, ready, waiting, **seconds):
 BEFORE: dict[str, Any] = {
     "gauges": {"uptime_s": 100.0},
     "loop": {"cpu": 10.0, "waiting": 80.0},
-    "histograms": {
-        "batch_size": {"count": 10, "sum": 20.0},
-        "queue_ms": {"count": 20, "sum": 5.0},
-    },
+    "histograms": {"batch_size": {"count": 10, "sum": 20.0}, "queue_ms": {"count": 20, "sum": 5.0}},
     "sessions": [session(0, ready=90.0, waiting=50.0, model=40.0)],
     "gpus": [{"uuid": "G", "busy_s": 4.0, "memory_total_bytes": 1000, "memory_used_bytes": 100}],
 }

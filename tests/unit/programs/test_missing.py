@@ -25,32 +25,28 @@ BARE = [sys.executable, "-S", "-E", "-s"]
 """Neither site-packages nor the environment."""
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_every_program_of_a_clone_ends_with_one_line(program):
-    command = [*BARE, f"{program}.py", "--help"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if program == "client":  # it needs the standard library alone
+def assert_one_line(program: str, command: list[str], words: str) -> None:
+    done = subprocess.run([*BARE, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    if "client" in program:  # it needs the standard library alone
         assert done.returncode == 0
         return
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"{Path(program).name}.py: ")
-    assert " is missing" in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(f"{program}: ")
+    assert words in done.stderr
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_program_of_a_clone_ends_with_one_line(program):
+    command = [f"{program}.py", "--help"]
+    assert_one_line(f"{Path(program).name}.py", command, " is missing")
 
 
 @pytest.mark.parametrize("program", INSTALLED)
 def test_every_program_that_is_installed_ends_with_one_line(program):
     code = f"import sys; sys.argv[0] = 'qa-{program}'; from qa_service import entry; "
-    command = [*BARE, "-c", f"{code} sys.exit(entry.{program}())"]
-    done = subprocess.run([*command, "--version"], cwd=ROOT, capture_output=True, text=True,
-                          check=False)  # fmt: skip
-    if program == "client":
-        assert done.returncode == 0
-        return
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"qa-{program}: ")
-    assert " is missing: pip install -c constraints.txt '.[" in done.stderr
-    assert done.stderr.count("\n") == 1
+    command = ["-c", f"{code} sys.exit(entry.{program}())", "--version"]
+    hint = " is missing: pip install -c constraints.txt '.["
+    assert_one_line(f"qa-{program}", command, hint)
 
 
 def test_the_error_names_the_interpreter_that_has_the_packages(tmp_path, monkeypatch):

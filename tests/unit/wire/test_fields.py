@@ -194,8 +194,7 @@ def test_tensorflow_serving_has_each_output_in_rows_and_columns(top_k):
     asked = {**BASES[1], "top_k": top_k}
     rows = parse_predict(json.dumps({"instances": [asked]}).encode(), "", "")
     columns = parse_predict(
-        json.dumps({"inputs": {key: [value] for key, value in asked.items()}}).encode(),
-        *("", ""),
+        json.dumps({"inputs": {key: [value] for key, value in asked.items()}}).encode(), *("", "")
     )
     expected = {
         name: value if top_k == 1 or fields.OUTPUTS[name].is_of_reply else [value] * top_k

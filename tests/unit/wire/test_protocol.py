@@ -12,16 +12,18 @@ from hypothesis import strategies as st
 
 from harness.golden import GOLDEN, body_of
 from harness.server import ROOT
-from qa_service.errors import ERROR_KINDS, FrameTooLargeError
+from qa_service.errors import (
+    ERROR_KINDS,
+    DuplicateIdError,
+    FrameTooLargeError,
+    HttpError,
+    UnauthorizedError,
+)
 from qa_service.server.telemetry.health import Health
+from qa_service.wire.error_codes import ERRORS, grpc_code_of, header_fields_of, status_of
 from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.frames import PREFIX, FrameReader
-from qa_service.wire.json_codec import (
-    encode_answers,
-    encode_error,
-    parse_auth,
-    parse_request,
-)
+from qa_service.wire.json_codec import encode_answers, encode_error, parse_auth, parse_request
 from qa_service.wire.messages import (
     MAX_QUESTION_CHARS,
     REQUEST_FIELDS,
@@ -205,6 +207,21 @@ def test_every_error_code_is_documented():
     page = (DOCS / "PROTOCOL.md").read_text()
     for code, kind in ERROR_KINDS.items():
         assert f"| `{code}` | {'yes' if kind.retryable else 'no'} |" in page
+
+
+def test_each_kind_has_a_row():
+    assert ERRORS.keys() == ERROR_KINDS.keys()
+
+
+def test_an_id_twice_is_the_clients_fault():
+    assert status_of(DuplicateIdError()) == 400
+    assert grpc_code_of(DuplicateIdError()) == "INVALID_ARGUMENT"
+
+
+def test_an_http_errors_status_and_fields_are_its_own():
+    error = HttpError(status=405, fields={"Allow": "GET"})
+    assert (status_of(error), header_fields_of(error)) == (405, {"Allow": "GET"})
+    assert header_fields_of(UnauthorizedError()) == {"WWW-Authenticate": "Bearer"}
 
 
 @given(st.lists(st.binary(max_size=50)), st.lists(st.integers(1, 60)))

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("aio_pika", reason="no aio-pika: pip install '.[jobs]'")
 
 from qa_service.programs.jobs import brokers, submit
-from qa_service.programs.jobs.base import BrokerError, Queues
+from qa_service.programs.jobs.base import BrokerError
 from qa_service.programs.jobs.jobs_options import SubmitOptions, parse
 
 
@@ -32,7 +32,7 @@ class LosingBroker:
 
 def test_a_stopped_submit_prints_how_many_it_submitted(tmp_path, monkeypatch, capsys):
     broker = LosingBroker(3)
-    monkeypatch.setattr(brokers, "broker_from", lambda _: (broker, Queues()))
+    monkeypatch.setattr(brokers, "broker_from", lambda _: broker)
     path = tmp_path / "questions.jsonl"
     path.write_text('{"question":"q","text":"t"}\n' * 10)
     _, options = parse("", ["submit", str(path)])

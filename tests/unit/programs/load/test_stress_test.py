@@ -199,10 +199,7 @@ def test_a_sweep_that_cannot_begin_is_one_clear_line(given, words):
     ids=["a sweep", "a load"],
 )
 def test_ctrl_c_reports_what_was_measured(given, words):
-    with (
-        ScriptedPeer(answer_all) as peer,
-        Terminal([*PROGRAM, *flags(peer), *given]) as terminal,
-    ):
+    with ScriptedPeer(answer_all) as peer, Terminal([*PROGRAM, *flags(peer), *given]) as terminal:
         terminal.expect("request/s]")
         terminal.expect("request/s]")
         assert terminal.interrupt() == 130

@@ -38,25 +38,20 @@ def others(tmp_path_factory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("others"))
 
 
-def test_without_a_client_authority_no_certificate_is_asked_for(certificates):
-    credentials = Credentials(certificates.cert, certificates.key, None)
-    shake_hands(credentials, certificates.client_context())
+@pytest.mark.parametrize("has_authority", [False, True])
+def test_a_client_is_accepted_that_shows_what_is_asked_for(certificates, has_authority):
+    authority = certificates.ca if has_authority else None
+    credentials = Credentials(certificates.cert, certificates.key, authority)
+    shake_hands(credentials, certificates.client_context(with_certificate=has_authority))
 
 
-def test_with_a_client_authority_a_client_that_it_signed_is_accepted(certificates):
-    credentials = Credentials(certificates.cert, certificates.key, certificates.ca)
-    shake_hands(credentials, certificates.client_context(with_certificate=True))
-
-
-def test_with_a_client_authority_a_client_without_certificate_is_refused(certificates):
-    credentials = Credentials(certificates.cert, certificates.key, certificates.ca)
-    with pytest.raises(OSError):
-        shake_hands(credentials, certificates.client_context())
-
-
-def test_with_a_client_authority_a_client_of_another_authority_is_refused(certificates, others):
+@pytest.mark.parametrize("is_of_another", [False, True])
+def test_a_client_without_a_certificate_of_the_authority_is_refused(
+    certificates, others, is_of_another
+):
     credentials = Credentials(certificates.cert, certificates.key, certificates.ca)
     client = certificates.client_context()
-    client.load_cert_chain(others.client_cert, others.client_key)
+    if is_of_another:
+        client.load_cert_chain(others.client_cert, others.client_key)
     with pytest.raises(OSError):
         shake_hands(credentials, client)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 pytest.importorskip("grpc", reason="there is no grpcio")
@@ -17,21 +19,15 @@ from qa_service.errors import (
     InvalidRequestError,
     QueueFullError,
 )
-from qa_service.sidecars.grpc_gateway import grpc_messages, reports, status
-from qa_service.sidecars.grpc_gateway.calls import Caller
+from qa_service.sidecars.grpc_gateway import grpc_messages
+from qa_service.sidecars.grpc_gateway.calls import MAX_MESSAGE_CHARS, Caller, abort
 from qa_service.sidecars.grpc_gateway.infer import read_call
 from qa_service.sidecars.grpc_gateway.links import read_reply
+from qa_service.sidecars.grpc_gateway.reports import Reports
 from qa_service.wire.error_codes import status_of
 from qa_service.wire.frames import PREFIX
 from qa_service.wire.json_codec import encode_answers
-from qa_service.wire.messages import (
-    Answer,
-    Answered,
-    AnswerSource,
-    Passage,
-    Request,
-    Timings,
-)
+from qa_service.wire.messages import Answer, Answered, AnswerSource, Passage, Request, Timings
 
 FOLDER = grpc_messages._DESCRIPTORS.parent
 
@@ -50,6 +46,10 @@ class Context:
 
     def time_remaining(self):
         return self._left_s
+
+    async def abort(self, *ended):
+        self.ended = ended
+        raise grpc.aio.AbortError
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,24 @@ def test_contents_of_two_kinds_are_refused():
 
 
 @pytest.mark.parametrize("status", [400, 404, 503])
-def test_an_http_error_is_not_read_as_a_report(status):
-    with pytest.raises(HttpError, match="no such model") as caught:
-        reports._read(status, b'{"error": "no such model"}')
-    assert caught.value.status == status
-    assert reports._read(200, b'{"name": "m"}') == {"name": "m"}
+def test_an_http_error_is_not_read_as_a_report(status, tmp_path):
+    bodies = {200: b'{"name": "m"}', status: b'{"error": "no such model"}'}
+
+    async def serve(reader, writer):
+        for code, body in bodies.items():
+            await reader.readuntil(b"\r\n\r\n")
+            head = b"HTTP/1.1 %d .\r\nContent-Length: %d\r\n\r\n" % (code, len(body))
+            writer.write(head + body)
+
+    async def ask():
+        async with await asyncio.start_unix_server(serve, tmp_path / "socket"):
+            reports = Reports(tmp_path / "socket")
+            assert await reports.ask("GET", "/v2", "") == {"name": "m"}
+            with pytest.raises(HttpError, match="no such model") as caught:
+                await reports.ask("GET", "/v2", "")
+            assert caught.value.status == status
+
+    asyncio.run(ask())
 
 
 def test_a_call_without_time_is_not_asked():
@@ -152,16 +165,24 @@ def test_the_methods_are_tritons():
         )  # fmt: skip
 
 
+def ended_by(error):
+    """The status code, the message and the trailers of a call that the error ends."""
+    context = Context()
+    with pytest.raises(grpc.aio.AbortError):
+        asyncio.run(abort(context, error))
+    return context.ended
+
+
 @pytest.mark.parametrize("kind", ERROR_KINDS.values())
 def test_every_error_but_status_500_has_its_own_grpc_code(kind):
-    error = kind()
-    assert (status.code_of(error) is grpc.StatusCode.INTERNAL) == (status_of(error) == 500)
+    code, _, _ = ended_by(kind())
+    assert (code is grpc.StatusCode.INTERNAL) == (status_of(kind()) == 500)
 
 
 def test_messages_are_short_and_have_the_retry_time():
-    error = QueueFullError("x" * 9000, retry_after_ms=1500)
-    assert len(status.message_of(error)) == status.MAX_MESSAGE_CHARS
-    assert status.trailers_of(error) == (
+    _, message, trailers = ended_by(QueueFullError("x" * 9000, retry_after_ms=1500))
+    assert len(message) == MAX_MESSAGE_CHARS
+    assert trailers == (
         ("qa-error", "queue_full"), ("retry-after", "2"), ("grpc-retry-pushback-ms", "1500")
     )  # fmt: skip
-    assert status.trailers_of(HttpError(status=404)) == ()
+    assert ended_by(HttpError(status=404))[2] == ()

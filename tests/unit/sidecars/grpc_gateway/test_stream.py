@@ -9,12 +9,13 @@ import pytest
 
 grpc = pytest.importorskip("grpc", reason="there is no grpcio")
 
+from grpc._cython.cygrpc import ExecuteBatchError
+
 from harness.process import GIVE_UP_S
 from qa_service.errors import QaError, QueueFullError
-from qa_service.sidecars.grpc_gateway.calls import Caller
+from qa_service.sidecars.grpc_gateway.calls import Caller, PeerLostError
 from qa_service.sidecars.grpc_gateway.grpc_messages import ModelInferRequest
 from qa_service.sidecars.grpc_gateway.links import PeerLink
-from qa_service.sidecars.grpc_gateway.status import PeerLostError
 from qa_service.sidecars.grpc_gateway.stream import InferStream
 
 NUM_PLACES = 3
@@ -31,9 +32,9 @@ def request(name: str) -> bytes:
 class Context:
     """A peer that sends its requests, and then nothing, or its end."""
 
-    def __init__(self, *names, is_open=False, metadata=(), is_lost=False):
+    def __init__(self, *names, is_open=False, metadata=(), loss=None):
         self.requests = [request(name) for name in names]
-        self.is_open, self.metadata, self.is_lost = is_open, metadata, is_lost
+        self.is_open, self.metadata, self.loss = is_open, metadata, loss
         self.written = []
 
     def invocation_metadata(self):
@@ -53,8 +54,8 @@ class Context:
         return grpc.aio.EOF
 
     async def write(self, message):
-        if self.is_lost:
-            raise grpc.aio.UsageError("the call is over")
+        if self.loss is not None:
+            raise self.loss
         self.written.append(message)
 
 
@@ -105,6 +106,11 @@ def test_an_error_in_the_stream_frees_the_place_for_the_next_request():
     assert [bool(message.error_message) for message in context.written] == [True] * len(names)
 
 
-def test_a_peer_that_is_lost_frees_all_places():
-    end, num_free = run(Context("held", "full", is_open=True, is_lost=True))
+@pytest.mark.parametrize(
+    "loss",
+    [grpc.aio.UsageError("the call is over"), ExecuteBatchError("Failed", ())],
+    ids=["ended", "reset while a message waited for its window"],
+)
+def test_a_peer_that_is_lost_frees_all_places(loss):
+    end, num_free = run(Context("held", "full", is_open=True, loss=loss))
     assert (type(end), num_free) == (PeerLostError, NUM_PLACES)

@@ -14,21 +14,17 @@ import pytest
 
 from harness.hostile_http import HOST, head
 from qa_service.errors import (
-    DeadlineExceededError,
-    ExecutionTimeoutError,
     FrameTimeoutError,
     HttpError,
     QueueFullError,
     ShuttingDownError,
-    TextTooLongError,
     UnauthorizedError,
-    UnknownModelError,
 )
 from qa_service.wire.codec import Wait
 from qa_service.wire.http import openapi
 from qa_service.wire.http.http_access import HttpAccess
 from qa_service.wire.http.http_codec import MAX_EXCHANGES, HttpCodec, HttpSite
-from qa_service.wire.http.http_reply import MAX_MEMBERS, decompress, error_reply
+from qa_service.wire.http.http_reply import MAX_MEMBERS, decompress
 from qa_service.wire.json_codec import AnswersBody
 from qa_service.wire.messages import (
     MAX_QUESTION_CHARS,
@@ -307,10 +303,7 @@ def test_an_unserved_path_gets_its_status_and_the_next_request_is_served(data, s
 
 @pytest.mark.parametrize(
     ("data", "status"),
-    [
-        (post("/qa", ASK, b"Expect: a-miracle\r\n"), 417),
-        (head(b"Content-Length: 5001\r\n"), 413),
-    ],
+    [(post("/qa", ASK, b"Expect: a-miracle\r\n"), 417), (head(b"Content-Length: 5001\r\n"), 413)],
 )
 def test_a_request_refused_by_its_head_ends_the_connection(data, status):
     peer = Peer().send(data + get("/stats"))
@@ -633,17 +626,3 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 def test_a_question_belongs_to_the_trace_of_its_request(traceparent, expected):
     peer = Peer().send(post("/qa", ASK, f"traceparent: {traceparent}\r\n".encode()))
     assert peer.codec.trace_of(peer.requests[0]).trace_id == expected
-
-
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (DeadlineExceededError(), 504),
-        (ExecutionTimeoutError(), 504),
-        (TextTooLongError(), 400),
-        (UnknownModelError(), 404),
-    ],
-)
-def test_an_error_has_its_status(error, status):
-    reply = error_reply(error)
-    assert (reply.status, json.loads(reply.body)) == (status, {"error": error.message})

@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 
 from qa_service.errors import InvalidRequestError
 from qa_service.wire.http.open_inference import MAX_QUESTIONS, parse_infer, priority_of
-from qa_service.wire.messages import (
-    UNKNOWN_SOURCE,
-    Answer,
-    Answered,
-    AnswerSource,
-    Timings,
-)
+from qa_service.wire.messages import UNKNOWN_SOURCE, Answer, Answered, AnswerSource, Timings
 
 TIMINGS = Timings(1.0, 2.0)
 ADA = Answer("Ada", 0.5, 7, 10)

@@ -76,16 +76,6 @@ def reply_to(body: object, *answers: list[Answer]) -> bytes:
 
 
 class TestPredict:
-    def test_rows_become_questions(self):
-        call = parse({"signature_name": "serving_default", "instances": [ROW, {**ROW, "top_k": 2}]})
-        asked = [(r.question, r.text, r.top_k) for r in call.requests]
-        assert asked == [("Who?", "It was Ada.", 1), ("Who?", "It was Ada.", 2)]
-
-    def test_columns_become_questions(self):
-        call = parse({"inputs": COLUMNS})
-        asked = [(r.question, r.text) for r in call.requests]
-        assert asked == [("Who?", "It was Ada."), ("When?", "In 1843.")]
-
     @pytest.mark.parametrize(
         ("top_k", "each"), [(3, [3, 3]), (3.0, [3, 3]), ([1, 2], [1, 2]), ([1.0, 2], [1, 2])]
     )
@@ -94,7 +84,8 @@ class TestPredict:
         assert [request.top_k for request in call.requests] == each
 
     def test_rows_get_predictions(self):
-        assert reply_to({"instances": [ROW, ROW]}, [ADA, NONE], [NONE]) == (
+        body = {"signature_name": "serving_default", "instances": [ROW, ROW]}
+        assert reply_to(body, [ADA, NONE], [NONE]) == (
             b'{"predictions":[{"answer":"Ada","score":0.5,"start":7,"end":10},'
             b'{"answer":"","score":0.25,"start":-1,"end":-1}]}'
         )
@@ -206,25 +197,6 @@ class TestOverTheWire:
         peer = Peer().send(post(f"/v1/models/fast{place}:predict", {"instances": [ROW]}))
         [request] = peer.requests
         assert (request.model, request.version) == ("fast", version)
-
-    def test_answers_come_in_the_order_of_their_rows(self):
-        rows = [{**ROW, "question": question} for question in ("a?", "b?")]
-        peer = Peer().send(post(PREDICT, {"instances": rows}))
-        assert [request.question for request in peer.requests] == ["a?", "b?"]
-        peer.answer(1, [NONE])
-        assert not peer.written
-        peer.answer(0)
-        status, fields, body = peer.only()
-        assert status == 200
-        assert [prediction["answer"] for prediction in body["predictions"]] == ["Ada", ""]
-        assert fields["Server-Timing"] == "queue;dur=1.000, inference;dur=2.000"
-
-    def test_the_first_error_is_the_reply_and_the_siblings_are_cancelled(self):
-        peer = Peer().send(post(PREDICT, {"instances": [ROW] * 3}))
-        peer.answer(0)
-        peer.fail(DeadlineExceededError("it was late"), 1)
-        assert peer.only()[::2] == (504, {"error": "it was late"})
-        assert peer.codec.take_cancelled() == [peer.requests[2]]
 
     @pytest.mark.parametrize(
         ("error", "status"),
