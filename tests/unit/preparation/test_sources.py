@@ -15,6 +15,7 @@ from qa_service.instance.model_folder.manifest import BUILTINS
 from qa_service.preparation import encoders, sources
 from qa_service.preparation.encoders import MINILM, MINILM_DIR, MODELS_DIR, SUMS_FILE
 from qa_service.preparation.sources import find_source
+from tests.support import needs_torch
 from training.shipped_results import sums_of
 
 _WHOLE = ("config.json", "tokenizer.json", "model.safetensors")
@@ -169,6 +170,7 @@ def test_directory_with_an_adapter_is_put_on_the_encoder(tmp_path):
     assert "adapter_model.safetensors" in _names(source.files())
 
 
+@needs_torch
 def test_adapter_is_put_on_a_directory_that_its_config_names(tmp_path, monkeypatch):
     base = _folder(tmp_path / "base", *_WHOLE)
     monkeypatch.chdir(tmp_path)
@@ -179,12 +181,14 @@ def test_adapter_is_put_on_a_directory_that_its_config_names(tmp_path, monkeypat
         assert find_source(str(adapter)).model_dir == base
 
 
+@needs_torch
 def test_adapter_is_put_on_a_model_in_the_hubs_cache(tmp_path, hub_cache):
     snapshot = _cached(hub_cache, "some", "encoder", *_WHOLE)
     source = find_source(str(_adapter(tmp_path / "second", "some/encoder")))
     assert (source.label, source.model_dir) == ("second", snapshot)
 
 
+@needs_torch
 @pytest.mark.parametrize(
     ("base", "words"), [("some/other", "cannot be fetched"), ("/no/such", "no such directory")]
 )
@@ -206,6 +210,7 @@ def test_a_name_that_is_neither_directory_nor_hub_id_is_refused(model):
         find_source(model)
 
 
+@needs_torch
 def test_models_of_two_owners_have_two_names(hub_cache):
     for owner in ("ann", "bob"):
         _cached(hub_cache, owner, "squad", *_WHOLE)
