@@ -87,12 +87,11 @@ class BlockList:
         self._lists = max(0, self._lists - 1)
         self._begins_list = False
 
-    def nest(self, depth: int) -> bool:
-        """Lists begin until the place is in this many; returns whether any did."""
-        begins = self._lists < depth
+    def nest(self, depth: int) -> None:
+        """Lists begin or end until the place is in this many."""
         while self._lists < depth:
             self.begin_list()
-        return begins
+        self.unnest(depth)
 
     def unnest(self, depth: int = 0) -> None:
         """Lists end until the place is in no more than this many."""
@@ -102,6 +101,19 @@ class BlockList:
     def begin_item(self, mark: str) -> None:
         """An item begins; the next paragraph is its text."""
         self._marks.append(mark)
+
+    def begin_definition(self, term: str) -> None:
+        """An item begins whose text has a term before it."""
+        self.begin_item("")
+        if term:
+            self._prefix = f"{term.rstrip(':')}: "
+
+    def item(self, depth: int, mark: str, text: str) -> None:
+        """Adds an item of a list within so many lists."""
+        self.nest(depth)
+        self.begin_item(mark)
+        self.paragraph(text)
+        self.end_item()
 
     def end_item(self) -> None:
         """The item that began last ends."""
