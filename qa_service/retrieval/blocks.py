@@ -14,6 +14,8 @@ _INVISIBLE = re.compile("[\0\u00ad\u200b-\u200d\u2060\ufeff\ufffe\uffff]")
 _SPACES = re.compile(r"[^\S\n]+")
 _BOX = re.compile(r"[☐☑☒](?=\w)")
 _LINE_ENDS = re.compile(r" ?\n\s*")
+_POWER = re.compile(r"[-+−–]?[\w.]{1,4}|[-+−–]?\d+(?:[.,]\d+)*")  # noqa: RUF001, minus signs
+_NO_POWER = re.compile(r"st|nd|rd|th|tm|sm|r|o|a|e|er|re|ème|me|le|lle", re.IGNORECASE)
 
 
 class Kind(Enum):
@@ -57,6 +59,19 @@ def without_invisible(text: str) -> str:
 def folded(text: str) -> str:
     """A text with single spaces, one after a box to tick; line breaks that are meant stay."""
     return _LINE_ENDS.sub("\n", _SPACES.sub(" ", _BOX.sub(r"\g<0> ", text))).strip()
+
+
+def scripted(name: str, before: str, inner: str) -> str:
+    """What raised ("sup") or lowered characters are written as: 10^6, H2O, 5th.
+
+    A power has `^` before it, "th" and the like have nothing, and a number after a number has `_`.
+    """
+    words = inner.strip()
+    if name != "sup":
+        return f"_{words}" if before[-1:].isdigit() and words[:1].isalnum() else inner
+    is_power = before[-1:].isalnum() or before[-1:] in {")", "]"}
+    is_power = is_power and _POWER.fullmatch(words) is not None and not _NO_POWER.fullmatch(words)
+    return f"^{words}" if is_power else inner
 
 
 class BlockList:
