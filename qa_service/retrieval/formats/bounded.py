@@ -8,6 +8,8 @@ import io
 import re
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import BinaryIO
 
@@ -32,7 +34,7 @@ _MEANT = {
     "gbk": "gb18030",
 }
 """What HTML's standard has these names mean."""
-PACKAGE_ERRORS = (
+_PACKAGE_ERRORS = (
     *(AttributeError, IndexError, KeyError, OSError, RuntimeError, SyntaxError, ValueError),
     *(EOFError, zipfile.BadZipFile, zlib.error),
 )
@@ -85,6 +87,17 @@ def read_package(stream: BinaryIO, max_bytes: int) -> bytes:
     if size > max_bytes:
         raise UnreadableError(f"unpacked longer than {max_bytes} bytes (--max_file_bytes)")
     return data
+
+
+@contextmanager
+def reading(kind: str) -> Iterator[None]:
+    """What a library raises over a package is an `UnreadableError`: it is none of the kind."""
+    try:
+        yield
+    except RecursionError:
+        raise UnreadableError("it is nested too deep") from None
+    except _PACKAGE_ERRORS as error:
+        raise UnreadableError(f"not {kind}: {error}") from None
 
 
 def read_text(stream: BinaryIO, max_bytes: int) -> str:

@@ -41,11 +41,6 @@ _MAX_EXACT = 10**15
 _EPOCH = datetime.datetime(1899, 12, 30)
 _DAYS_TO_1904 = 1462
 _DAY_S = 86_400
-_MONTHS = (
-    "January", "February", "March", "April", "May", "June", "July", "August", "September",
-    "October", "November", "December",
-)  # fmt: skip
-_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 _Parts = list[tuple[str, str]]
 """The kinds and texts of a format's parts."""
@@ -176,7 +171,7 @@ def _units(
         if kind == "elapsed":
             yield str(seconds // {"h": 3600, "m": 60, "n": 60, "s": 1}[letter])
         elif letter in "md" and width > 2:
-            name = _MONTHS[moment.month - 1] if letter == "m" else _DAYS[moment.weekday()]
+            name = f"{moment:%B}" if letter == "m" else f"{moment:%A}"
             yield name[:3] if width == 3 else name
         elif letter == "y":
             yield str(moment.year)

@@ -165,13 +165,10 @@ def _written(parts: list[Part], heads: list[str]) -> BlockList:
         out.page, out.part = part.page, f"page {part.page}"
         depth = depths.of(part) if isinstance(part, Text) and part.mark else 0
         out.nest(depth)
-        out.unnest(depth)
         if isinstance(part, Table):
             add_grid(out, part.grid.rows)
         elif part.mark:
-            out.begin_item(part.mark)
-            out.paragraph(words.joined(part.lines))
-            out.end_item()
+            out.item(depth, part.mark, words.joined(part.lines))
         elif level := levels.get(id(part)):
             out.heading(level, words.joined(part.lines))
         else:

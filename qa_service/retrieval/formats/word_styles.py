@@ -10,13 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from xml.etree import ElementTree as Xml
 
-from qa_service.retrieval.formats.office_package import (
-    attribute,
-    child,
-    is_on,
-    name_of,
-    number,
-)
+from qa_service.retrieval.formats.office_package import attribute, child, name_of, number
 
 _MAX_CHAIN = 20
 """Styles that are based on one another; more are a circle."""
@@ -57,23 +51,20 @@ class Role(NamedTuple):
 
 
 class Styles:
-    """The styles of paragraphs and tables."""
+    """The styles of paragraphs and tables.
+
+    Attributes:
+        of_paragraphs: The name of the style of those that name none.
+    """
 
     def __init__(self, part: Xml.Element) -> None:
         self._styles = {attribute(one, "styleId"): one for one in part if name_of(one) == "style"}
-        self._default = next(
-            (
-                attribute(style, "styleId")
-                for style in self._styles.values()
-                if attribute(style, "default") == "1" and attribute(style, "type") == "paragraph"
-            ),
-            "",
+        defaults = (
+            attribute(style, "styleId")
+            for style in self._styles.values()
+            if attribute(style, "default") == "1" and attribute(style, "type") == "paragraph"
         )
-
-    def chain(self, paragraph: Xml.Element) -> Iterator[Xml.Element]:
-        """A paragraph's properties' style, and those that it is based on, one after another."""
-        named = attribute(child(paragraph, "pPr", "pStyle")) or self._default
-        return self.named(named)
+        self.of_paragraphs = next(defaults, "")
 
     def named(self, name: str) -> Iterator[Xml.Element]:
         """A style, and those that it is based on."""
@@ -216,7 +207,8 @@ class Roles:
 
     def of(self, paragraph: Xml.Element) -> Role:
         """What a paragraph is; counts it, if it is in a list with numbers."""
-        chain = list(self._styles.chain(paragraph))
+        style = attribute(child(paragraph, "pPr", "pStyle")) or self._styles.of_paragraphs
+        chain = list(self._styles.named(style))
         names = [attribute(child(style, "name")) for style in chain]
         if names and _CONTENTS.fullmatch(names[0]):
             return Role(is_contents=True)
@@ -248,18 +240,10 @@ class Roles:
 
 def _heading(paragraph: Xml.Element, chain: list[Xml.Element], names: list[str]) -> int:
     """The level of a heading, by its outline or the name of its style or of one below that."""
-    level = number(child(paragraph, "pPr", "outlineLvl"))
-    if level is not None:
-        return level + 1 if level < _NUM_HEADING_LEVELS else 0
-    for style, name in zip(chain, names, strict=True):
-        level = number(child(style, "pPr", "outlineLvl"))
+    for one, name in zip((paragraph, *chain), ("", *names), strict=True):
+        level = number(child(one, "pPr", "outlineLvl"))
         if level is not None:
             return level + 1 if level < _NUM_HEADING_LEVELS else 0
         if found := _HEADING.fullmatch(name):
             return int(found[1])
     return 0
-
-
-def is_bold(run: Xml.Element) -> bool:
-    """Whether a run is bold by its own properties."""
-    return is_on(child(run, "rPr", "b"))
