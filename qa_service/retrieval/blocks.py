@@ -19,8 +19,6 @@ _NO_POWER = re.compile(r"st|nd|rd|th|tm|sm|r|o|a|e|er|re|ème|me|le|lle", re.IGN
 
 
 class Kind(Enum):
-    """What a block is."""
-
     HEADING = auto()
     PARAGRAPH = auto()
     ITEM = auto()
@@ -93,12 +91,10 @@ class BlockList:
         self._prefix = ""
 
     def begin_list(self) -> None:
-        """A list begins, perhaps within an item of another."""
         self._lists += 1
         self._begins_list = True
 
     def end_list(self) -> None:
-        """The list that began last ends."""
         self._lists = max(0, self._lists - 1)
         self._begins_list = False
 
@@ -131,7 +127,6 @@ class BlockList:
         self.end_item()
 
     def end_item(self) -> None:
-        """The item that began last ends."""
         if self._marks:
             self._marks.pop()
 
@@ -140,7 +135,6 @@ class BlockList:
         self._prefix = words
 
     def heading(self, level: int, text: str, line: int = 0) -> None:
-        """Adds a heading."""
         words = folded(without_invisible(text)).replace("\n", " ")
         if words:
             self._add(Block(Kind.HEADING, words, line, level))

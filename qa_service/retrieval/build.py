@@ -115,11 +115,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_files(args: IndexArgs) -> Found:
-    """The files of the sources.
-
-    Raises:
-        SetupError: A source is not there.
-    """
     return find_files(args.sources, args.output, follow_links=args.follow_links)
 
 
@@ -173,15 +168,9 @@ class _Run:
         self._read_files = self._removed_files = 0
 
     def close(self) -> None:
-        """Ends its processes."""
         self._next.close()
 
     def run(self, found: Found) -> Summary:
-        """Reads what is new, and publishes the index.
-
-        Raises:
-            DamagedError: What it goes on with is damaged; the next run does not go on with it.
-        """
         try:
             return self._run(found)
         except DamagedError:

@@ -114,7 +114,6 @@ class Collection:
         return self._opened.search(question, max_passages, wanted, counts)
 
     def count_words(self, question: str) -> WordCounts:
-        """How many passages there are, and have each of the question's words."""
         return self._opened.count_words(question)
 
     def refresh(self) -> bool:

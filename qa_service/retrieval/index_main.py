@@ -50,7 +50,6 @@ _MIN_PASSAGE_TOKENS = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program; returns its exit code."""
     turn_off_telemetry()
     parser = _parser()
     flags = vars(parser.parse_args(arguments))

@@ -56,11 +56,6 @@ _WRITER_HEAP_BYTES = 64_000_000  # a segment is written when it is full: fewer, 
 
 
 def load_tantivy() -> ModuleType:
-    """The package tantivy.
-
-    Raises:
-        SetupError: It is not installed.
-    """
     try:
         return importlib.import_module("tantivy")
     except ModuleNotFoundError:
@@ -85,7 +80,6 @@ def make_analyzer(language: str, *, drops_stop_words: bool = False) -> tantivy.T
 
 
 def make_schema() -> tantivy.Schema:
-    """Makes the schema of a collection's index."""
     builder = load_tantivy().SchemaBuilder()
     builder.add_text_field("words", tokenizer_name=_ANALYZER, index_option="freq")
     for name in ("file", FACTS):
@@ -238,12 +232,10 @@ class IndexWriter:
             return [int(row or 0) for row in values]
 
     def remove(self, file: str) -> None:
-        """Removes all passages of a file."""
         with _written(self._path):
             self._writer.delete_documents_by_term("file", file)
 
     def commit(self) -> None:
-        """Makes additions and removals permanent."""
         with _written(self._path):
             self._writer.commit()
 

@@ -110,7 +110,6 @@ class NextIndex:
         self._clear_up()
 
     def remove(self, name: str) -> None:
-        """Removes a file."""
         entry = self.entries.pop(name)
         if entry.passages or self._progress:
             self._opened().remove(name)
@@ -132,7 +131,6 @@ class NextIndex:
         return self._embeddings.add(read_text(document.title, passage.heading, text).text)
 
     def finish_file(self, entry: FileEntry) -> None:
-        """Notes that all of a file is added."""
         self.entries[entry.name] = entry
         self._added.append(entry)
         is_late = time.monotonic() - self._committed_s >= COMMIT_S

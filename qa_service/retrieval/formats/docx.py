@@ -33,12 +33,7 @@ _PLAIN_FILLS = frozenset({"", "auto", "FFFFFF", "ffffff"})
 
 
 def read_docx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
-    """Reads a document's body with its notes and text boxes.
-
-    Raises:
-        UnreadableError: It is longer than the bound, also unpacked, nested too deep, or not in
-            this format.
-    """
+    """Reads a document's body with its notes and text boxes."""
     data = read_package(stream, max_bytes)
     out = BlockList()
     with reading("a Word document"):
@@ -70,7 +65,6 @@ class _Reader:
         self.title = ""
 
     def read(self, element: Xml.Element) -> None:
-        """Adds the blocks of a body, a text box or a cell."""
         for one in element:
             name = name_of(one)
             if name == "p":

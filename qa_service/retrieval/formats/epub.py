@@ -25,12 +25,7 @@ _MAX_PAGES = 10_000
 
 
 def read_epub(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
-    """Reads a book of EPUB 2 or 3 without its table of contents.
-
-    Raises:
-        UnreadableError: It is longer than the bound, also unpacked, encrypted, or not in this
-            format.
-    """
+    """Reads a book of EPUB 2 or 3 without its table of contents."""
     data = read_package(stream, max_bytes)
     out = BlockList()
     with reading("a book"), zipfile.ZipFile(io.BytesIO(data)) as archive:

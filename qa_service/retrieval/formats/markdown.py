@@ -56,8 +56,6 @@ def _references(text: str, whole: str) -> dict[str, dict[str, str]]:
 
 
 class _Reader:
-    """Makes blocks of markdown-it's tokens."""
-
     def __init__(self, numbers: Sequence[int]) -> None:
         self.out = BlockList()
         self._numbers = numbers

@@ -47,11 +47,6 @@ _Parts = list[tuple[str, str]]
 
 
 def shown(value: float, code: str, *, is_1904: bool = False) -> str:
-    """A number in a format.
-
-    Args:
-        is_1904: Whether days are counted from 1904, as in old workbooks of Macs.
-    """
     if not abs(value) < _MAX_EXACT:
         return general(value)
     sections = _SECTION.findall(code[:_MAX_FORMAT_CHARS])

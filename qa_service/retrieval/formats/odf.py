@@ -32,12 +32,7 @@ _ASIDE = frozenset({"note", "frame", "custom-shape", "table"})
 
 
 def read_odf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
-    """Reads a text, a workbook or a presentation.
-
-    Raises:
-        UnreadableError: It is longer than the bound, also unpacked, encrypted, nested too deep, or
-            not in this format.
-    """
+    """Reads a text, a workbook or a presentation."""
     data = read_package(stream, max_bytes)
     out = BlockList()
     with reading("in OpenDocument's format"), zipfile.ZipFile(io.BytesIO(data)) as archive:

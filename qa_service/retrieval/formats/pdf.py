@@ -45,11 +45,7 @@ Part = Text | Table
 
 
 def read_pdf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document | Fault]:
-    """Reads a PDF that has a text; of scanned pages there is none.
-
-    Raises:
-        UnreadableError: It is longer than the bound, no PDF, wants a password, or has no text.
-    """
+    """Reads a PDF that has a text; of scanned pages there is none."""
     package = library("pypdfium2", "pypdfium2", "PDF")
     try:
         pdf: pypdfium2.PdfDocument = package.PdfDocument(read_bytes(stream, max_bytes))

@@ -45,7 +45,6 @@ class Piece:
 
     @property
     def is_bold(self) -> bool:
-        """Whether all of it is."""
         return all(word.is_bold for word in self.words)
 
     @property

@@ -55,8 +55,6 @@ _TextPage = Any
 
 
 class Box(NamedTuple):
-    """A rectangle on a page."""
-
     left: float
     top: float
     right: float
@@ -64,22 +62,18 @@ class Box(NamedTuple):
 
     @property
     def height(self) -> float:
-        """From top to bottom."""
         return self.bottom - self.top
 
     @property
     def width(self) -> float:
-        """From left to right."""
         return self.right - self.left
 
     @property
     def middle(self) -> float:
-        """Of its height."""
         return (self.top + self.bottom) / 2
 
 
 def around(boxes: list[Box]) -> Box:
-    """The smallest box with all these in it."""
     return Box(
         min(box.left for box in boxes),
         min(box.top for box in boxes),
@@ -132,8 +126,6 @@ class _Glyph(NamedTuple):
 
 
 class PageReader:
-    """Reads the pages of a document, one after another."""
-
     def __init__(self) -> None:
         self._raw = library("pypdfium2.raw", "pypdfium2", "PDF")
         self._widths: dict[tuple[str, str], dict[int, int]] = {}
@@ -210,7 +202,6 @@ class PageReader:
                 before, is_after_space = box, False
 
     def _font(self, text: _TextPage, index: int) -> str:
-        """The name of a character's font."""
         name = ctypes.create_string_buffer(_MAX_FONT_NAME_BYTES)
         self._raw.FPDFText_GetFontInfo(text, index, name, len(name), None)
         return name.value.decode("utf-8", "replace")

@@ -280,7 +280,6 @@ def _cells(row: list[Piece], columns: Columns, spans: Iterable[tuple[int, int]])
 
 
 def cell_of(lines: Iterable[list[Piece]], columns: int = 1, rows: int = 1) -> Cell:
-    """A cell of these lines, that goes over so many columns and rows."""
     pieces = [piece for line in lines for piece in line]
     text = " ".join(piece.text for piece in pieces).replace(f"{HYPHEN} ", "")
     is_strong = _NAME.search(text) is not None and all(piece.is_bold for piece in pieces)

@@ -27,11 +27,7 @@ _MAX_SHAPES = 10_000
 
 
 def read_pptx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
-    """Reads the slides that are shown.
-
-    Raises:
-        UnreadableError: It is longer than the bound, also unpacked, or not in this format.
-    """
+    """Reads the slides that are shown."""
     data = read_package(stream, max_bytes)
     package = library("pptx", "python-pptx", ".pptx")
     with reading("a presentation"):

@@ -76,14 +76,11 @@ def split_directive(name: str, argument: str, body: Lines, line: int) -> Directi
 
 
 class Directives:
-    """Shows directives."""
-
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._num_objects = 0
 
     def show(self, directive: Directive, depth: int) -> None:
-        """Adds what a directive shows."""
         name = directive.name
         if name in _SILENT:
             return

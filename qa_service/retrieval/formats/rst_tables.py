@@ -72,7 +72,6 @@ def simple_table(part: Lines) -> RawTable:
 
 
 def csv_table(part: Lines, header: str, num_header: int) -> RawTable:
-    """Reads the rows of a `csv-table`."""
     read = csv.reader(part.lines, skipinitialspace=True)
     rows = [(part.numbers[place], row) for place, row in enumerate(read) if row]
     if header:

@@ -67,7 +67,6 @@ class Styles:
         self.of_paragraphs = next(defaults, "")
 
     def named(self, name: str) -> Iterator[Xml.Element]:
-        """A style, and those that it is based on."""
         for _ in range(_MAX_CHAIN):
             style = self._styles.get(name)
             if style is None:
@@ -84,7 +83,6 @@ class _Level(NamedTuple):
 
     @classmethod
     def of(cls, level: Xml.Element) -> _Level:
-        """Reads a level of a list."""
         start = number(child(level, "start"))
         return cls(
             1 if start is None else start,

@@ -37,11 +37,7 @@ _MAX_MERGED_CELLS = 1_000_000
 
 
 def read_xlsx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
-    """Reads the sheets that are shown.
-
-    Raises:
-        UnreadableError: It is longer than the bound, also unpacked, or not in this format.
-    """
+    """Reads the sheets that are shown."""
     data = read_package(stream, max_bytes)
     out = BlockList()
     with reading("a workbook"):
