@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from math import inf
 from typing import NamedTuple
 
@@ -159,9 +159,10 @@ def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> 
             whatever it holds; empty rows are left out.
     """
     rows = [row for row in rows if not row.columns() or set(row.columns()) - row.from_above]
-    regions = [[row for row in rows if any(row.cells)]] if has_head else _regions(rows)
+    by_words = itertools.groupby(rows, key=lambda row: any(row.cells))
+    regions = [list(group) for has_words, group in by_words if has_words]
     table: _Table | None = None
-    for region in filter(None, regions):
+    for region in [[*itertools.chain(*regions)]] if has_head and regions else regions:
         titles, rest = _without_titles(region, has_head=has_head)
         words = ["; ".join(_paired(title)) for title in titles]
         has_caption = bool(rest and words) and len(words[-1]) <= _MAX_CAPTION_CHARS
@@ -176,13 +177,6 @@ def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> 
             num_head = _num_head(rest, has_head=has_head)
             table = _Table(rest[:num_head], rest[num_head:], has_sections=not has_head)
             table.write(out, rest[num_head:], caption)
-
-
-def _regions(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Rows that stand together, between empty ones."""
-    for has_words, group in itertools.groupby(rows, key=lambda row: any(row.cells)):
-        if has_words:
-            yield list(group)
 
 
 def _without_titles(region: list[Row], *, has_head: bool) -> tuple[list[Row], list[Row]]:
@@ -210,23 +204,15 @@ def _num_head(rows: Sequence[Row], *, has_head: bool) -> int:
     declared = sum(1 for _ in itertools.takewhile(lambda row: row.is_head, rows))
     if 0 < declared < len(rows):
         return declared
-    strong = next(
-        (
-            place
-            for place, row in enumerate(rows)
-            if not (_is_strong(row) and all(_may_name(rows, place, c) for c in row.columns()[1:]))
-        ),
-        len(rows),
-    )
+    strong = 0
+    while strong < len(rows) and _is_strong(rows[strong]) and _may_be_head(rows, strong):
+        strong += 1
     if 0 < strong < len(rows):
         return strong if strong > 1 else _with_more_rows(rows)
     if has_head:
         return 1
-    columns = _columns(rows)
-    names = all(_may_name(rows, 0, column) for column in rows[0].columns()[1:])
-    if names and (len(columns) > 2 or _heads_pairs(rows)):
-        return _with_more_rows(rows)
-    return 0
+    is_head = _may_be_head(rows, 0) and (len(_columns(rows)) > 2 or _heads_pairs(rows))
+    return _with_more_rows(rows) if is_head else 0
 
 
 def _heads_pairs(rows: Sequence[Row]) -> bool:
@@ -260,12 +246,16 @@ def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
         return bool(row.from_above)
     if all(_UNIT.fullmatch(text) for text in texts):
         return True
-    if not all(_may_name(rows, place, column) for column in row.columns()[1:]):
+    if not _may_be_head(rows, place):
         return False
     is_labelled = bool(row.at(above.columns()[0]))
     values = _value_columns(rows[place + 1 :])
     has_words = all(row.at(column) for column in values) and len(values) > is_labelled
     return has_words or (bool(above.from_left) and not is_labelled)
+
+
+def _may_be_head(rows: Sequence[Row], place: int) -> bool:
+    return all(_may_name(rows, place, column) for column in rows[place].columns()[1:])
 
 
 def _may_name(rows: Sequence[Row], place: int, column: int) -> bool:
@@ -287,14 +277,13 @@ def _may_name(rows: Sequence[Row], place: int, column: int) -> bool:
 
 def _value_columns(rows: Sequence[Row]) -> set[int]:
     """The columns beyond the first in which most rows have values."""
-    sample = rows[:_SAMPLE_ROWS]
-    columns = _columns(sample)[1:]
-    return {column for column in columns if _holds_values(row.at(column) for row in sample)}
-
-
-def _holds_values(cells: Iterable[str]) -> bool:
-    held = [bool(_VALUE.fullmatch(cell)) for cell in cells if cell and not _UNIT.fullmatch(cell)]
-    return 2 * sum(held) > len(held)
+    found = set[int]()
+    for column in _columns(rows)[1:]:
+        cells = [row.at(column) for row in rows[:_SAMPLE_ROWS]]
+        held = [bool(_VALUE.fullmatch(one)) for one in cells if one and not _UNIT.fullmatch(one)]
+        if 2 * sum(held) > len(held):
+            found.add(column)
+    return found
 
 
 def _columns(rows: Sequence[Row]) -> list[int]:
@@ -356,8 +345,13 @@ class _Table:
         out.table(self._names, self._written(held), *caption)
 
     def _written(self, rows: Sequence[Row]) -> list[tuple[int, Sequence[str]]]:
-        labelled = _labelled(rows, self._columns[0] if self._columns else 0)
-        return [(row.line, self._cells(row)) for row in labelled]
+        """Rows as a table has them; a cell over several columns is the first one's."""
+        return [
+            (row.line, ["" if n in row.from_left else cell for n, cell in enumerate(row.cells)])
+            if self._names
+            else (row.line, _paired(row))
+            for row in _labelled(rows, self._columns[0] if self._columns else 0)
+        ]
 
     def _is_apart(self, row: Row, *, is_below: bool) -> bool:
         """Whether a row names the rows below it, or is a note below the table."""
@@ -370,11 +364,6 @@ class _Table:
         if is_below:
             return len(text) > _MAX_LABEL_CHARS or not text[0].isalnum()
         return columns[0] == self._columns[0] and (text.endswith(":") or self._is_dense)
-
-    def _cells(self, row: Row) -> Sequence[str]:
-        if not self._names:
-            return _paired(row)
-        return [cell if n not in row.from_left else "" for n, cell in enumerate(row.cells)]
 
 
 def _labelled(rows: Sequence[Row], column: int) -> Sequence[Row]:
@@ -417,11 +406,9 @@ def _paired(row: Row) -> list[str]:
     columns = row.columns()
     parts, place = list[str](), 0
     while place < len(columns):
-        text = row.cells[columns[place]]
-        after = columns[place + 1 : place + 2]
-        is_set_off = columns[place] in row.strong and not row.strong.__contains__(
-            after[0] if after else -1
-        )
+        column, *after = columns[place : place + 2]
+        text = row.cells[column]
+        is_set_off = column in row.strong and row.strong.isdisjoint(after)
         is_key = text.endswith(":") or is_set_off or len(columns) == 2
         if after and is_key and len(text) <= _MAX_LABEL_CHARS and any(map(str.isalpha, text)):
             parts.append(f"{text.rstrip(': ')}: {row.cells[after[0]]}")
