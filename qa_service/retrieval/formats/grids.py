@@ -45,7 +45,6 @@ _MAX_INDENTS = 5
 _TOTAL = re.compile(r"(?:sub|grand )?-?total|summe|gesamt|insgesamt", re.IGNORECASE)
 """A label that belongs to all rows above it, however it is indented."""
 _NO_CAPTION = ("", 0)
-_DIGIT = re.compile(r"\d")
 _UNIT = re.compile(r"[(\[].{1,20}[)\]]|[%‰€$£¥]")
 
 
@@ -53,8 +52,7 @@ class Cell(NamedTuple):
     """A cell of a table.
 
     Attributes:
-        columns: How many it goes over.
-        rows: How many it goes over.
+        columns, rows: How many it goes over.
         is_strong: Whether it is set off as heads are: bold, or a header's cell.
         goes_on: Whether it is a part of the cell above it.
         indent: Where its text begins, in points.
@@ -93,7 +91,6 @@ class Row(NamedTuple):
         return [n for n, cell in enumerate(self.cells) if cell and n not in self.from_left]
 
     def at(self, column: int) -> str:
-        """A column's text; "" beyond the row's end."""
         return self.cells[column] if column < len(self.cells) else ""
 
 
@@ -121,34 +118,34 @@ class Grid:
         reaching = {column: rows - 1 for column, rows in self._reaching.items() if rows > 1}
 
         def take_from_above() -> None:
-            column = len(texts)
+            while (column := len(texts)) in self._reaching:
+                take(column)
+
+        def take(column: int) -> None:
             texts.append(above.at(column))
             up.add(column)
-            for mine, its in ((left, above.from_left), (strong, above.strong)):
-                if column in its:
-                    mine.add(column)
+            left.update({column} & above.from_left)
+            strong.update({column} & above.strong)
 
-        indent: float | None = None
+        cells = list(cells)
         for cell in cells:
-            indent = cell.indent if indent is None else indent
-            while len(texts) in self._reaching:
-                take_from_above()
-            for place in range(max(0, min(cell.columns, MAX_COLUMNS - len(texts)))):
+            take_from_above()
+            for place in range(min(cell.columns, MAX_COLUMNS - len(texts))):
                 column = len(texts)
                 if cell.rows > 1:
                     reaching[column] = cell.rows - 1
                 if cell.goes_on:
-                    take_from_above()
+                    take(column)
                     continue
                 texts.append(cell.text)
                 if place:
                     left.add(column)
                 if cell.is_strong:
                     strong.add(column)
-        while len(texts) in self._reaching:
-            take_from_above()
+        take_from_above()
         self._reaching = reaching
-        self.rows.append(Row(line, texts, left, up, strong, is_head, indent or 0.0))
+        indent = cells[0].indent if cells else 0.0
+        self.rows.append(Row(line, texts, left, up, strong, is_head, indent))
 
 
 def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> None:
@@ -159,10 +156,12 @@ def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> 
             whatever it holds; empty rows are left out.
     """
     rows = [row for row in rows if not row.columns() or set(row.columns()) - row.from_above]
-    by_words = itertools.groupby(rows, key=lambda row: any(row.cells))
-    regions = [list(group) for has_words, group in by_words if has_words]
+    rows = [row for row in rows if any(row.cells)] if has_head else rows
     table: _Table | None = None
-    for region in [[*itertools.chain(*regions)]] if has_head and regions else regions:
+    for has_words, group in itertools.groupby(rows, key=lambda row: any(row.cells)):
+        if not has_words:
+            continue
+        region = list(group)
         titles, rest = _without_titles(region, has_head=has_head)
         words = ["; ".join(_paired(title)) for title in titles]
         has_caption = bool(rest and words) and len(words[-1]) <= _MAX_CAPTION_CHARS
@@ -217,17 +216,14 @@ def _num_head(rows: Sequence[Row], *, has_head: bool) -> int:
 
 def _heads_pairs(rows: Sequence[Row]) -> bool:
     """Whether the first of rows of two cells is a head, and not a key with its value."""
-    keys = [row.columns()[0] for row in rows]
+    keys = [(row, row.columns()[0]) for row in rows]
     are_named = sum(
         row.cells[key].endswith(":") or (key in row.strong and not _is_strong(row))
-        for key, row in zip(keys, rows, strict=True)
+        for row, key in keys
     )
     cells = [row.at(_columns(rows)[-1]) for row in rows]
-    has_values = all(
-        _VALUE.fullmatch(cell) or _UNIT.fullmatch(cell)
-        for cell in cells[1:]
-        if cell not in {"", cells[0]}
-    )
+    others = [cell for cell in cells[1:] if cell not in {"", cells[0]}]
+    has_values = all(_VALUE.fullmatch(cell) or _UNIT.fullmatch(cell) for cell in others)
     return 2 * are_named <= len(rows) and has_values and not _VALUE.fullmatch(cells[0])
 
 
@@ -248,8 +244,7 @@ def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
         return True
     if not _may_be_head(rows, place):
         return False
-    is_labelled = bool(row.at(above.columns()[0]))
-    values = _value_columns(rows[place + 1 :])
+    is_labelled, values = bool(row.at(above.columns()[0])), _value_columns(rows[place + 1 :])
     has_words = all(row.at(column) for column in values) and len(values) > is_labelled
     return has_words or (bool(above.from_left) and not is_labelled)
 
@@ -268,7 +263,7 @@ def _may_name(rows: Sequence[Row], place: int, column: int) -> bool:
         return True
     rest = rows[place + 1 : place + _SAMPLE_ROWS]
     below = [row.at(column) for row in rest if row.cells != rows[place].cells]
-    if not rows[place].at(_columns(rows)[0]) and not any(map(_DIGIT.search, below)):
+    if not rows[place].at(_columns(rows)[0]) and not re.search(r"\d", "".join(below)):
         return True
     if not _NUMBER_AS_NAME.fullmatch(text):
         return False
@@ -319,9 +314,8 @@ class _Table:
         """Whether rows below an empty one belong to the table: they hold what its columns do."""
         first = rows[0]
         columns = first.columns()
-        if not self._names or not set(columns) <= set(self._columns):
-            return False
-        if len(rows) > 1 and (first.is_head or _is_strong(first)):
+        has_head = len(rows) > 1 and (first.is_head or _is_strong(first))
+        if has_head or not self._names or not set(columns) <= set(self._columns):
             return False
         values = [column for column in columns if column in self._values]
         if self._values:
