@@ -86,7 +86,7 @@ class EmbeddingWriter:
     """
 
     def __init__(
-        self, index: Path, encoder: Encoder, live_rows: Iterable[int], num_threads: int
+        self, index: Path, live_rows: Iterable[int], encoder: Encoder, num_threads: int
     ) -> None:
         """Opens an index's file, or makes it.
 

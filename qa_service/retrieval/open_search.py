@@ -153,9 +153,7 @@ class OpenSearchIndex:
         wanted: Filter | None = None,
         counts: WordCounts | None = None,
     ) -> list[FoundPassage]:
-        """The passages that match a question best, the best first.
-
-        A document that is no passage is left out: see `take_left_out`.
+        """As of `OpenIndex`; a document that is no passage is left out.
 
         Raises:
             UnavailableError: The cluster does not answer, not from all shards, or not with
@@ -188,7 +186,6 @@ class OpenSearchIndex:
         return False
 
     def take_left_out(self) -> int:
-        """How many documents were left out since the last call, as they are no passages."""
         with self._lock:
             taken, self._left_out = self._left_out, 0
         return taken
@@ -219,17 +216,14 @@ class OpenSearchIndex:
         try:
             return _passage(hit)
         except ValueError as error:
-            self._leave_out(hit, error)
+            with self._lock:
+                self._left_out += 1
+                is_first, self._names_left_out = self._names_left_out, False
+            if is_first:
+                name = hit.get("_id") if isinstance(hit, dict) else None
+                logger.warning("%s: the document %.300a is left out, as others like it will be: %s",
+                               self._shown, name, error)  # fmt: skip
             return None
-
-    def _leave_out(self, hit: object, error: ValueError) -> None:
-        with self._lock:
-            self._left_out += 1
-            is_first, self._names_left_out = self._names_left_out, False
-        if is_first:
-            name = hit.get("_id") if isinstance(hit, dict) else None
-            logger.warning("%s: the document %.300a is left out, as others like it will be: %s",
-                           self._shown, name, error)  # fmt: skip
 
 
 def _clauses(wanted: Filter) -> list[dict[str, Any]]:
@@ -291,15 +285,10 @@ def _reason(error: Any) -> str:  # noqa: ANN401 - opensearch-py has no types
     status, kind, detail = (*error.args, "", "", "")[:3]
     if isinstance(status, int):
         words = f"HTTP {status}: {kind}"
-    elif isinstance(detail, BaseException):
-        words = _cause(detail)
+    elif isinstance(detail, BaseException):  # whose cause has no addresses of objects
+        while before := detail.__cause__ or detail.__context__:
+            detail = before
+        words = getattr(detail, "strerror", None) or f"{type(detail).__name__}: {detail}"
     else:
         words = f"{type(error).__name__}: {status or kind}"
     return printable(words)[:MAX_REASON_CHARS]
-
-
-def _cause(error: BaseException) -> str:
-    """What was first wrong: a library's own messages have addresses of its objects."""
-    while before := error.__cause__ or error.__context__:
-        error = before
-    return getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"

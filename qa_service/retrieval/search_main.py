@@ -109,16 +109,15 @@ class Searcher:
         if known and known[0] == work:
             retriever = known[1]
         else:
-            retriever = self._opened(work)
+            retriever: OpenIndex = (
+                Collection(Path(work.path), self._encoder)
+                if work.path
+                else OpenSearchIndex(work.url)
+            )
             its = Open(work.collection, work.path, work.url)
             self._open[work.collection] = (its, retriever)
         retriever.refresh()
         return Opened(printable(retriever.identity), printable(retriever.fault))
-
-    def _opened(self, work: Open) -> OpenIndex:
-        if work.path:
-            return Collection(Path(work.path), self._encoder)
-        return OpenSearchIndex(work.url)
 
     def _close(self, work: Close) -> Result:
         self._open.pop(work.collection, None)

@@ -140,18 +140,6 @@ def rarity(passages: int, with_word: int) -> float:
     return math.log(1 + (passages - with_word + 0.5) / (with_word + 0.5))
 
 
-def any_word_of(
-    question: str,
-    analyzer: tantivy.TextAnalyzer,
-    schema: tantivy.Schema,
-    weight_of: Callable[[str], float] | None = None,
-) -> tantivy.Query:
-    """Asks for texts with any word of a question; see `words_to_find`."""
-    words = words_to_find(question, analyzer, schema, weight_of)
-    query: tantivy.Query = load_tantivy().Query.boolean_query(words)
-    return query
-
-
 @contextmanager
 def _written(path: Path) -> Iterator[None]:
     """Makes of tantivy's errors, which are those of the disk, a `SetupError` of one line."""
@@ -199,7 +187,8 @@ class IndexWriter:
         """
         text = document.text[passage.start : passage.end]
         entry = load_tantivy().Document()
-        entry.add_text("words", words_of("\n".join([*_names(document), passage.heading, text])))
+        names = dict.fromkeys([document.title, title_of(document.name)])
+        entry.add_text("words", words_of("\n".join([*names, passage.heading, text])))
         entry.add_text("file", file)
         for fact in facts:
             entry.add_text(FACTS, fact)
@@ -245,11 +234,6 @@ class IndexWriter:
             self._writer.wait_merging_threads()
             for path in index_files(self._path):
                 path.chmod(0o644)
-
-
-def _names(document: Document) -> list[str]:
-    """What a document is called: its title, and its file's name if that is another."""
-    return list(dict.fromkeys([document.title, title_of(document.name)]))
 
 
 def index_files(path: Path) -> Iterator[Path]:

@@ -32,10 +32,10 @@ def parse_markdown(text: str, whole: str | None) -> Parsed:
         whole: The file that it is a part of, whose definitions of links count.
     """
     title, body, first_line = split_front_matter(text)
-    source = clean(body, first_line)
+    lines, numbers = clean(body, first_line)
     env = {"references": {} if whole is None else _references(text, whole)}
-    tokens = _parser().parse("\n".join(source.lines), env)
-    reader = _Reader(source.numbers)
+    tokens = _parser().parse("\n".join(lines), env)
+    reader = _Reader(numbers)
     reader.read(tokens)
     return Parsed(reader.out.blocks, title)
 
