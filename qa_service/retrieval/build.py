@@ -29,7 +29,7 @@ from qa_service.retrieval.manifest import (
 )
 from qa_service.retrieval.passages import PASSAGE_TOKENS
 from qa_service.retrieval.tantivy_index import load_tantivy
-from qa_service.retrieval.writing import NextIndex, locked
+from qa_service.retrieval.writing import NextIndex, OpenEmbeddings, locked
 
 MAX_FIRST_FAULTS = 5  # are named of a file; further ones are counted
 MAX_NAMED_OTHERS = 5  # files of other kinds; all are counted
@@ -174,9 +174,9 @@ class _Run:
             reporter.on_note("other settings or versions than before: all files are read again")
             base = None
         self._passage_tokens = settings.passage_tokens
-        embedder = encoder and partial(
-            EmbeddingWriter, encoder=encoder, num_threads=args.num_threads
-        )
+        embedder: OpenEmbeddings | None = None
+        if encoder:
+            embedder = partial(EmbeddingWriter, encoder=encoder, num_threads=args.num_threads)
         self._next = NextIndex(args.output, settings, base, embedder)
         self._read_files = self._removed_files = 0
 

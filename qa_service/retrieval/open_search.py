@@ -6,20 +6,18 @@ network, so it never runs in the loop.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import math
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 
 from qa_service.errors import SetupError, UnavailableError, hide_password
-from qa_service.installation import install_hint
+from qa_service.installation import load
 from qa_service.logs import printable
 from qa_service.retrieval.filters import PATH, day_of
 from qa_service.retrieval.retriever import FoundPassage, WordCounts
@@ -132,7 +130,7 @@ class OpenSearchIndex:
             raise SetupError(f"{self._shown} is not http[s]://HOST:PORT/INDEX")
         if not self._index:
             raise SetupError(f"{self._shown} names no index: http[s]://HOST:PORT/INDEX")
-        package = _load()
+        package = load("opensearchpy", "this collection needs", "opensearch-py", "opensearch")
         self._client: opensearchpy.OpenSearch = package.OpenSearch(
             hosts=[urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], "", "", ""))],
             http_auth=(unquote(parts.username), unquote(parts.password or ""))
@@ -253,15 +251,6 @@ def _clauses_of(name: str, condition: Condition) -> Iterator[dict[str, Any]]:
     elif all(isinstance(value, str) and day_of(value) for value in values):
         parts.append({"terms": {name: values}})  # a cluster makes dates of days: without a keyword
     yield {"bool": {"should": parts, "minimum_should_match": 1}} if len(parts) > 1 else parts[0]
-
-
-def _load() -> ModuleType:
-    try:
-        return importlib.import_module("opensearchpy")
-    except ModuleNotFoundError:
-        raise SetupError(
-            f"this collection needs the package opensearch-py: {install_hint('opensearch')}"
-        ) from None
 
 
 def _passage(hit: object) -> FoundPassage:

@@ -9,7 +9,6 @@ is asked.
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from qa_service.errors import DamagedError, SetupError
-from qa_service.installation import install_hint
+from qa_service.installation import load
 from qa_service.retrieval.analysis import words_of
 from qa_service.retrieval.documents import Document, Passage
 from qa_service.retrieval.filters import FACTS
@@ -56,12 +55,7 @@ _WRITER_HEAP_BYTES = 64_000_000  # a segment is written when it is full: fewer, 
 
 
 def load_tantivy() -> ModuleType:
-    try:
-        return importlib.import_module("tantivy")
-    except ModuleNotFoundError:
-        raise SetupError(
-            f"collections need the package tantivy: {install_hint('collections')}"
-        ) from None
+    return load("tantivy", "collections need", "tantivy", "collections")
 
 
 def make_analyzer(language: str, *, drops_stop_words: bool = False) -> tantivy.TextAnalyzer:

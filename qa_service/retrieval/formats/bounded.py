@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import importlib
 import io
 import re
 import zipfile
@@ -13,8 +12,9 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import BinaryIO
 
+from qa_service.errors import SetupError
 from qa_service.files import encoding_of
-from qa_service.installation import install_hint
+from qa_service.installation import load
 from qa_service.retrieval.documents import UnreadableError
 
 _DECLARED = re.compile(
@@ -45,17 +45,11 @@ _COMPOUND_FILE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
 def library(module: str, package: str, kind: str) -> ModuleType:
-    """The library that reads a kind of file, imported when there is one.
-
-    Raises:
-        UnreadableError: It is not installed; with the command that installs it.
-    """
+    """The library that reads a kind of file, imported when there is one."""
     try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError:
-        raise UnreadableError(
-            f"{kind} needs the package {package}: {install_hint('collections')}"
-        ) from None
+        return load(module, f"{kind} needs", package, "collections")
+    except SetupError as error:
+        raise UnreadableError(str(error)) from None
 
 
 def read_bytes(stream: BinaryIO, max_bytes: int) -> bytes:

@@ -44,7 +44,6 @@ _MAX_INDENTS = 5
 """Levels of labels in a column; where there are more, it is centred or aligned at the right."""
 _TOTAL = re.compile(r"(?:sub|grand )?-?total|summe|gesamt|insgesamt", re.IGNORECASE)
 """A label that belongs to all rows above it, however it is indented."""
-_NO_CAPTION = ("", 0)
 _UNIT = re.compile(r"[(\[].{1,20}[)\]]|[%‰€$£¥]")
 
 
@@ -100,11 +99,7 @@ def indent_of(text: str = "") -> float:
 
 
 class Grid:
-    """Rows of cells, of which merged ones are filled in.
-
-    Attributes:
-        rows: What was added.
-    """
+    """Rows of cells, of which merged ones are filled in."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -165,7 +160,7 @@ def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> 
         titles, rest = _without_titles(region, has_head=has_head)
         words = ["; ".join(_paired(title)) for title in titles]
         has_caption = bool(rest and words) and len(words[-1]) <= _MAX_CAPTION_CHARS
-        caption = (words[-1], titles[-1].line) if has_caption else _NO_CAPTION
+        caption = (words[-1], titles[-1].line) if has_caption else ()
         for title, text in zip(titles[: -1 if has_caption else None], words, strict=False):
             out.paragraph(text, title.line)
         if not rest:
@@ -175,14 +170,11 @@ def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> 
         else:
             num_head = _num_head(rest, has_head=has_head)
             table = _Table(rest[:num_head], rest[num_head:], has_sections=not has_head)
-            table.write(out, rest[num_head:], caption)
+            table.write(out, rest[num_head:], *caption)
 
 
 def _without_titles(region: list[Row], *, has_head: bool) -> tuple[list[Row], list[Row]]:
-    """The rows above a table, and the table.
-
-    Above it are rows of one cell, or of a few side by side at the left: a report's date.
-    """
+    """The rows above a table, of one cell or a few at the left (a report's date); and the table."""
     width = max(len(row.columns()) for row in region)
     if has_head and width == 1:
         return [], region
@@ -200,10 +192,11 @@ def _num_head(rows: Sequence[Row], *, has_head: bool) -> int:
     """How many rows are the head of a table without titles."""
     if not rows or (len(rows) == 1 and not has_head):
         return 0
-    declared = sum(1 for _ in itertools.takewhile(lambda row: row.is_head, rows))
+    declared = strong = 0
+    while declared < len(rows) and rows[declared].is_head:
+        declared += 1
     if 0 < declared < len(rows):
         return declared
-    strong = 0
     while strong < len(rows) and _is_strong(rows[strong]) and _may_be_head(rows, strong):
         strong += 1
     if 0 < strong < len(rows):
@@ -229,10 +222,8 @@ def _heads_pairs(rows: Sequence[Row]) -> bool:
 
 def _with_more_rows(rows: Sequence[Row]) -> int:
     """How many rows are the head, of which the first one is."""
-    count = 1
-    while count < min(_MAX_HEAD_ROWS, len(rows) - 1) and _goes_on_head(rows, count):
-        count += 1
-    return count
+    further = range(1, min(_MAX_HEAD_ROWS, len(rows) - 1))
+    return 1 + sum(1 for _ in itertools.takewhile(lambda n: _goes_on_head(rows, n), further))
 
 
 def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
@@ -282,7 +273,6 @@ def _value_columns(rows: Sequence[Row]) -> set[int]:
 
 
 def _columns(rows: Sequence[Row]) -> list[int]:
-    """The columns in which rows have texts."""
     return sorted({column for row in rows[:_SAMPLE_ROWS] for column in row.columns()})
 
 
@@ -296,7 +286,6 @@ class _Table:
     """A table whose head is known.
 
     Args:
-        head: Its rows.
         body: The rows below, by which it is known whether others go on with it.
         has_sections: Whether a row of one cell may name the rows below it.
     """
@@ -323,20 +312,18 @@ class _Table:
         has_other_head = any(not _VALUE.fullmatch(first.at(c)) for c in _value_columns(rows[1:]))
         return 2 * len(columns) > len(self._columns) and not has_other_head
 
-    def write(
-        self, out: BlockList, rows: Sequence[Row], caption: tuple[str, int] = _NO_CAPTION
-    ) -> None:
+    def write(self, out: BlockList, rows: Sequence[Row], caption: str = "", at: int = 0) -> None:
         """Adds rows, with paragraphs for the rows that name others and for notes."""
         held = list[Row]()
         last = max((n for n, row in enumerate(rows) if len(row.columns()) > 1), default=-1)
         for place, row in enumerate(rows):
             if self._is_apart(row, is_below=place > last):
-                out.table(self._names, self._written(held), *caption)
-                held, caption = [], _NO_CAPTION if held else caption
+                out.table(self._names, self._written(held), caption, at)
+                held, caption = [], "" if held else caption
                 out.paragraph(row.cells[row.columns()[0]], row.line)
             elif row.cells not in self._head:
                 held.append(row)
-        out.table(self._names, self._written(held), *caption)
+        out.table(self._names, self._written(held), caption, at)
 
     def _written(self, rows: Sequence[Row]) -> list[tuple[int, Sequence[str]]]:
         """Rows as a table has them; a cell over several columns is the first one's."""
