@@ -121,9 +121,6 @@ class _Reader:
     def _begin_table(self, token: Token) -> None:
         self._head, self._rows = [], []
 
-    def _begin_row(self, token: Token) -> None:
-        self._rows.append((self._line(token), []))
-
     def _end_table(self, token: Token) -> None:
         self.out.table(self._head, [row for row in self._rows if row[1]])
 
@@ -145,7 +142,7 @@ _HANDLERS: dict[str, Callable[[_Reader, Token], object]] = {
     "code_block": _Reader._code,
     "html_block": _Reader._html,
     "table_open": _Reader._begin_table,
-    "tr_open": _Reader._begin_row,
+    "tr_open": lambda reader, token: reader._rows.append((reader._line(token), [])),
     "table_close": _Reader._end_table,
 }
 

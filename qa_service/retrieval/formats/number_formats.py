@@ -61,7 +61,8 @@ def shown(value: float, code: str, *, is_1904: bool = False) -> str:
     if kinds & {"date", "elapsed"}:
         return _date(value + _DAYS_TO_1904 * is_1904, parts)
     if not kinds & {"digit", "general"}:
-        return _literals(parts) or general(value)
+        literals = "".join(text for kind, text in parts if kind in _LITERALS)
+        return " ".join(literals.split()) or general(value)
     if _FRACTION.search(section):
         return general(value)
     has_own_section = value < 0 and section is not sections[0]
@@ -71,10 +72,6 @@ def shown(value: float, code: str, *, is_1904: bool = False) -> str:
 def general(value: float) -> str:
     """A number without a format: all of a whole number, else ten digits."""
     return str(int(value)) if abs(value) < _MAX_EXACT and value == int(value) else f"{value:.10g}"
-
-
-def _literals(parts: _Parts) -> str:
-    return " ".join("".join(text for kind, text in parts if kind in _LITERALS).split())
 
 
 def _number(value: float, parts: _Parts) -> str:

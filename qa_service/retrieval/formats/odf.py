@@ -65,17 +65,17 @@ class _Reader:
         if name_of(kind) != "spreadsheet":
             self._blocks(kind)
             return
-        sheets = [one for one in kind if name_of(one) == "table" and not self._is_hidden(one)]
+        sheets = list[Xml.Element]()
+        for one in kind:
+            style = self._styles.get(attribute(one, "style-name"))
+            is_hidden = attribute(child(style, "table-properties"), "display") == "false"
+            sheets += [one] if name_of(one) == "table" and not is_hidden else []
         for sheet in sheets:
             title = attribute(sheet, "name")
             self._out.part = f"sheet {title}"
             if len(sheets) > 1 or says_something(title):
                 self._out.heading(1, title)
             self._table(sheet)
-
-    def _is_hidden(self, table: Xml.Element) -> bool:
-        style = self._styles.get(attribute(table, "style-name"))
-        return attribute(child(style, "table-properties"), "display") == "false"
 
     def _blocks(self, element: Iterable[Xml.Element], *, is_title: bool = False) -> None:
         for one in element:

@@ -47,7 +47,12 @@ def ruled_tables(rules: Sequence[Box], words: list[Word]) -> tuple[list[Table], 
         if not (2 < len(columns) < _MAX_LINES and 2 < len(rows) < _MAX_LINES):
             continue
         box = Box(columns[0], rows[0], columns[-1], rows[-1])
-        inside = [word for word in outside if _is_in(word.box, box)]
+        inside = [
+            word
+            for word in outside
+            if box.top < word.box.middle < box.bottom
+            and box.left < (word.box.left + word.box.right) / 2 < box.right
+        ]
         if _goes_on_outside(box, inside, outside):
             continue
         if table := _ruled_table(box, columns, rows, group, inside):
@@ -114,11 +119,6 @@ def _distinct(places: Iterable[float]) -> list[float]:
         if not found or place - found[-1] > _TOUCH:
             found.append(place)
     return found
-
-
-def _is_in(inner: Box, box: Box) -> bool:
-    middle = (inner.left + inner.right) / 2
-    return box.left < middle < box.right and box.top < inner.middle < box.bottom
 
 
 def _ruled_table(

@@ -104,14 +104,11 @@ class _Reader:
                 self.out.paragraph(line, part.numbers[place])
                 place += 1
             else:
-                place = self._element(part, place, line, depth)
-
-    def _element(self, part: Lines, place: int, line: str, depth: int) -> int:
-        """Adds what begins at a line; returns where the next begins."""
-        for begins, take in _ELEMENTS:
-            if begins(line) and (end := take(self, part, place, depth)) > place:
-                return end
-        return self._paragraph(part, place, depth)
+                ends = (
+                    take(self, part, place, depth) for begins, take in _ELEMENTS if begins(line)
+                )
+                found = next((end for end in ends if end > place), 0)
+                place = found or self._paragraph(part, place, depth)
 
     # Each adds what begins at a line, and returns where it ends: at its place if it is none.
 

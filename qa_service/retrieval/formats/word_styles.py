@@ -102,7 +102,10 @@ class Numbering:
         for one in part:
             if name_of(one) == "abstractNum":
                 known_as = attribute(one, "abstractNumId")
-                self._lists[known_as] = _levels(one)
+                levels = (
+                    (number(level, "ilvl"), level) for level in one if name_of(level) == "lvl"
+                )
+                self._lists[known_as] = {n: _Level.of(lvl) for n, lvl in levels if n is not None}
                 self._links[known_as] = attribute(child(one, "numStyleLink"))
         self._numbers = {attribute(one, "numId"): one for one in part if name_of(one) == "num"}
         self._counts = dict[str, list[int | None]]()
@@ -161,11 +164,6 @@ class Numbering:
             if start is not None and place is not None and place < _MAX_LEVELS:
                 counts[place:] = [None] * (_MAX_LEVELS - place)
                 counts[place] = start - 1
-
-
-def _levels(abstract: Xml.Element) -> dict[int, _Level]:
-    found = ((number(one, "ilvl"), one) for one in abstract if name_of(one) == "lvl")
-    return {place: _Level.of(one) for place, one in found if place is not None}
 
 
 def _mark(level: _Level, levels: dict[int, _Level], counts: list[int | None]) -> str:
