@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 
 from qa_service import __version__
+from qa_service.errors import SetupError
 
 ROOT = Path(__file__).resolve().parents[1]
 """The clone, if the package is in one."""
@@ -26,6 +29,22 @@ def install_hint(extra: str, root: Path = ROOT) -> str:
     if (root / "pyproject.toml").is_file():
         return f"pip install -c constraints.txt '.[{extra}]'"
     return f"pip install 'qa_server-{__version__}-py3-none-any.whl[{extra}]'"
+
+
+def load(module: str, who_needs: str, package: str, extra: str) -> ModuleType:
+    """Imports a module of a package when it is needed.
+
+    Args:
+        who_needs: As in "collections need".
+
+    Raises:
+        SetupError: It is not installed; with the command that installs the extra.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError:
+        message = f"{who_needs} the package {package}: {install_hint(extra)}"
+        raise SetupError(message) from None
 
 
 def say_missing(

@@ -14,11 +14,11 @@ _INVISIBLE = re.compile("[\0\u00ad\u200b-\u200d\u2060\ufeff\ufffe\uffff]")
 _SPACES = re.compile(r"[^\S\n]+")
 _BOX = re.compile(r"[☐☑☒](?=\w)")
 _LINE_ENDS = re.compile(r" ?\n\s*")
+_POWER = re.compile(r"[-+−–]?[\w.]{1,4}|[-+−–]?\d+(?:[.,]\d+)*")  # noqa: RUF001, minus signs
+_NO_POWER = re.compile(r"st|nd|rd|th|tm|sm|r|o|a|e|er|re|ème|me|le|lle", re.IGNORECASE)
 
 
 class Kind(Enum):
-    """What a block is."""
-
     HEADING = auto()
     PARAGRAPH = auto()
     ITEM = auto()
@@ -59,6 +59,19 @@ def folded(text: str) -> str:
     return _LINE_ENDS.sub("\n", _SPACES.sub(" ", _BOX.sub(r"\g<0> ", text))).strip()
 
 
+def scripted(name: str, before: str, inner: str) -> str:
+    """What raised ("sup") or lowered characters are written as: 10^6, H2O, 5th.
+
+    A power has `^` before it, "th" and the like have nothing, and a number after a number has `_`.
+    """
+    words = inner.strip()
+    if name != "sup":
+        return f"_{words}" if before[-1:].isdigit() and words[:1].isalnum() else inner
+    is_power = before[-1:].isalnum() or before[-1:] in {")", "]"}
+    is_power = is_power and _POWER.fullmatch(words) is not None and not _NO_POWER.fullmatch(words)
+    return f"^{words}" if is_power else inner
+
+
 class BlockList:
     """Collects blocks; knows the lists around the place where it is.
 
@@ -78,21 +91,18 @@ class BlockList:
         self._prefix = ""
 
     def begin_list(self) -> None:
-        """A list begins, perhaps within an item of another."""
         self._lists += 1
         self._begins_list = True
 
     def end_list(self) -> None:
-        """The list that began last ends."""
         self._lists = max(0, self._lists - 1)
         self._begins_list = False
 
-    def nest(self, depth: int) -> bool:
-        """Lists begin until the place is in this many; returns whether any did."""
-        begins = self._lists < depth
+    def nest(self, depth: int) -> None:
+        """Lists begin or end until the place is in this many."""
         while self._lists < depth:
             self.begin_list()
-        return begins
+        self.unnest(depth)
 
     def unnest(self, depth: int = 0) -> None:
         """Lists end until the place is in no more than this many."""
@@ -103,8 +113,20 @@ class BlockList:
         """An item begins; the next paragraph is its text."""
         self._marks.append(mark)
 
+    def begin_definition(self, term: str) -> None:
+        """An item begins whose text has a term before it."""
+        self.begin_item("")
+        if term:
+            self._prefix = f"{term.rstrip(':')}: "
+
+    def item(self, depth: int, mark: str, text: str) -> None:
+        """Adds an item of a list within so many lists."""
+        self.nest(depth)
+        self.begin_item(mark)
+        self.paragraph(text)
+        self.end_item()
+
     def end_item(self) -> None:
-        """The item that began last ends."""
         if self._marks:
             self._marks.pop()
 
@@ -113,7 +135,6 @@ class BlockList:
         self._prefix = words
 
     def heading(self, level: int, text: str, line: int = 0) -> None:
-        """Adds a heading."""
         words = folded(without_invisible(text)).replace("\n", " ")
         if words:
             self._add(Block(Kind.HEADING, words, line, level))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ from qa_service import __version__
 from qa_service.errors import DamagedError, SetupError
 from qa_service.installation import install_hint, installed_version
 from qa_service.retrieval.documents import Document, Fault, ReadLimits
+from qa_service.retrieval.embeddings import EmbeddingWriter
 from qa_service.retrieval.encoder import Encoder
 from qa_service.retrieval.encoder_folder import encoder_folder
 from qa_service.retrieval.extractor import Extractor
@@ -27,12 +29,12 @@ from qa_service.retrieval.manifest import (
 )
 from qa_service.retrieval.passages import PASSAGE_TOKENS
 from qa_service.retrieval.tantivy_index import load_tantivy
-from qa_service.retrieval.writing import Embedder, NextIndex, locked
+from qa_service.retrieval.writing import NextIndex, OpenEmbeddings, locked
 
 MAX_FIRST_FAULTS = 5  # are named of a file; further ones are counted
 MAX_NAMED_OTHERS = 5  # files of other kinds; all are counted
 LANGUAGE = "english"
-PACKAGES = (*("markdown-it-py", "pypdfium2", "python-pptx", "selectolax", "tantivy"),)
+PACKAGES = ("markdown-it-py", "pypdfium2", "python-pptx", "selectolax", "tantivy")
 """What documents are read and indexed with; a manifest names their versions."""
 EMBEDDED_LANGUAGES = ("english", "none")
 """The encoder has learned from English texts; others are embedded if one asks for it."""
@@ -115,11 +117,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_files(args: IndexArgs) -> Found:
-    """The files of the sources.
-
-    Raises:
-        SetupError: A source is not there.
-    """
     return find_files(args.sources, args.output, follow_links=args.follow_links)
 
 
@@ -162,44 +159,51 @@ class _Run:
         self._seen = seen
         is_there = (args.output / MANIFEST_FILE).exists()  # a first run may be an update too
         base = load_manifest(args.output) if args.update and is_there else None
-        encoder = _open_encoder(args, base)
-        settings = _settings(args, base, encoder)
+        before = base.settings if base else None
+        language = args.language or (before.language if before else LANGUAGE)
+        encoder = _open_encoder(args, base, language)
+        known_tokens = before.passage_tokens if before else PASSAGE_TOKENS
+        settings = IndexSettings(
+            language=language,
+            passage_tokens=args.passage_tokens or known_tokens,
+            tantivy=load_tantivy().__version__,
+            encoder=encoder.manifest.identity if encoder else "",
+            fields=FIELDS,
+        )
         if base and base.settings != settings:
             reporter.on_note("other settings or versions than before: all files are read again")
             base = None
         self._passage_tokens = settings.passage_tokens
-        embedder = Embedder(encoder, args.num_threads) if encoder else None
+        embedder: OpenEmbeddings | None = None
+        if encoder:
+            embedder = partial(EmbeddingWriter, encoder=encoder, num_threads=args.num_threads)
         self._next = NextIndex(args.output, settings, base, embedder)
         self._read_files = self._removed_files = 0
 
     def close(self) -> None:
-        """Ends its processes."""
         self._next.close()
 
     def run(self, found: Found) -> Summary:
-        """Reads what is new, and publishes the index.
-
-        Raises:
-            DamagedError: What it goes on with is damaged; the next run does not go on with it.
-        """
-        try:
-            return self._run(found)
-        except DamagedError:
-            self._next.forget()
-            raise
-
-    def _run(self, found: Found) -> Summary:
         faults = [f"{fault.where}: {fault.why}" for fault in found.faults]
         for line in faults:
             self._reporter.on_fault(line)
-        for name in sorted(self._next.entries.keys() - {file.name for file in found.files}):
-            self._remove(name)
-        self._reporter.on_files(len(found.files), sum(file.size_bytes for file in found.files))
-        for file in found.files:
-            self._take(file)
-            self._reporter.on_file_done(file.size_bytes)
-        manifest, is_new = self._next.publish(_versions())
-        self._note_seen(found)
+        try:
+            for name in sorted(self._next.entries.keys() - {file.name for file in found.files}):
+                self._remove(name)
+            self._reporter.on_files(len(found.files), sum(file.size_bytes for file in found.files))
+            for file in found.files:
+                self._take(file)
+                self._reporter.on_file_done(file.size_bytes)
+            versions = {package: installed_version(package) for package in PACKAGES}
+            ours = {"qa-server": __version__, "python": platform.python_version()}
+            manifest, is_new = self._next.publish(ours | versions)
+        except DamagedError:
+            self._next.forget()  # so that the next run does not go on with it
+            raise
+        entries = [(file, self._next.entries.get(file.name)) for file in found.files]
+        seen = {f.name: (f.stamp, entry) for f, entry in entries if entry and entry.sha256}
+        self._seen.clear()
+        self._seen.update(seen)
         textless = [entry for entry in manifest.files if not (entry.passages or entry.faults)]
         return Summary(
             is_new=is_new,
@@ -214,14 +218,6 @@ class _Run:
             faulty=len(faults) + sum(entry.faults > 0 for entry in manifest.files),
         )
 
-    def _note_seen(self, found: Found) -> None:
-        entries = self._next.entries
-        files = [(file, entries.get(file.name)) for file in found.files]
-        self._seen.clear()
-        self._seen.update(
-            (f.name, (f.stamp, entry)) for f, entry in files if entry and entry.sha256
-        )
-
     def _remove(self, name: str) -> None:
         self._next.remove(name)
         self._removed_files += 1
@@ -231,7 +227,8 @@ class _Run:
         if known and self._seen.get(file.name) == (file.stamp, known):
             return
         sha256 = file.sha256()
-        if known and _is_still_good(known, sha256):
+        is_same = known and known.sha256 == sha256 != ""
+        if known and is_same and (known.documents or not known.faults):  # else it is tried again
             for line in known.first_faults:
                 self._reporter.on_fault(line)
             return
@@ -276,23 +273,6 @@ class _Run:
         )
 
 
-def _is_still_good(known: FileEntry, sha256: str) -> bool:
-    """Whether a file need not be read again; one that could not be read is tried again."""
-    is_same = known.sha256 == sha256 and sha256 != ""
-    return is_same and (known.documents > 0 or known.faults == 0)
-
-
-def _settings(args: IndexArgs, base: Manifest | None, encoder: Encoder | None) -> IndexSettings:
-    return IndexSettings(
-        language=_language(args, base),
-        passage_tokens=args.passage_tokens
-        or (base.settings.passage_tokens if base else PASSAGE_TOKENS),
-        tantivy=load_tantivy().__version__,
-        encoder=encoder.manifest.identity if encoder else "",
-        fields=FIELDS,
-    )
-
-
 def read_documents(args: IndexArgs) -> Iterator[Document | Fault]:
     """Yields the documents of the sources, and what is left out of them; writes nothing.
 
@@ -318,21 +298,11 @@ def _require_packages() -> None:
         raise SetupError(f"qa-index needs {names}: {install_hint('collections')}")
 
 
-def _language(args: IndexArgs, base: Manifest | None) -> str:
-    return args.language or (base.settings.language if base else LANGUAGE)
-
-
-def _open_encoder(args: IndexArgs, base: Manifest | None) -> Encoder | None:
-    """What passages are embedded with; None if they are found by words alone.
-
-    Raises:
-        SetupError: The encoder is not there, or cannot be used.
-    """
+def _open_encoder(args: IndexArgs, base: Manifest | None, language: str) -> Encoder | None:
+    """What passages are embedded with; None if they are found by words alone."""
     wanted = args.embeddings
-    if wanted is None and base:
-        wanted = bool(base.settings.encoder)
     if wanted is None:
-        wanted = _language(args, base) in EMBEDDED_LANGUAGES
+        wanted = bool(base.settings.encoder) if base else language in EMBEDDED_LANGUAGES
     if not wanted:
         return None
     try:
@@ -341,8 +311,3 @@ def _open_encoder(args: IndexArgs, base: Manifest | None) -> Encoder | None:
         raise SetupError(
             f"{error}; with --no-embeddings passages are found by words alone"
         ) from None
-
-
-def _versions() -> dict[str, str]:
-    versions = {"qa-server": __version__, "python": platform.python_version()}
-    return versions | {package: installed_version(package) for package in PACKAGES}

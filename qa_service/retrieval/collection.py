@@ -20,13 +20,12 @@ from qa_service.retrieval.encoder import Encoder, SharedEncoder
 from qa_service.retrieval.filters import FACTS, wanted_terms
 from qa_service.retrieval.index_checksums import check_files
 from qa_service.retrieval.manifest import MANIFEST_FILE, ManifestHead, load_head
-from qa_service.retrieval.merging import Hit, MergedSearch, Part
+from qa_service.retrieval.merging import MergedSearch, Part
 from qa_service.retrieval.retriever import FoundPassage, WordCounts
 from qa_service.retrieval.tantivy_index import (
     MARKS,
     STORED_NUMBERS,
     STORED_WORDS,
-    any_word_of,
     index_files,
     load_tantivy,
     make_analyzer,
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     import tantivy
 
 _decode_filter = msgspec.json.Decoder(Filter).decode
-_WeightOf = Callable[[str], float] | None
 _T = TypeVar("_T")
 KEPT_PARTS = 32
 """Parts of an index that are remembered, by the filters that were asked for last."""
@@ -102,19 +100,10 @@ class Collection:
 
         A passage matches by any word of the question, and by its embedding if it has one. Stop
         words count only if no other word does.
-
-        Args:
-            wanted: The documents that they may be of; None for all.
-            counts: Those of all collections that are searched for this question; None for this
-                one alone.
-
-        Raises:
-            InvalidRequestError: No document has a field of the filter.
         """
         return self._opened.search(question, max_passages, wanted, counts)
 
     def count_words(self, question: str) -> WordCounts:
-        """How many passages there are, and have each of the question's words."""
         return self._opened.count_words(question)
 
     def refresh(self) -> bool:
@@ -157,7 +146,10 @@ class _OpenIndex:
             self._searcher = index.searcher()
         self._analyzers = (make_analyzer(language, drops_stop_words=True), make_analyzer(language))
         self.encoder = self._find_encoder(shared, former) if head.settings.encoder else None
-        self._merged = self._open_merged(folder, self.encoder) if self.encoder else None
+        self._merged: MergedSearch | None = None
+        if self.encoder:
+            embeddings = Embeddings(folder / head.index, self.encoder.manifest.dimensions)
+            self._merged = MergedSearch(self._searcher, self._schema, embeddings, self.encoder)
         self._part = lru_cache(KEPT_PARTS)(self._find_part)
 
     def _find_encoder(self, shared: SharedEncoder, former: Encoder | None) -> Encoder | None:
@@ -172,10 +164,6 @@ class _OpenIndex:
             self.fault = f"{_BY_WORDS_ALONE}: {error}"
             return None
 
-    def _open_merged(self, folder: Path, encoder: Encoder) -> MergedSearch:
-        embeddings = Embeddings(folder / self.head.index, encoder.manifest.dimensions)
-        return MergedSearch(self._searcher, self._schema, embeddings, encoder)
-
     def search(
         self,
         question: str,
@@ -185,17 +173,26 @@ class _OpenIndex:
     ) -> list[FoundPassage]:
         weight_of = partial(self._weight_of, counts) if counts else None
         part = self._part(msgspec.json.encode(wanted, order="sorted")) if wanted else None
+        clauses = (
+            words_to_find(question, analyzer, self._schema, weight_of)
+            for analyzer in self._analyzers
+        )
         if self._merged:
-            return self._search_both(self._merged, question, max_passages, part, weight_of)
-        return [
-            self._found(score, at)
-            for score, at in self._search_words(question, max_passages, part, weight_of)
-        ]
+            words = next(filter(None, clauses), [])
+            is_calibrated = self._merged.is_calibrated
+            return [
+                self._found(hit.score, hit.at, hit.cosine if is_calibrated else None)
+                for hit in self._merged.search(question, words, max_passages, part)
+            ]
+        for words in clauses:
+            query = load_tantivy().Query.boolean_query(words)
+            query = part.within(query) if part else query
+            if hits := self._searcher.search(query, max_passages, count=False).hits:
+                return [self._found(score, at) for score, at in hits]
+        return []
 
     def count_words(self, question: str) -> WordCounts:
-        words = {
-            word for analyzer in self._analyzers for word in question_words(question, analyzer)
-        }
+        words = {word for one in self._analyzers for word in question_words(question, one)}
         by_word = {word: self._searcher.doc_freq("words", word) for word in words}
         return WordCounts(self._searcher.num_docs, by_word)
 
@@ -221,21 +218,6 @@ class _OpenIndex:
             rows = self._merged.rows(package.Query.boolean_query(clauses))
         return Part(clauses, rows)
 
-    def _search_both(
-        self,
-        merged: MergedSearch,
-        question: str,
-        max_passages: int,
-        part: Part | None,
-        weight_of: _WeightOf,
-    ) -> list[FoundPassage]:
-        words = words_to_find(question, self._analyzers[0], self._schema, weight_of)
-        words = words or words_to_find(question, self._analyzers[1], self._schema, weight_of)
-        return [
-            self._found(hit.score, hit.at, hit.cosine if merged.is_calibrated else None)
-            for hit in merged.search(question, words, max_passages, part)
-        ]
-
     def _found(
         self, score: float, at: tantivy.DocAddress, cosine: float | None = None
     ) -> FoundPassage:
@@ -247,18 +229,6 @@ class _OpenIndex:
         found = FoundPassage(score, Passage(**numbers, **words), cosine, marks)
         return msgspec.structs.replace(found, passage=found.passage_at(found.passage.start))
 
-    def _search_words(
-        self, question: str, max_passages: int, part: Part | None, weight_of: _WeightOf
-    ) -> list[Hit]:
-        for analyzer in self._analyzers:
-            query = any_word_of(question, analyzer, self._schema, weight_of)
-            if part:
-                query = part.within(query)
-            hits: list[Hit] = self._searcher.search(query, max_passages, count=False).hits
-            if hits:
-                return hits
-        return []
-
 
 def find_fault(folder: Path, shared: SharedEncoder) -> str:
     """What an open collection's `fault` would be, without opening its index: that writes files.
@@ -266,20 +236,20 @@ def find_fault(folder: Path, shared: SharedEncoder) -> str:
     Raises:
         SetupError: It is no collection, or could not be opened.
     """
-    return _of_newest(folder, lambda head: _find_fault(folder / head.index, head, shared))
 
-
-def _find_fault(index: Path, head: ManifestHead, shared: SharedEncoder) -> str:
-    check_files(index)
-    make_analyzer(head.settings.language)
-    if not head.settings.encoder:
+    def look(head: ManifestHead) -> str:
+        check_files(folder / head.index)
+        make_analyzer(head.settings.language)
+        if not head.settings.encoder:
+            return ""
+        try:
+            encoder = shared.get(head.settings.encoder)
+        except SetupError as error:
+            return f"{_BY_WORDS_ALONE}: {error}"
+        Embeddings(folder / head.index, encoder.manifest.dimensions)
         return ""
-    try:
-        encoder = shared.get(head.settings.encoder)
-    except SetupError as error:
-        return f"{_BY_WORDS_ALONE}: {error}"
-    Embeddings(index, encoder.manifest.dimensions)
-    return ""
+
+    return _of_newest(folder, look)
 
 
 def _of_newest(folder: Path, look: Callable[[ManifestHead], _T]) -> _T:

@@ -86,7 +86,7 @@ class EmbeddingWriter:
     """
 
     def __init__(
-        self, index: Path, encoder: Encoder, live_rows: Iterable[int], num_threads: int
+        self, index: Path, live_rows: Iterable[int], encoder: Encoder, num_threads: int
     ) -> None:
         """Opens an index's file, or makes it.
 
@@ -123,7 +123,6 @@ class EmbeddingWriter:
         return row
 
     def flush(self) -> None:
-        """Makes additions permanent."""
         self._submit()
         self._wait(0)
         self._written(os.fsync, self._file)
@@ -137,7 +136,6 @@ class EmbeddingWriter:
         self.close()
 
     def close(self) -> None:
-        """Ends the threads; what was not flushed is lost."""
         self._pool.shutdown(cancel_futures=True)
         if self._file >= 0:
             os.close(self._file)

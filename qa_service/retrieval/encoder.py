@@ -9,7 +9,6 @@ same one. Its files are compared with their hashes and known texts are embedded 
 
 from __future__ import annotations
 
-import importlib
 import logging
 import threading
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ import numpy.typing as npt
 
 from qa_service.errors import SetupError
 from qa_service.files import Stamp, stamp_of
-from qa_service.installation import install_hint, preparing_program
+from qa_service.installation import load, preparing_program
 from qa_service.retrieval.encoder_folder import (
     ENCODER_FILE,
     MANIFEST_FILE,
@@ -130,12 +129,7 @@ def _batches(rows: Sequence[Sequence[int]]) -> Iterator[list[int]]:
 def _session(
     folder: Path, manifest: EncoderManifest, num_threads: int
 ) -> onnxruntime.InferenceSession:
-    try:
-        runtime = importlib.import_module("onnxruntime")
-    except ModuleNotFoundError:
-        raise SetupError(
-            f"embeddings need the package onnxruntime: {install_hint('cpu')}"
-        ) from None
+    runtime = load("onnxruntime", "embeddings need", "onnxruntime", "cpu")
     graph = read_encoder_file(folder, manifest, ENCODER_FILE)
     options = runtime.SessionOptions()
     options.intra_op_num_threads = num_threads

@@ -71,11 +71,6 @@ def encoder_folder(given: Path | None, models: Iterable[Path] = ()) -> Path:
 
 
 def load_encoder_manifest(folder: Path) -> EncoderManifest:
-    """Reads an encoder's manifest.
-
-    Raises:
-        SetupError: There is no encoder in the folder, or one of another format.
-    """
     path = folder / MANIFEST_FILE
     try:
         return msgspec.json.decode(read_file(path), type=EncoderManifest)

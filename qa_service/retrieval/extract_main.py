@@ -36,7 +36,6 @@ from qa_service.retrieval.passages import cut
 
 
 def main() -> None:
-    """Reads the files that are named on its input, until that ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
     logging.disable()
     _limit(resource.RLIMIT_AS, int(sys.argv[1]))

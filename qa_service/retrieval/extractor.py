@@ -75,7 +75,6 @@ class Extractor:
         return self._process
 
     def close(self) -> None:
-        """Ends the process."""
         if self._process is not None:
             self._process.kill()
             with suppress(BrokenPipeError), self._process:

@@ -50,7 +50,6 @@ _MIN_PASSAGE_TOKENS = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program; returns its exit code."""
     turn_off_telemetry()
     parser = _parser()
     flags = vars(parser.parse_args(arguments))
@@ -165,11 +164,12 @@ class _Bar(Reporter):
 
 
 def _described(summary: Summary, args: IndexArgs) -> str:
+    names = summary.first_others + ["…"] * (summary.others > len(summary.first_others))
     counts = {
         "read": summary.read,
         "unchanged": summary.kept,
         "gone": summary.removed,
-        _of_other_kinds(summary): summary.others,
+        f"of other kinds ({', '.join(map(printable, names))})": summary.others,
         "empty": summary.empty,
         "with faults": summary.faulty,
     }
@@ -178,11 +178,6 @@ def _described(summary: Summary, args: IndexArgs) -> str:
         f"{args.output}: {summary.documents} documents, {summary.passages} passages"
         f" (files: {files or 'none'})"
     )
-
-
-def _of_other_kinds(summary: Summary) -> str:
-    names = summary.first_others + ["…"] * (summary.others > len(summary.first_others))
-    return f"of other kinds ({', '.join(map(printable, names))})"
 
 
 def _args(flags: dict[str, Any]) -> IndexArgs:

@@ -58,7 +58,6 @@ def lay_out(parsed: Parsed, name: str) -> Document:
 
 
 def _only_first_level(headings: Iterable[Heading]) -> str:
-    """The heading of the first level, if there is one alone."""
     highest = [heading.text for heading in headings if heading.level == 1]
     return highest[0] if len(highest) == 1 else ""
 

@@ -106,22 +106,10 @@ _Kind = TypeVar("_Kind", bound=ManifestHead)
 
 
 def load_head(folder: Path) -> ManifestHead:
-    """What a collection's folder serves.
-
-    Raises:
-        SetupError: It is no collection, or one of another format.
-        DamagedError: The manifest cannot be read.
-    """
     return _load(folder, ManifestHead)
 
 
 def load_manifest(folder: Path) -> Manifest:
-    """All that a collection's manifest says.
-
-    Raises:
-        SetupError: It is no collection, or one of another format.
-        DamagedError: The manifest cannot be read.
-    """
     return _load(folder, Manifest)
 
 

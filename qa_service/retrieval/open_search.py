@@ -6,20 +6,18 @@ network, so it never runs in the loop.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import math
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 
 from qa_service.errors import SetupError, UnavailableError, hide_password
-from qa_service.installation import install_hint
+from qa_service.installation import load
 from qa_service.logs import printable
 from qa_service.retrieval.filters import PATH, day_of
 from qa_service.retrieval.retriever import FoundPassage, WordCounts
@@ -132,7 +130,7 @@ class OpenSearchIndex:
             raise SetupError(f"{self._shown} is not http[s]://HOST:PORT/INDEX")
         if not self._index:
             raise SetupError(f"{self._shown} names no index: http[s]://HOST:PORT/INDEX")
-        package = _load()
+        package = load("opensearchpy", "this collection needs", "opensearch-py", "opensearch")
         self._client: opensearchpy.OpenSearch = package.OpenSearch(
             hosts=[urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], "", "", ""))],
             http_auth=(unquote(parts.username), unquote(parts.password or ""))
@@ -153,9 +151,7 @@ class OpenSearchIndex:
         wanted: Filter | None = None,
         counts: WordCounts | None = None,
     ) -> list[FoundPassage]:
-        """The passages that match a question best, the best first.
-
-        A document that is no passage is left out: see `take_left_out`.
+        """As of `OpenIndex`; a document that is no passage is left out.
 
         Raises:
             UnavailableError: The cluster does not answer, not from all shards, or not with
@@ -188,7 +184,6 @@ class OpenSearchIndex:
         return False
 
     def take_left_out(self) -> int:
-        """How many documents were left out since the last call, as they are no passages."""
         with self._lock:
             taken, self._left_out = self._left_out, 0
         return taken
@@ -219,17 +214,14 @@ class OpenSearchIndex:
         try:
             return _passage(hit)
         except ValueError as error:
-            self._leave_out(hit, error)
+            with self._lock:
+                self._left_out += 1
+                is_first, self._names_left_out = self._names_left_out, False
+            if is_first:
+                name = hit.get("_id") if isinstance(hit, dict) else None
+                logger.warning("%s: the document %.300a is left out, as others like it will be: %s",
+                               self._shown, name, error)  # fmt: skip
             return None
-
-    def _leave_out(self, hit: object, error: ValueError) -> None:
-        with self._lock:
-            self._left_out += 1
-            is_first, self._names_left_out = self._names_left_out, False
-        if is_first:
-            name = hit.get("_id") if isinstance(hit, dict) else None
-            logger.warning("%s: the document %.300a is left out, as others like it will be: %s",
-                           self._shown, name, error)  # fmt: skip
 
 
 def _clauses(wanted: Filter) -> list[dict[str, Any]]:
@@ -261,15 +253,6 @@ def _clauses_of(name: str, condition: Condition) -> Iterator[dict[str, Any]]:
     yield {"bool": {"should": parts, "minimum_should_match": 1}} if len(parts) > 1 else parts[0]
 
 
-def _load() -> ModuleType:
-    try:
-        return importlib.import_module("opensearchpy")
-    except ModuleNotFoundError:
-        raise SetupError(
-            f"this collection needs the package opensearch-py: {install_hint('opensearch')}"
-        ) from None
-
-
 def _passage(hit: object) -> FoundPassage:
     """A hit as a passage.
 
@@ -291,15 +274,10 @@ def _reason(error: Any) -> str:  # noqa: ANN401 - opensearch-py has no types
     status, kind, detail = (*error.args, "", "", "")[:3]
     if isinstance(status, int):
         words = f"HTTP {status}: {kind}"
-    elif isinstance(detail, BaseException):
-        words = _cause(detail)
+    elif isinstance(detail, BaseException):  # whose cause has no addresses of objects
+        while before := detail.__cause__ or detail.__context__:
+            detail = before
+        words = getattr(detail, "strerror", None) or f"{type(detail).__name__}: {detail}"
     else:
         words = f"{type(error).__name__}: {status or kind}"
     return printable(words)[:MAX_REASON_CHARS]
-
-
-def _cause(error: BaseException) -> str:
-    """What was first wrong: a library's own messages have addresses of its objects."""
-    while before := error.__cause__ or error.__context__:
-        error = before
-    return getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"

@@ -31,6 +31,7 @@ _MAX_LEAD_CHARS = 160
 _MAX_LABEL_CHARS = 120
 """Of a long row, at whose further parts its first cells stand as the last heading."""
 _SEPARATOR = " > "
+_CUT_BY = {Kind.CODE: lines, Kind.ROW: cells, Kind.ITEM: parts}
 _PROSE = frozenset({Kind.PARAGRAPH, Kind.HEADING})
 _TABLE = frozenset({Kind.CAPTION, Kind.ROW})
 _CARRIED = 3
@@ -151,32 +152,18 @@ def _pieces_of(
     text: str, block: Place, is_prose: bool, lead: str, max_tokens: int
 ) -> Iterator[_Piece]:
     place, line, its_lead = block.start, block.line, lead
-    for start, end, tokens in _spans(text, block, max_tokens):
+    cut_up = _CUT_BY.get(block.kind, sentences)
+    for start, end, tokens in cut_up(text, block.start, block.end, max_tokens):
         if block.line:
             line += text.count("\n", place, start)
         place = start
         if block.kind is Kind.ROW and start > block.start:
-            label = _label(text[block.start : start])
+            row = text[block.start : start]
+            label = row[: _MAX_LABEL_CHARS + 1].rpartition("; ")[0] or row[:_MAX_LABEL_CHARS]
             its_lead = _SEPARATOR.join(filter(None, (lead, label)))
         yield _Piece(
             start, end, tokens, line, block.kind, is_prose, its_lead, 0, block.page, block.part
         )
-
-
-def _label(row: str) -> str:
-    """The first cells of a row: what the parts of a long one are about."""
-    return row[: _MAX_LABEL_CHARS + 1].rpartition("; ")[0] or row[:_MAX_LABEL_CHARS]
-
-
-def _spans(text: str, block: Place, max_tokens: int) -> Iterable[tuple[int, int, int]]:
-    if block.kind is Kind.CODE:
-        return lines(text, block.start, block.end, max_tokens)
-    if block.kind is Kind.ROW:
-        return cells(text, block.start, block.end, max_tokens)
-    if block.kind is Kind.ITEM:
-        return parts(text, block.start, block.end, max_tokens)
-    found = sentences(text, block.start, block.end, max_tokens)
-    return ((sentence.start, sentence.end, sentence.tokens) for sentence in found)
 
 
 class _Cutter:

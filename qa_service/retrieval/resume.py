@@ -56,7 +56,6 @@ class Progress:
         return cls(folder, head.index, settings, _entries(lines))
 
     def add(self, entries: Iterable[FileEntry]) -> None:
-        """Notes files whose passages are committed."""
         added = list(entries)
         with self._path.open("ab") as file:
             file.write(_lines(added))

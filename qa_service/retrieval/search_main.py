@@ -103,22 +103,15 @@ class Searcher:
     def _open_one(self, work: Open) -> Result:
         if self._only_checks and work.path:
             return Opened("", printable(find_fault(Path(work.path), self._encoder)))
-        known = None if work.is_fresh else self._open.get(work.collection)
         if work.is_fresh:
             self._open.pop(work.collection, None)
-        if known and known[0] == work:
-            retriever = known[1]
-        else:
-            retriever = self._opened(work)
-            its = Open(work.collection, work.path, work.url)
-            self._open[work.collection] = (its, retriever)
+        its, retriever = self._open.get(work.collection, (None, None))
+        if retriever is None or its != work:
+            path, url = work.path, work.url
+            retriever = Collection(Path(path), self._encoder) if path else OpenSearchIndex(url)
+            self._open[work.collection] = Open(work.collection, path, url), retriever
         retriever.refresh()
         return Opened(printable(retriever.identity), printable(retriever.fault))
-
-    def _opened(self, work: Open) -> OpenIndex:
-        if work.path:
-            return Collection(Path(work.path), self._encoder)
-        return OpenSearchIndex(work.url)
 
     def _close(self, work: Close) -> Result:
         self._open.pop(work.collection, None)

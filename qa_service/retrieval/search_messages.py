@@ -35,8 +35,6 @@ class Open(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Close(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Closes a collection."""
-
     collection: str
 
 
@@ -47,8 +45,6 @@ class List(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Search(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Searches a collection that is open."""
-
     collection: str
     question: str
     max_passages: int
@@ -102,8 +98,6 @@ class Found(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Counted(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """What was counted."""
-
     counts: WordCounts
 
 
@@ -130,15 +124,11 @@ Result = Opened | Closed | Listed | Found | Counted | Refused
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True):
-    """A piece of work and its number."""
-
     number: int
     work: Work
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True):
-    """The result of the work of that number."""
-
     number: int
     result: Result
 
@@ -150,5 +140,4 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode(message: Ask | Reply) -> bytearray:
-    """Encodes a message as a frame."""
     return encode_frame(_encoder, message)

@@ -10,7 +10,6 @@ from __future__ import annotations
 # ruff: noqa: RUF001, the signs of other scripts are meant
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from qa_service.wire.sections import PIECES
 
@@ -32,41 +31,20 @@ MAX_CHARS_PER_TOKEN = 8
 """A sentence is also cut at this number of characters per token: white space is no token."""
 
 
-class Sentence(NamedTuple):
-    """A sentence without the white space around it: `text[start:end]`.
-
-    Attributes:
-        tokens: About how many a model's tokenizer makes of it.
-        is_first: Whether it begins a paragraph.
-    """
-
-    start: int
-    end: int
-    tokens: int
-    is_first: bool
+# Each yields the parts' starts, ends and tokens: about how many a model's tokenizer makes of them.
 
 
-def sentences(text: str, start: int, end: int, max_tokens: int) -> Iterator[Sentence]:
-    """Yields the sentences of a part of a text; together they hold all but white space."""
-    is_first = True
-    for piece_start, piece_end, ends_paragraph in _pieces(text, start, end):
-        stripped = text[piece_start:piece_end].strip()
-        if stripped:
-            begin = text.index(stripped[0], piece_start)
-            for part in parts(text, begin, begin + len(stripped), max_tokens):
-                yield Sentence(*part, is_first)
-                is_first = False
-        is_first = is_first or ends_paragraph
-
-
-def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
-    """Each piece's start and end, and whether a paragraph ends there."""
-    for found in _BREAK.finditer(text, start, end):
-        if found.lastgroup == "stop" and not _ends_sentence(text, found.start(), found.end()):
+def sentences(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[int, int, int]]:
+    """Sentences without the white space around them; together they hold all else."""
+    for found in (*_BREAK.finditer(text, start, end), None):
+        is_stop = found is not None and found.lastgroup == "stop"
+        if found and is_stop and not _ends_sentence(text, found.start(), found.end()):
             continue
-        yield start, found.end(), found.lastgroup == "paragraph"
-        start = found.end()
-    yield start, end, True
+        after = found.end() if found else end
+        if stripped := text[start:after].strip():
+            begin = text.index(stripped[0], start)
+            yield from parts(text, begin, begin + len(stripped), max_tokens)
+        start = after
 
 
 def _ends_sentence(text: str, stop: int, after: int) -> bool:
@@ -86,7 +64,7 @@ def _ends_sentence(text: str, stop: int, after: int) -> bool:
 
 
 def lines(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[int, int, int]]:
-    """Each line's start, end and tokens, without empty ones; of one too long, its parts'."""
+    """Lines without empty ones, and the parts of those that are too long."""
     while start < end:
         found = text.find("\n", start, end)
         line_end = end if found < 0 else found
@@ -96,7 +74,7 @@ def lines(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[in
 
 
 def cells(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[int, int, int]]:
-    """A table row's start, end and tokens; of one that is too long, those of some cells each."""
+    """A table's row; of one that is too long, some cells each."""
     begin, place, tokens = start, start, 0
     for cell_end in (*(found.end() for found in _CELL_END.finditer(text, start, end)), end):
         size = len(PIECES.findall(text, place, cell_end))
@@ -108,7 +86,7 @@ def cells(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[in
 
 
 def parts(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[int, int, int]]:
-    """A part's start, end and tokens; of one that is too long, those of its parts."""
+    """All of it, or pieces between words if it is too long."""
     max_chars = max_tokens * MAX_CHARS_PER_TOKEN
     if end - start <= max_chars:
         tokens = len(PIECES.findall(text, start, end))

@@ -9,7 +9,6 @@ is asked.
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from qa_service.errors import DamagedError, SetupError
-from qa_service.installation import install_hint
+from qa_service.installation import load
 from qa_service.retrieval.analysis import words_of
 from qa_service.retrieval.documents import Document, Passage
 from qa_service.retrieval.filters import FACTS
@@ -56,17 +55,7 @@ _WRITER_HEAP_BYTES = 64_000_000  # a segment is written when it is full: fewer, 
 
 
 def load_tantivy() -> ModuleType:
-    """The package tantivy.
-
-    Raises:
-        SetupError: It is not installed.
-    """
-    try:
-        return importlib.import_module("tantivy")
-    except ModuleNotFoundError:
-        raise SetupError(
-            f"collections need the package tantivy: {install_hint('collections')}"
-        ) from None
+    return load("tantivy", "collections need", "tantivy", "collections")
 
 
 def make_analyzer(language: str, *, drops_stop_words: bool = False) -> tantivy.TextAnalyzer:
@@ -85,7 +74,6 @@ def make_analyzer(language: str, *, drops_stop_words: bool = False) -> tantivy.T
 
 
 def make_schema() -> tantivy.Schema:
-    """Makes the schema of a collection's index."""
     builder = load_tantivy().SchemaBuilder()
     builder.add_text_field("words", tokenizer_name=_ANALYZER, index_option="freq")
     for name in ("file", FACTS):
@@ -146,18 +134,6 @@ def rarity(passages: int, with_word: int) -> float:
     return math.log(1 + (passages - with_word + 0.5) / (with_word + 0.5))
 
 
-def any_word_of(
-    question: str,
-    analyzer: tantivy.TextAnalyzer,
-    schema: tantivy.Schema,
-    weight_of: Callable[[str], float] | None = None,
-) -> tantivy.Query:
-    """Asks for texts with any word of a question; see `words_to_find`."""
-    words = words_to_find(question, analyzer, schema, weight_of)
-    query: tantivy.Query = load_tantivy().Query.boolean_query(words)
-    return query
-
-
 @contextmanager
 def _written(path: Path) -> Iterator[None]:
     """Makes of tantivy's errors, which are those of the disk, a `SetupError` of one line."""
@@ -205,7 +181,8 @@ class IndexWriter:
         """
         text = document.text[passage.start : passage.end]
         entry = load_tantivy().Document()
-        entry.add_text("words", words_of("\n".join([*_names(document), passage.heading, text])))
+        names = dict.fromkeys([document.title, title_of(document.name)])
+        entry.add_text("words", words_of("\n".join([*names, passage.heading, text])))
         entry.add_text("file", file)
         for fact in facts:
             entry.add_text(FACTS, fact)
@@ -238,12 +215,10 @@ class IndexWriter:
             return [int(row or 0) for row in values]
 
     def remove(self, file: str) -> None:
-        """Removes all passages of a file."""
         with _written(self._path):
             self._writer.delete_documents_by_term("file", file)
 
     def commit(self) -> None:
-        """Makes additions and removals permanent."""
         with _written(self._path):
             self._writer.commit()
 
@@ -253,11 +228,6 @@ class IndexWriter:
             self._writer.wait_merging_threads()
             for path in index_files(self._path):
                 path.chmod(0o644)
-
-
-def _names(document: Document) -> list[str]:
-    """What a document is called: its title, and its file's name if that is another."""
-    return list(dict.fromkeys([document.title, title_of(document.name)]))
 
 
 def index_files(path: Path) -> Iterator[Path]:

@@ -6,17 +6,15 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
 from filelock import FileLock, Timeout
 
 from qa_service.errors import DamagedError, SetupError
-from qa_service.retrieval.documents import Document, Passage
+from qa_service.retrieval.documents import Document
 from qa_service.retrieval.embeddings import EMBEDDINGS_FILE, EmbeddingWriter
-from qa_service.retrieval.encoder import Encoder
 from qa_service.retrieval.filters import facts_of
 from qa_service.retrieval.manifest import (
     INDEX,
@@ -67,15 +65,8 @@ class EmptyError(SetupError):
     """No file has a text to be indexed."""
 
 
-class Embedder(msgspec.Struct, frozen=True):
-    """Embeds the passages of a run, in threads."""
-
-    encoder: Encoder
-    num_threads: int
-
-    def open(self, index: Path, live_rows: Iterable[int]) -> EmbeddingWriter:
-        """Opens the embeddings of an index, whose passages have these rows."""
-        return EmbeddingWriter(index, self.encoder, live_rows, self.num_threads)
+OpenEmbeddings = Callable[[Path, Iterable[int]], EmbeddingWriter]
+"""Opens the embeddings of an index, whose passages have these rows."""
 
 
 class NextIndex:
@@ -90,7 +81,7 @@ class NextIndex:
         folder: Path,
         settings: IndexSettings,
         base: Manifest | None,
-        embedder: Embedder | None = None,
+        embedder: OpenEmbeddings | None = None,
     ) -> None:
         """Goes on with what a killed run has written; otherwise begins with `base`, or nothing."""
         self._folder = folder
@@ -110,7 +101,6 @@ class NextIndex:
         self._clear_up()
 
     def remove(self, name: str) -> None:
-        """Removes a file."""
         entry = self.entries.pop(name)
         if entry.passages or self._progress:
             self._opened().remove(name)
@@ -120,19 +110,15 @@ class NextIndex:
         """Adds a document of a file; returns the number of its passages."""
         facts = facts_of(name, document)
         for passage in document.passages:
-            writer = self._opened()  # and with it the embeddings
-            writer.add(name, document, passage, self._row_of(document, passage), facts)
+            writer, row = self._opened(), None
+            if self._embeddings:
+                text = document.text[passage.start : passage.end]
+                row = self._embeddings.add(read_text(document.title, passage.heading, text).text)
+            writer.add(name, document, passage, row, facts)
         self._uncommitted += len(document.passages)
         return len(document.passages)
 
-    def _row_of(self, document: Document, passage: Passage) -> int | None:
-        if self._embeddings is None:
-            return None
-        text = document.text[passage.start : passage.end]
-        return self._embeddings.add(read_text(document.title, passage.heading, text).text)
-
     def finish_file(self, entry: FileEntry) -> None:
-        """Notes that all of a file is added."""
         self.entries[entry.name] = entry
         self._added.append(entry)
         is_late = time.monotonic() - self._committed_s >= COMMIT_S
@@ -153,7 +139,10 @@ class NextIndex:
             raise EmptyError("no passage was found in these files: the index is unchanged")
         if self._progress:
             self._commit()
-            self._close()
+            writer = self._opened()
+            if self._embeddings:
+                self._embeddings.finish(writer.rows())
+            writer.close()
         elif self._base and self._base.files == files:
             return self._base, False
         manifest = self._manifest(files, versions)
@@ -170,12 +159,6 @@ class NextIndex:
         """Ends a run's threads; what it has not committed is lost."""
         if self._embeddings:
             self._embeddings.close()
-
-    def _close(self) -> None:
-        writer = self._opened()
-        if self._embeddings:
-            self._embeddings.finish(writer.rows())
-        writer.close()
 
     def _manifest(self, files: tuple[FileEntry, ...], versions: dict[str, str]) -> Manifest:
         indexes = served_indexes(self._folder)
@@ -202,7 +185,7 @@ class NextIndex:
                 for name in self._writer.files() - self._progress.entries.keys():
                     self._writer.remove(name)
             if self._embedder:
-                self._embeddings = self._embedder.open(path, self._writer.rows())
+                self._embeddings = self._embedder(path, self._writer.rows())
         return self._writer
 
     def _begun(self) -> Progress:

@@ -23,7 +23,6 @@ FileReader = Callable[[BinaryIO, str, int], Iterator[Document | Fault]]
 
 
 def read_markup(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
-    """Reads a file of markup or plain text."""
     text = read_text(stream, max_bytes)
     document = lay_out(parse(text, name), name)
     yield msgspec.structs.replace(document, fields=front_fields(text))

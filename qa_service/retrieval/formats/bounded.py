@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import codecs
-import importlib
 import io
 import re
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import BinaryIO
 
+from qa_service.errors import SetupError
 from qa_service.files import encoding_of
-from qa_service.installation import install_hint
+from qa_service.installation import load
 from qa_service.retrieval.documents import UnreadableError
 
 _DECLARED = re.compile(
@@ -32,7 +34,7 @@ _MEANT = {
     "gbk": "gb18030",
 }
 """What HTML's standard has these names mean."""
-PACKAGE_ERRORS = (
+_PACKAGE_ERRORS = (
     *(AttributeError, IndexError, KeyError, OSError, RuntimeError, SyntaxError, ValueError),
     *(EOFError, zipfile.BadZipFile, zlib.error),
 )
@@ -43,17 +45,11 @@ _COMPOUND_FILE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
 def library(module: str, package: str, kind: str) -> ModuleType:
-    """The library that reads a kind of file, imported when there is one.
-
-    Raises:
-        UnreadableError: It is not installed; with the command that installs it.
-    """
+    """The library that reads a kind of file, imported when there is one."""
     try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError:
-        raise UnreadableError(
-            f"{kind} needs the package {package}: {install_hint('collections')}"
-        ) from None
+        return load(module, f"{kind} needs", package, "collections")
+    except SetupError as error:
+        raise UnreadableError(str(error)) from None
 
 
 def read_bytes(stream: BinaryIO, max_bytes: int) -> bytes:
@@ -85,6 +81,17 @@ def read_package(stream: BinaryIO, max_bytes: int) -> bytes:
     if size > max_bytes:
         raise UnreadableError(f"unpacked longer than {max_bytes} bytes (--max_file_bytes)")
     return data
+
+
+@contextmanager
+def reading(kind: str) -> Iterator[None]:
+    """What a library raises over a package is an `UnreadableError`: it is none of the kind."""
+    try:
+        yield
+    except RecursionError:
+        raise UnreadableError("it is nested too deep") from None
+    except _PACKAGE_ERRORS as error:
+        raise UnreadableError(f"not {kind}: {error}") from None
 
 
 def read_text(stream: BinaryIO, max_bytes: int) -> str:

@@ -25,11 +25,7 @@ _QUOTED = re.compile(r'"[^"]*"')
 
 
 def read_csv(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
-    """Reads a file whose first line of several values names the columns.
-
-    Raises:
-        UnreadableError: It is longer than the bound, no text, or no table.
-    """
+    """Reads a file whose first line of several values names the columns."""
     text = read_text(stream, max_bytes)
     declared = _DECLARED.match(text)
     csv.field_size_limit(_MAX_CELL_CHARS)

@@ -10,8 +10,8 @@ from typing import BinaryIO
 from xml.etree import ElementTree as Xml
 
 from qa_service.retrieval.blocks import BlockList, Parsed
-from qa_service.retrieval.documents import MAX_NAME_CHARS, Document, UnreadableError
-from qa_service.retrieval.formats.bounded import PACKAGE_ERRORS, read_package
+from qa_service.retrieval.documents import MAX_NAME_CHARS, Document
+from qa_service.retrieval.formats.bounded import read_package, reading
 from qa_service.retrieval.formats.grids import Cell, Grid, add_grid
 from qa_service.retrieval.formats.office_package import (
     OfficePackage,
@@ -33,23 +33,14 @@ _PLAIN_FILLS = frozenset({"", "auto", "FFFFFF", "ffffff"})
 
 
 def read_docx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
-    """Reads a document's body with its notes and text boxes.
-
-    Raises:
-        UnreadableError: It is longer than the bound, also unpacked, nested too deep, or not in
-            this format.
-    """
+    """Reads a document's body with its notes and text boxes."""
     data = read_package(stream, max_bytes)
     out = BlockList()
-    try:
+    with reading("a Word document"):
         package = OfficePackage(data)
         reader = _Reader(package, out)
         reader.read(package.document("document"))
         title = package.title()
-    except RecursionError:
-        raise UnreadableError("it is nested too deep") from None
-    except PACKAGE_ERRORS as error:
-        raise UnreadableError(f"not a Word document: {error}") from None
     yield lay_out(Parsed(out.blocks, title or reader.title), name)
 
 
@@ -74,7 +65,6 @@ class _Reader:
         self.title = ""
 
     def read(self, element: Xml.Element) -> None:
-        """Adds the blocks of a body, a text box or a cell."""
         for one in element:
             name = name_of(one)
             if name == "p":
@@ -95,27 +85,21 @@ class _Reader:
             self._carried = text
             return
         role = self._roles.of(element)
-        if text.strip() and not role.is_contents:
-            self._write(role, text)
-        for note in found.notes:
-            self._out.paragraph(self._joined(note, []))
-        for box in found.boxes:
-            self.read(box)
-
-    def _write(self, role: Role, text: str) -> None:
-        if role.heading and len(text) <= MAX_NAME_CHARS:
+        if not text.strip() or role.is_contents:
+            pass
+        elif role.heading and len(text) <= MAX_NAME_CHARS:
             self._out.unnest()
             self.title = self.title or (text if role.is_title else "")
             self._out.heading(role.heading, _numbered(role, text))
         elif role.depth and role.mark:
-            self._out.unnest(role.depth)
-            self._out.nest(role.depth)
-            self._out.begin_item(role.mark)
-            self._out.paragraph(text)
-            self._out.end_item()
+            self._out.item(role.depth, role.mark, text)
         else:
             self._out.unnest(role.depth)
             self._out.paragraph(text)
+        for note in found.notes:
+            self._out.paragraph(self._joined(note, []))
+        for box in found.boxes:
+            self.read(box)
 
     def _table(self, element: Xml.Element) -> None:
         self._out.unnest()

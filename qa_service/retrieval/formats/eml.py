@@ -20,11 +20,6 @@ _SHOWN = ("From", "To", "Cc", "Date", "Subject")
 
 
 def read_eml(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
-    """Reads a message.
-
-    Raises:
-        UnreadableError: It is longer than the bound, or no message.
-    """
     import email.policy  # noqa: PLC0415, with its parsers, which few collections need
 
     data = read_bytes(stream, max_bytes)

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as Xml
 
 from qa_service.retrieval.blocks import BlockList, Parsed
 from qa_service.retrieval.documents import Document, UnreadableError
-from qa_service.retrieval.formats.bounded import PACKAGE_ERRORS, decoded, read_package
+from qa_service.retrieval.formats.bounded import decoded, read_package, reading
 from qa_service.retrieval.formats.html import parse_into
 from qa_service.retrieval.formats.office_package import descendants, text_of
 from qa_service.retrieval.layout import lay_out
@@ -25,28 +25,20 @@ _MAX_PAGES = 10_000
 
 
 def read_epub(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
-    """Reads a book of EPUB 2 or 3 without its table of contents.
-
-    Raises:
-        UnreadableError: It is longer than the bound, also unpacked, encrypted, or not in this
-            format.
-    """
+    """Reads a book of EPUB 2 or 3 without its table of contents."""
     data = read_package(stream, max_bytes)
     out = BlockList()
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            container = Xml.fromstring(archive.read(_CONTAINER))
-            book_file, *_ = descendants(container, "rootfile")
-            path = book_file.attrib["full-path"]
-            book = Xml.fromstring(archive.read(path))
-            encrypted = _encrypted(archive)
-            for page in _pages(book, posixpath.dirname(path)):
-                if page in encrypted:
-                    raise UnreadableError("the book is encrypted")
-                text = decoded(archive.read(page))
-                parse_into(out, text, [0] * (1 + text.count("\n")))
-    except PACKAGE_ERRORS as error:
-        raise UnreadableError(f"not a book: {error}") from None
+    with reading("a book"), zipfile.ZipFile(io.BytesIO(data)) as archive:
+        container = Xml.fromstring(archive.read(_CONTAINER))
+        book_file, *_ = descendants(container, "rootfile")
+        path = book_file.attrib["full-path"]
+        book = Xml.fromstring(archive.read(path))
+        encrypted = _encrypted(archive)
+        for page in _pages(book, posixpath.dirname(path)):
+            if page in encrypted:
+                raise UnreadableError("the book is encrypted")
+            text = decoded(archive.read(page))
+            parse_into(out, text, [0] * (1 + text.count("\n")))
     yield lay_out(Parsed(out.blocks, text_of(next(descendants(book, "title"), None))), name)
 
 

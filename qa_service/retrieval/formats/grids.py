@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from math import inf
 from typing import NamedTuple
 
@@ -44,8 +44,6 @@ _MAX_INDENTS = 5
 """Levels of labels in a column; where there are more, it is centred or aligned at the right."""
 _TOTAL = re.compile(r"(?:sub|grand )?-?total|summe|gesamt|insgesamt", re.IGNORECASE)
 """A label that belongs to all rows above it, however it is indented."""
-_NO_CAPTION = ("", 0)
-_DIGIT = re.compile(r"\d")
 _UNIT = re.compile(r"[(\[].{1,20}[)\]]|[%‰€$£¥]")
 
 
@@ -53,8 +51,7 @@ class Cell(NamedTuple):
     """A cell of a table.
 
     Attributes:
-        columns: How many it goes over.
-        rows: How many it goes over.
+        columns, rows: How many it goes over.
         is_strong: Whether it is set off as heads are: bold, or a header's cell.
         goes_on: Whether it is a part of the cell above it.
         indent: Where its text begins, in points.
@@ -93,7 +90,6 @@ class Row(NamedTuple):
         return [n for n, cell in enumerate(self.cells) if cell and n not in self.from_left]
 
     def at(self, column: int) -> str:
-        """A column's text; "" beyond the row's end."""
         return self.cells[column] if column < len(self.cells) else ""
 
 
@@ -103,11 +99,7 @@ def indent_of(text: str = "") -> float:
 
 
 class Grid:
-    """Rows of cells, of which merged ones are filled in.
-
-    Attributes:
-        rows: What was added.
-    """
+    """Rows of cells, of which merged ones are filled in."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -121,34 +113,34 @@ class Grid:
         reaching = {column: rows - 1 for column, rows in self._reaching.items() if rows > 1}
 
         def take_from_above() -> None:
-            column = len(texts)
+            while (column := len(texts)) in self._reaching:
+                take(column)
+
+        def take(column: int) -> None:
             texts.append(above.at(column))
             up.add(column)
-            for mine, its in ((left, above.from_left), (strong, above.strong)):
-                if column in its:
-                    mine.add(column)
+            left.update({column} & above.from_left)
+            strong.update({column} & above.strong)
 
-        indent: float | None = None
+        cells = list(cells)
         for cell in cells:
-            indent = cell.indent if indent is None else indent
-            while len(texts) in self._reaching:
-                take_from_above()
-            for place in range(max(0, min(cell.columns, MAX_COLUMNS - len(texts)))):
+            take_from_above()
+            for place in range(min(cell.columns, MAX_COLUMNS - len(texts))):
                 column = len(texts)
                 if cell.rows > 1:
                     reaching[column] = cell.rows - 1
                 if cell.goes_on:
-                    take_from_above()
+                    take(column)
                     continue
                 texts.append(cell.text)
                 if place:
                     left.add(column)
                 if cell.is_strong:
                     strong.add(column)
-        while len(texts) in self._reaching:
-            take_from_above()
+        take_from_above()
         self._reaching = reaching
-        self.rows.append(Row(line, texts, left, up, strong, is_head, indent or 0.0))
+        indent = cells[0].indent if cells else 0.0
+        self.rows.append(Row(line, texts, left, up, strong, is_head, indent))
 
 
 def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> None:
@@ -159,13 +151,16 @@ def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> 
             whatever it holds; empty rows are left out.
     """
     rows = [row for row in rows if not row.columns() or set(row.columns()) - row.from_above]
-    regions = [[row for row in rows if any(row.cells)]] if has_head else _regions(rows)
+    rows = [row for row in rows if any(row.cells)] if has_head else rows
     table: _Table | None = None
-    for region in filter(None, regions):
+    for has_words, group in itertools.groupby(rows, key=lambda row: any(row.cells)):
+        if not has_words:
+            continue
+        region = list(group)
         titles, rest = _without_titles(region, has_head=has_head)
         words = ["; ".join(_paired(title)) for title in titles]
         has_caption = bool(rest and words) and len(words[-1]) <= _MAX_CAPTION_CHARS
-        caption = (words[-1], titles[-1].line) if has_caption else _NO_CAPTION
+        caption = (words[-1], titles[-1].line) if has_caption else ()
         for title, text in zip(titles[: -1 if has_caption else None], words, strict=False):
             out.paragraph(text, title.line)
         if not rest:
@@ -175,21 +170,11 @@ def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> 
         else:
             num_head = _num_head(rest, has_head=has_head)
             table = _Table(rest[:num_head], rest[num_head:], has_sections=not has_head)
-            table.write(out, rest[num_head:], caption)
-
-
-def _regions(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Rows that stand together, between empty ones."""
-    for has_words, group in itertools.groupby(rows, key=lambda row: any(row.cells)):
-        if has_words:
-            yield list(group)
+            table.write(out, rest[num_head:], *caption)
 
 
 def _without_titles(region: list[Row], *, has_head: bool) -> tuple[list[Row], list[Row]]:
-    """The rows above a table, and the table.
-
-    Above it are rows of one cell, or of a few side by side at the left: a report's date.
-    """
+    """The rows above a table, of one cell or a few at the left (a report's date); and the table."""
     width = max(len(row.columns()) for row in region)
     if has_head and width == 1:
         return [], region
@@ -207,50 +192,38 @@ def _num_head(rows: Sequence[Row], *, has_head: bool) -> int:
     """How many rows are the head of a table without titles."""
     if not rows or (len(rows) == 1 and not has_head):
         return 0
-    declared = sum(1 for _ in itertools.takewhile(lambda row: row.is_head, rows))
+    declared = strong = 0
+    while declared < len(rows) and rows[declared].is_head:
+        declared += 1
     if 0 < declared < len(rows):
         return declared
-    strong = next(
-        (
-            place
-            for place, row in enumerate(rows)
-            if not (_is_strong(row) and all(_may_name(rows, place, c) for c in row.columns()[1:]))
-        ),
-        len(rows),
-    )
+    while strong < len(rows) and _is_strong(rows[strong]) and _may_be_head(rows, strong):
+        strong += 1
     if 0 < strong < len(rows):
         return strong if strong > 1 else _with_more_rows(rows)
     if has_head:
         return 1
-    columns = _columns(rows)
-    names = all(_may_name(rows, 0, column) for column in rows[0].columns()[1:])
-    if names and (len(columns) > 2 or _heads_pairs(rows)):
-        return _with_more_rows(rows)
-    return 0
+    is_head = _may_be_head(rows, 0) and (len(_columns(rows)) > 2 or _heads_pairs(rows))
+    return _with_more_rows(rows) if is_head else 0
 
 
 def _heads_pairs(rows: Sequence[Row]) -> bool:
     """Whether the first of rows of two cells is a head, and not a key with its value."""
-    keys = [row.columns()[0] for row in rows]
+    keys = [(row, row.columns()[0]) for row in rows]
     are_named = sum(
         row.cells[key].endswith(":") or (key in row.strong and not _is_strong(row))
-        for key, row in zip(keys, rows, strict=True)
+        for row, key in keys
     )
     cells = [row.at(_columns(rows)[-1]) for row in rows]
-    has_values = all(
-        _VALUE.fullmatch(cell) or _UNIT.fullmatch(cell)
-        for cell in cells[1:]
-        if cell not in {"", cells[0]}
-    )
+    others = [cell for cell in cells[1:] if cell not in {"", cells[0]}]
+    has_values = all(_VALUE.fullmatch(cell) or _UNIT.fullmatch(cell) for cell in others)
     return 2 * are_named <= len(rows) and has_values and not _VALUE.fullmatch(cells[0])
 
 
 def _with_more_rows(rows: Sequence[Row]) -> int:
     """How many rows are the head, of which the first one is."""
-    count = 1
-    while count < min(_MAX_HEAD_ROWS, len(rows) - 1) and _goes_on_head(rows, count):
-        count += 1
-    return count
+    further = range(1, min(_MAX_HEAD_ROWS, len(rows) - 1))
+    return 1 + sum(1 for _ in itertools.takewhile(lambda n: _goes_on_head(rows, n), further))
 
 
 def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
@@ -260,12 +233,15 @@ def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
         return bool(row.from_above)
     if all(_UNIT.fullmatch(text) for text in texts):
         return True
-    if not all(_may_name(rows, place, column) for column in row.columns()[1:]):
+    if not _may_be_head(rows, place):
         return False
-    is_labelled = bool(row.at(above.columns()[0]))
-    values = _value_columns(rows[place + 1 :])
+    is_labelled, values = bool(row.at(above.columns()[0])), _value_columns(rows[place + 1 :])
     has_words = all(row.at(column) for column in values) and len(values) > is_labelled
     return has_words or (bool(above.from_left) and not is_labelled)
+
+
+def _may_be_head(rows: Sequence[Row], place: int) -> bool:
+    return all(_may_name(rows, place, column) for column in rows[place].columns()[1:])
 
 
 def _may_name(rows: Sequence[Row], place: int, column: int) -> bool:
@@ -278,7 +254,7 @@ def _may_name(rows: Sequence[Row], place: int, column: int) -> bool:
         return True
     rest = rows[place + 1 : place + _SAMPLE_ROWS]
     below = [row.at(column) for row in rest if row.cells != rows[place].cells]
-    if not rows[place].at(_columns(rows)[0]) and not any(map(_DIGIT.search, below)):
+    if not rows[place].at(_columns(rows)[0]) and not re.search(r"\d", "".join(below)):
         return True
     if not _NUMBER_AS_NAME.fullmatch(text):
         return False
@@ -287,18 +263,16 @@ def _may_name(rows: Sequence[Row], place: int, column: int) -> bool:
 
 def _value_columns(rows: Sequence[Row]) -> set[int]:
     """The columns beyond the first in which most rows have values."""
-    sample = rows[:_SAMPLE_ROWS]
-    columns = _columns(sample)[1:]
-    return {column for column in columns if _holds_values(row.at(column) for row in sample)}
-
-
-def _holds_values(cells: Iterable[str]) -> bool:
-    held = [bool(_VALUE.fullmatch(cell)) for cell in cells if cell and not _UNIT.fullmatch(cell)]
-    return 2 * sum(held) > len(held)
+    found = set[int]()
+    for column in _columns(rows)[1:]:
+        cells = [row.at(column) for row in rows[:_SAMPLE_ROWS]]
+        held = [bool(_VALUE.fullmatch(one)) for one in cells if one and not _UNIT.fullmatch(one)]
+        if 2 * sum(held) > len(held):
+            found.add(column)
+    return found
 
 
 def _columns(rows: Sequence[Row]) -> list[int]:
-    """The columns in which rows have texts."""
     return sorted({column for row in rows[:_SAMPLE_ROWS] for column in row.columns()})
 
 
@@ -312,7 +286,6 @@ class _Table:
     """A table whose head is known.
 
     Args:
-        head: Its rows.
         body: The rows below, by which it is known whether others go on with it.
         has_sections: Whether a row of one cell may name the rows below it.
     """
@@ -330,9 +303,8 @@ class _Table:
         """Whether rows below an empty one belong to the table: they hold what its columns do."""
         first = rows[0]
         columns = first.columns()
-        if not self._names or not set(columns) <= set(self._columns):
-            return False
-        if len(rows) > 1 and (first.is_head or _is_strong(first)):
+        has_head = len(rows) > 1 and (first.is_head or _is_strong(first))
+        if has_head or not self._names or not set(columns) <= set(self._columns):
             return False
         values = [column for column in columns if column in self._values]
         if self._values:
@@ -340,24 +312,27 @@ class _Table:
         has_other_head = any(not _VALUE.fullmatch(first.at(c)) for c in _value_columns(rows[1:]))
         return 2 * len(columns) > len(self._columns) and not has_other_head
 
-    def write(
-        self, out: BlockList, rows: Sequence[Row], caption: tuple[str, int] = _NO_CAPTION
-    ) -> None:
+    def write(self, out: BlockList, rows: Sequence[Row], caption: str = "", at: int = 0) -> None:
         """Adds rows, with paragraphs for the rows that name others and for notes."""
         held = list[Row]()
         last = max((n for n, row in enumerate(rows) if len(row.columns()) > 1), default=-1)
         for place, row in enumerate(rows):
             if self._is_apart(row, is_below=place > last):
-                out.table(self._names, self._written(held), *caption)
-                held, caption = [], _NO_CAPTION if held else caption
+                out.table(self._names, self._written(held), caption, at)
+                held, caption = [], "" if held else caption
                 out.paragraph(row.cells[row.columns()[0]], row.line)
             elif row.cells not in self._head:
                 held.append(row)
-        out.table(self._names, self._written(held), *caption)
+        out.table(self._names, self._written(held), caption, at)
 
     def _written(self, rows: Sequence[Row]) -> list[tuple[int, Sequence[str]]]:
-        labelled = _labelled(rows, self._columns[0] if self._columns else 0)
-        return [(row.line, self._cells(row)) for row in labelled]
+        """Rows as a table has them; a cell over several columns is the first one's."""
+        return [
+            (row.line, ["" if n in row.from_left else cell for n, cell in enumerate(row.cells)])
+            if self._names
+            else (row.line, _paired(row))
+            for row in _labelled(rows, self._columns[0] if self._columns else 0)
+        ]
 
     def _is_apart(self, row: Row, *, is_below: bool) -> bool:
         """Whether a row names the rows below it, or is a note below the table."""
@@ -370,11 +345,6 @@ class _Table:
         if is_below:
             return len(text) > _MAX_LABEL_CHARS or not text[0].isalnum()
         return columns[0] == self._columns[0] and (text.endswith(":") or self._is_dense)
-
-    def _cells(self, row: Row) -> Sequence[str]:
-        if not self._names:
-            return _paired(row)
-        return [cell if n not in row.from_left else "" for n, cell in enumerate(row.cells)]
 
 
 def _labelled(rows: Sequence[Row], column: int) -> Sequence[Row]:
@@ -417,11 +387,9 @@ def _paired(row: Row) -> list[str]:
     columns = row.columns()
     parts, place = list[str](), 0
     while place < len(columns):
-        text = row.cells[columns[place]]
-        after = columns[place + 1 : place + 2]
-        is_set_off = columns[place] in row.strong and not row.strong.__contains__(
-            after[0] if after else -1
-        )
+        column, *after = columns[place : place + 2]
+        text = row.cells[column]
+        is_set_off = column in row.strong and row.strong.isdisjoint(after)
         is_key = text.endswith(":") or is_set_off or len(columns) == 2
         if after and is_key and len(text) <= _MAX_LABEL_CHARS and any(map(str.isalpha, text)):
             parts.append(f"{text.rstrip(': ')}: {row.cells[after[0]]}")

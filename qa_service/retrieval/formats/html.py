@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-from qa_service.retrieval.blocks import BlockList, Parsed
+from qa_service.retrieval.blocks import BlockList, Parsed, scripted
 from qa_service.retrieval.formats.front_matter import split_front_matter
 from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.formats.html_tables import read_table
-from qa_service.retrieval.formats.scripts import lowered, raised
 
 _HIDDEN = frozenset({
     "script", "style", "template", "noscript", "svg", "select", "iframe", "head", "object",
@@ -172,7 +171,7 @@ class _Page:
         if tag in _HIDDEN or tag[0] in "-!":
             return None
         given = node.attributes
-        if _is_left_out(given, tag) or (tag in _BLOCKS and self._is_navigation(node, given)):
+        if self._is_left_out(node, tag, given):
             self._left_out = node
             return None
         if tag == "a" and node.text().strip() in _PERMALINKS:
@@ -182,8 +181,6 @@ class _Page:
             self._line = _line_of(node, self._line)
             if tag == "table" and self._take_table(node):
                 return None
-            if tag == "table":
-                self._arrangements.append(node.mem_id)
             self._open_block(node, tag)
         elif tag == "br":
             self._words.append("\n" if self._preformatted else _BREAK)
@@ -191,15 +188,25 @@ class _Page:
             self._scripts = [*self._scripts[-_MAX_SCRIPTS:], len(self._words)]
         return node.child
 
+    def _is_left_out(self, node: LexborNode, tag: str, given: Mapping[str, str | None]) -> bool:
+        """Whether an element is hidden, or belongs to the site: by what it is, or is named."""
+        if tag in _APART or not given:
+            return tag in _APART
+        is_hidden = (
+            "hidden" in given
+            or given.get("aria-hidden") == "true"
+            or given.get("role") in _APART_ROLES
+            or ("style" in given and _HIDING.search(given["style"] or "") is not None)
+        )
+        is_named = tag in _BLOCKS and tag != "body" and ("class" in given or "id" in given)
+        return is_hidden or (is_named and self._is_navigation(node, given))
+
     def _is_navigation(self, node: LexborNode, given: Mapping[str, str | None]) -> bool:
         """Whether an element is named as navigation, and most of it is links."""
-        if node.tag == "body" or not ("class" in given or "id" in given):
-            return False
         if given.get("class") in _APART_CLASSES:
             return True
-        if not _NAVIGATION.search(f"{given.get('class')} {given.get('id')}"):
-            return False
-        if self._num_looked_chars > _MAX_LOOKED_CHARS:
+        is_named = _NAVIGATION.search(f"{given.get('class')} {given.get('id')}")
+        if not is_named or self._num_looked_chars > _MAX_LOOKED_CHARS:
             return False
         text = node.text()
         self._num_looked_chars += max(5_000, len(text))
@@ -213,40 +220,30 @@ class _Page:
             self._marks.append(first if tag == "ol" else None)
             self._out.begin_list()
         elif tag == "li":
-            self._out.begin_item(self._next_mark())
+            mark = self._marks[-1] if self._marks else None
+            self._out.begin_item("-" if mark is None else f"{mark}.")
+            if mark is not None:
+                self._marks[-1] = mark + 1
         elif tag == "dd":
-            self._out.begin_item("")
-            if self._term:
-                self._out.prefix(f"{self._term.rstrip(':')}: ")
-                self._term = ""
+            self._out.begin_definition(self._term)
+            self._term = ""
         elif tag == "pre":
             self._preformatted += 1
-
-    def _next_mark(self) -> str:
-        if not self._marks or self._marks[-1] is None:
-            return "-"
-        self._marks[-1] += 1
-        return f"{self._marks[-1] - 1}."
+        elif tag == "table":
+            self._arrangements.append(node.mem_id)
 
     def _close(self, node: LexborNode) -> None:
         tag = node.tag
-        if tag == "table" and self._arrangements[-1:] != [node.mem_id]:
-            return  # one that holds data
-        if tag in {"sup", "sub"}:
+        is_data = tag == "table" and self._arrangements[-1:] != [node.mem_id]
+        if tag in {"sup", "sub"} and self._scripts:
             self._end_script(node, tag)
-        if tag not in _BLOCKS or node is self._left_out:
-            return
-        if tag in _HEADINGS:
+        elif tag in _HEADINGS:
             words, self._words = _joined(self._words), []
             self._out.heading(_HEADINGS[tag], words, self._line)
-        elif tag == "pre" and self._preformatted:
-            words, self._words = "".join(self._words), []
-            self._out.code(words.replace(_BREAK, "\n"), self._line)
-            self._preformatted -= 1
         elif tag == "dt":
             words, self._words = _joined(self._words), []
             self._term = f"{self._term}, {words}" if self._term else words
-        else:
+        elif tag in _BLOCKS and not is_data and node is not self._left_out:
             self._end_block()
             self._close_block(tag)
 
@@ -259,21 +256,17 @@ class _Page:
             self._out.end_list()
         elif tag in {"li", "dd"}:
             self._out.end_item()
-        elif tag == "table" and self._arrangements:
+        elif tag == "pre":
+            self._preformatted = max(0, self._preformatted - 1)
+        elif tag == "table":
             self._arrangements.pop()
 
     def _end_script(self, node: LexborNode, tag: str) -> None:
-        if not self._scripts:
-            return
         place = self._scripts.pop()
         inner = "".join(self._words[place:])
         before = self._words[place - 1] if 0 < place <= len(self._words) else ""
-        if tag == "sup" and node.css_first("a") is not None:
-            self._words[place:] = []  # a note's mark
-        else:
-            self._words[place:] = [
-                raised(before, inner) if tag == "sup" else lowered(before, inner)
-            ]
+        is_note = tag == "sup" and node.css_first("a") is not None
+        self._words[place:] = [] if is_note else [scripted(tag, before, inner)]
 
     def _take_table(self, node: LexborNode) -> bool:
         if self._num_tables + len(self._arrangements) >= _MAX_TABLES:
@@ -314,16 +307,3 @@ def _line_of(node: LexborNode, default: int) -> int:
 
 def _joined(words: list[str]) -> str:
     return _SPACES.sub(" ", "".join(words)).replace(_BREAK, "\n").strip()
-
-
-def _is_left_out(given: Mapping[str, str | None], tag: str) -> bool:
-    if tag in _APART:
-        return True
-    if not given:
-        return False
-    return (
-        "hidden" in given
-        or given.get("aria-hidden") == "true"
-        or given.get("role") in _APART_ROLES
-        or ("style" in given and _HIDING.search(given["style"] or "") is not None)
-    )

@@ -22,9 +22,8 @@ def read_table(table: LexborNode, text_of: CellText, line_of: LineOf) -> Grid | 
         return None
     grid, is_head = Grid(), len(nodes) > 1
     for node in nodes:
-        cells = _cells(node, text_of)
         is_head = is_head and _is_head(node)
-        grid.add_row(cells, line_of(node), is_head=is_head)
+        grid.add_row(_cells(node, text_of), line_of(node), is_head=is_head)
     return grid if max(len(row.cells) for row in grid.rows) > 1 else None
 
 
@@ -32,19 +31,15 @@ def _cells(row: LexborNode, text_of: CellText) -> list[Cell]:
     cells, node = list[Cell](), row.child
     while node is not None and len(cells) < MAX_COLUMNS:
         if node.tag in {"td", "th"}:
-            text = text_of(node) or _picture(node)
+            text = text_of(node)
+            if not text and len(pictures := node.css("img[alt]")) == 1:
+                text = (pictures[0].attributes.get("alt") or "").strip()
             columns, rows = _span(node, "colspan"), _span(node, "rowspan")
             is_strong = node.tag == "th" or _is_bold(node)
             indent = 0.0 if cells else indent_of(node.text().lstrip(" \t\r\n"))
             cells.append(Cell(text, columns, rows, is_strong, indent=indent))
         node = node.next
     return cells
-
-
-def _picture(cell: LexborNode) -> str:
-    """What stands for the only picture of a cell without words."""
-    pictures = cell.css("img[alt]")
-    return (pictures[0].attributes.get("alt") or "").strip() if len(pictures) == 1 else ""
 
 
 def _span(node: LexborNode, name: str) -> int:

@@ -32,11 +32,7 @@ _fields_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 def read_json_lines(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document | Fault]:
-    """Reads a document a line; one without an id has its line's number.
-
-    Raises:
-        UnreadableError: Most lines cannot be read.
-    """
+    """Reads a document a line; one without an id has its line's number."""
     faults = 0
     for number, line in enumerate(_lines(stream, max_bytes), 1):
         if line is not None and line.isspace():

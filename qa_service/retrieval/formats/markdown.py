@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from mdit_py_plugins.deflist import deflist_plugin
 
-from qa_service.retrieval.blocks import BlockList, Kind, Parsed, folded
+from qa_service.retrieval.blocks import BlockList, Kind, Parsed, folded, scripted
 from qa_service.retrieval.formats.front_matter import split_front_matter
 from qa_service.retrieval.formats.html import parse_into
 from qa_service.retrieval.formats.markdown_source import BOX_MARK, RST_CODE, clean
 from qa_service.retrieval.formats.rst import parse_rst_into
-from qa_service.retrieval.formats.scripts import lowered, raised
 
 _DEFINITION = re.compile(r"^ {0,3}\[(?P<label>[^\]\n]+)\]:[ \t]*\S", re.MULTILINE)
 _REFERENCE = re.compile(r"\]\[(?P<label>[^\]\n]+)\]")
@@ -33,10 +32,10 @@ def parse_markdown(text: str, whole: str | None) -> Parsed:
         whole: The file that it is a part of, whose definitions of links count.
     """
     title, body, first_line = split_front_matter(text)
-    source = clean(body, first_line)
+    lines, numbers = clean(body, first_line)
     env = {"references": {} if whole is None else _references(text, whole)}
-    tokens = _parser().parse("\n".join(source.lines), env)
-    reader = _Reader(source.numbers)
+    tokens = _parser().parse("\n".join(lines), env)
+    reader = _Reader(numbers)
     reader.read(tokens)
     return Parsed(reader.out.blocks, title)
 
@@ -57,12 +56,11 @@ def _references(text: str, whole: str) -> dict[str, dict[str, str]]:
 
 
 class _Reader:
-    """Makes blocks of markdown-it's tokens."""
-
     def __init__(self, numbers: Sequence[int]) -> None:
         self.out = BlockList()
         self._numbers = numbers
-        self._kinds: list[str] = []
+        self._open: list[Token] = []
+        """The blocks of text around this."""
         self._head: list[str] = []
         self._rows: list[tuple[int, list[str]]] = []
         self._term = ""
@@ -76,46 +74,22 @@ class _Reader:
     def _line(self, token: Token) -> int:
         return self._numbers[min(token.map[0], len(self._numbers) - 1)] if token.map else 0
 
-    def _begin(self, token: Token) -> None:
-        self._kinds.append(token.type)
-        self._heading_level = int(token.tag[1]) if token.type == "heading_open" else 0
-
-    def _begin_quote(self, token: Token) -> None:
-        self._kinds.append(token.type)
-
-    def _end(self, token: Token) -> None:
-        self._kinds.pop()
-
-    def _begin_list(self, token: Token) -> None:
-        self.out.begin_list()
-
-    def _end_list(self, token: Token) -> None:
-        self.out.end_list()
-
-    def _begin_item(self, token: Token) -> None:
-        self.out.begin_item(f"{token.info}." if token.info else "-")
-
-    def _end_item(self, token: Token) -> None:
-        self.out.end_item()
-
     def _begin_definition(self, token: Token) -> None:
-        self.out.begin_item("")
-        if self._term:
-            self.out.prefix(f"{self._term.rstrip(':')}: ")
-            self._term = ""
+        self.out.begin_definition(self._term)
+        self._term = ""
 
     def _inline(self, token: Token) -> None:
         text = _text(token.children or ())
-        kind = self._kinds[-1]
-        if kind == "heading_open":
-            self.out.heading(self._heading_level, text, self._line(token))
-        elif kind == "paragraph_open":
+        block = self._open[-1]
+        if block.type == "heading_open":
+            self.out.heading(int(block.tag[1]), text, self._line(token))
+        elif block.type == "paragraph_open":
             self._paragraph(text, self._line(token))
-        elif kind == "th_open":
+        elif block.type == "th_open":
             self._head.append(text)
-        elif kind == "td_open":
+        elif block.type == "td_open":
             self._rows[-1][1].append(text)
-        elif kind == "dt_open":
+        elif block.type == "dt_open":
             self._term = text
 
     def _paragraph(self, text: str, line: int) -> None:
@@ -147,40 +121,28 @@ class _Reader:
     def _begin_table(self, token: Token) -> None:
         self._head, self._rows = [], []
 
-    def _begin_row(self, token: Token) -> None:
-        self._rows.append((self._line(token), []))
-
     def _end_table(self, token: Token) -> None:
         self.out.table(self._head, [row for row in self._rows if row[1]])
 
 
-_HANDLERS = {
-    "heading_open": _Reader._begin,
-    "paragraph_open": _Reader._begin_quote,
-    "th_open": _Reader._begin_quote,
-    "td_open": _Reader._begin_quote,
-    "dt_open": _Reader._begin_quote,
-    "heading_close": _Reader._end,
-    "paragraph_close": _Reader._end,
-    "th_close": _Reader._end,
-    "td_close": _Reader._end,
-    "dt_close": _Reader._end,
-    "bullet_list_open": _Reader._begin_list,
-    "ordered_list_open": _Reader._begin_list,
-    "dl_open": _Reader._begin_list,
-    "bullet_list_close": _Reader._end_list,
-    "ordered_list_close": _Reader._end_list,
-    "dl_close": _Reader._end_list,
-    "list_item_open": _Reader._begin_item,
-    "list_item_close": _Reader._end_item,
+_TEXTS, _LISTS = ("heading", "paragraph", "th", "td", "dt"), ("bullet_list", "ordered_list", "dl")
+_HANDLERS: dict[str, Callable[[_Reader, Token], object]] = {
+    **{f"{name}_open": lambda reader, token: reader._open.append(token) for name in _TEXTS},
+    **{f"{name}_close": lambda reader, _: reader._open.pop() for name in _TEXTS},
+    **{f"{name}_open": lambda reader, _: reader.out.begin_list() for name in _LISTS},
+    **{f"{name}_close": lambda reader, _: reader.out.end_list() for name in _LISTS},
+    "list_item_open": lambda reader, token: reader.out.begin_item(
+        f"{token.info}." if token.info else "-"
+    ),
+    "list_item_close": lambda reader, _: reader.out.end_item(),
     "dd_open": _Reader._begin_definition,
-    "dd_close": _Reader._end_item,
+    "dd_close": lambda reader, _: reader.out.end_item(),
     "inline": _Reader._inline,
     "fence": _Reader._code,
     "code_block": _Reader._code,
     "html_block": _Reader._html,
     "table_open": _Reader._begin_table,
-    "tr_open": _Reader._begin_row,
+    "tr_open": lambda reader, token: reader._rows.append((reader._line(token), [])),
     "table_close": _Reader._end_table,
 }
 
@@ -193,9 +155,7 @@ def _shown(markup: str) -> str:
 
 def _text(children: Iterable[Token]) -> str:
     """What inline markup shows; nothing of what is struck out."""
-    parts: list[str] = []
-    opened: list[tuple[str, int]] = []
-    """Open `<sup>`, `<sub>` and what is struck out, and how many parts are before each."""
+    parts, opened = list[str](), list[tuple[str, int]]()
     for token in children:
         if token.type in {"text", "code_inline", "text_special"}:
             parts.append(token.content)
@@ -203,33 +163,26 @@ def _text(children: Iterable[Token]) -> str:
             parts.append("\n" if len(parts) == 1 and parts[0].startswith("[!") else " ")
         elif token.type == "hardbreak":
             parts.append("\n")
-        elif token.type == "s_open":
-            opened.append(("s", len(parts)))
-        elif token.type == "s_close":
-            _close("s", parts, opened)
+        elif token.type in {"s_open", "s_close"}:
+            _add_tag("<s>" if token.type == "s_open" else "</s>", parts, opened)
         elif token.type == "html_inline":
             _add_tag(token.content, parts, opened)
     return "".join(parts)
 
 
 def _add_tag(tag: str, parts: list[str], opened: list[tuple[str, int]]) -> None:
+    """Takes a tag.
+
+    Args:
+        opened: Open `<sup>`, `<sub>` and what is struck out, and how many parts are before each.
+    """
     found = _TAG.match(tag)
     name = found["name"].lower() if found else ""
     if name == "br":
         parts.append("\n")
-    elif name in _STRUCK | {"sup", "sub"}:
-        if tag.startswith("</"):
-            _close(name, parts, opened)
-        else:
-            opened.append((name, len(parts)))
-
-
-def _close(name: str, parts: list[str], opened: list[tuple[str, int]]) -> None:
-    if not opened or opened[-1][0] != name:
-        return
-    _, place = opened.pop()
-    inner, before = "".join(parts[place:]), parts[place - 1] if place else ""
-    if name in _STRUCK:
-        parts[place:] = []
-    else:
-        parts[place:] = [raised(before, inner) if name == "sup" else lowered(before, inner)]
+    elif name in _STRUCK | {"sup", "sub"} and not tag.startswith("</"):
+        opened.append((name, len(parts)))
+    elif opened and opened[-1][0] == name:
+        _, place = opened.pop()
+        inner, before = "".join(parts[place:]), parts[place - 1] if place else ""
+        parts[place:] = [] if name in _STRUCK else [scripted(name, before, inner)]

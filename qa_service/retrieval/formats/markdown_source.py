@@ -75,23 +75,12 @@ RST_CODE = "eval-rst"
 _TAB_COLUMNS = 4
 
 
-class Source(NamedTuple):
-    """Markdown without the rest; of each line, its number in the file."""
-
-    lines: list[str]
-    numbers: list[int]
-
-
-def clean(text: str, first_line: int = 1) -> Source:
-    """Makes plain Markdown of a dialect's.
-
-    Args:
-        first_line: The number of the text's first line in the file.
-    """
+def clean(text: str, first_line: int = 1) -> tuple[list[str], list[int]]:
+    """A dialect's lines as plain Markdown, and of each its number in the file."""
     cleaner = _Cleaner()
     for number, line in enumerate(text.split("\n"), first_line):
         cleaner.take(line, number)
-    return Source(cleaner.lines, cleaner.numbers)
+    return cleaner.lines, cleaner.numbers
 
 
 class _Fence(NamedTuple):
@@ -111,7 +100,6 @@ class _Cleaner:
         self._in_options = False
         self._in_yaml = False
         self._tag_lines: list[str] = []
-        self._tag_number = 0
         self._in_html_table = False
 
     def take(self, line: str, number: int) -> None:
@@ -141,11 +129,12 @@ class _Cleaner:
 
     def _add_block(self, words: str) -> None:
         """Adds a line that is a paragraph; of a box's kind, one that goes before the next."""
-        if words:
-            for line in ("", words, ""):
-                self._add(line)
-        else:
-            self._add("")
+        for line in ("", words, "") if words else ("",):
+            self._add(line)
+
+    def _add_box(self, name: str, title: str | None) -> None:
+        kind = f"{BOX_MARK}{name.replace('-', ' ').capitalize()}: "
+        self._add_block(title or (kind if name.lower() in BOXES else ""))
 
     def _dedented(self, line: str) -> str:
         if not self._dedents or not line.strip():
@@ -187,7 +176,9 @@ class _Cleaner:
         elif directive:
             self._open_directive(found["lead"], mark, directive)
         else:
-            self._open_container(mark, info)
+            self._fences.append(_Fence(mark, is_code=False, is_shown=True))
+            if box := _CONTAINER.match(info):
+                self._add_box(box["name"], (box["label"] or box["title"] or "").strip())
 
     def _open_directive(self, lead: str, mark: str, directive: re.Match[str]) -> None:
         name, argument = directive["name"].lower(), directive["argument"].strip()
@@ -198,44 +189,33 @@ class _Cleaner:
             self._in_options = False
             self._add(f"{lead}{mark.replace(':', '`')}{RST_CODE if name == 'eval-rst' else ''}")
         elif name in BOXES:
-            self._add_block(_box_title(name, ""))
+            self._add_box(name, "")
             self._add(_inline(argument))
         elif name not in _SILENT and name != "figure":
             self._add_block(_inline(argument))
 
-    def _open_container(self, mark: str, info: str) -> None:
-        self._fences.append(_Fence(mark, is_code=False, is_shown=True))
-        found = _CONTAINER.match(info)
-        if found:
-            title = found["label"] or found["title"] or ""
-            self._add_block(_box_title(found["name"].lower(), title.strip()))
-
     def _take_prose(self, line: str) -> None:
-        if self._tag_lines or (_TAG_START.search(line) and not _closes(line)):
-            self._take_tag(line)
+        tags = [*_TAG_START.finditer(line)] if "{" in line else []
+        if self._tag_lines or (tags and not _TAG_END.search(line, tags[-1].end())):
+            self._tag_lines.append(line)  # of a template's tag over several lines
+            if _TAG_END.search(line) or len(self._tag_lines) > 30:
+                self._add(_inline(" ".join(self._tag_lines)))
+                self._tag_lines = []
         elif _DROPPED.fullmatch(line):
             self._add("")
         elif "{{<" in line and _CODE_TAG.fullmatch(line):
             self._fences.append(_Fence("{{<", is_code=True, is_shown=True))
             self._add("```")
         elif line[:20].lstrip()[:3] in {"!!!", "???", "==="} and (box := _BOX.match(line)):
-            self._add_block(_box_title(box["name"].lower(), box["title"] or ""))
+            self._add_box(box["name"], box["title"])
             self._dedents.append(len(box["lead"].expandtabs(_TAB_COLUMNS)) + _TAB_COLUMNS)
         elif line.lstrip().startswith("///") and (box := _BLOCK.match(line)):
-            self._add_block(_box_title(box["name"].lower(), box["title"] or ""))
+            self._add_box(box["name"], box["title"])
         elif line.lstrip()[:1] == "<" and _JSX.fullmatch(line):
             label = _LABEL.search(line)
             self._add_block(label["label"] if label else "")
         else:
             self._add(self._within_table(_inline(line)))
-
-    def _take_tag(self, line: str) -> None:
-        """A template's tag over several lines: all of them are one."""
-        self._tag_lines.append(line)
-        if _TAG_END.search(line) or len(self._tag_lines) > 30:
-            whole = " ".join(self._tag_lines)
-            self._tag_lines = []
-            self._add(_inline(whole))
 
     def _within_table(self, line: str) -> str:
         """Keeps HTML's tables in one piece, which an empty line would end."""
@@ -247,17 +227,6 @@ class _Cleaner:
         elif self._in_html_table and not line.strip():
             return "<!-- -->"
         return line
-
-
-def _closes(line: str) -> bool:
-    *_, last = _TAG_START.finditer(line)
-    return _TAG_END.search(line, last.end()) is not None
-
-
-def _box_title(name: str, title: str) -> str:
-    if title:
-        return title
-    return f"{BOX_MARK}{name.replace('-', ' ').capitalize()}: " if name in BOXES else ""
 
 
 def _inline(line: str) -> str:

@@ -1,15 +1,35 @@
-"""The readers of markup: each makes blocks of a text."""
+"""The readers of markup and of plain text: each makes blocks of a text."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import PurePath
 
-from qa_service.retrieval.blocks import Parsed
+from qa_service.retrieval.blocks import Block, Kind, Parsed, without_invisible
+from qa_service.retrieval.formats.front_matter import split_front_matter
 from qa_service.retrieval.formats.html import parse_html
 from qa_service.retrieval.formats.markdown import parse_markdown
-from qa_service.retrieval.formats.plain import parse_plain
 from qa_service.retrieval.formats.rst import parse_rst
+
+_EMPTY_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
+
+
+def parse_plain(text: str, whole: str | None) -> Parsed:
+    """Cuts a text at its empty lines; lines stay lines."""
+    title, body, line = split_front_matter(text)
+    blocks, start = list[Block](), 0
+    for gap in (*_EMPTY_LINES.finditer(body), None):
+        end = gap.start() if gap else len(body)
+        words = without_invisible(body[start:end]).strip("\n").rstrip()
+        if words.strip():
+            first = line + body.startswith("\n", start)
+            blocks.append(Block(Kind.PARAGRAPH, words, first))
+        if gap:
+            line += body.count("\n", start, gap.end())
+            start = gap.end()
+    return Parsed(blocks, title)
+
 
 MarkupReader = Callable[[str, str | None], Parsed]
 """Takes the markup, and the file that it is a part of; None if it is all of a file."""
@@ -47,11 +67,6 @@ def markup_of(name: str) -> str:
     return ENDINGS.get(path.suffix, "")
 
 
-def reader_of(format: str) -> MarkupReader:
-    """The reader of a markup, named by itself or by a file's name or ending."""
-    return MARKUPS[format if format in MARKUPS else markup_of(format)]
-
-
 def parse(markup: str, format: str, whole: str | None = None) -> Parsed:
     """Makes blocks of a text.
 
@@ -61,4 +76,4 @@ def parse(markup: str, format: str, whole: str | None = None) -> Parsed:
     """
     text = markup.removeprefix("\ufeff").replace("\0", "")
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return reader_of(format)(text, whole)
+    return MARKUPS[format if format in MARKUPS else markup_of(format)](text, whole)

@@ -27,11 +27,7 @@ _decoder = msgspec.json.Decoder(_Notebook)
 
 
 def read_notebook(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
-    """Reads a notebook of format 4.
-
-    Raises:
-        UnreadableError: It is longer than the bound, or no notebook.
-    """
+    """Reads a notebook of format 4."""
     try:
         cells = _decoder.decode(read_text(stream, max_bytes).encode()).cells
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -41,22 +41,12 @@ _MAX_EXACT = 10**15
 _EPOCH = datetime.datetime(1899, 12, 30)
 _DAYS_TO_1904 = 1462
 _DAY_S = 86_400
-_MONTHS = (
-    "January", "February", "March", "April", "May", "June", "July", "August", "September",
-    "October", "November", "December",
-)  # fmt: skip
-_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 _Parts = list[tuple[str, str]]
 """The kinds and texts of a format's parts."""
 
 
 def shown(value: float, code: str, *, is_1904: bool = False) -> str:
-    """A number in a format.
-
-    Args:
-        is_1904: Whether days are counted from 1904, as in old workbooks of Macs.
-    """
     if not abs(value) < _MAX_EXACT:
         return general(value)
     sections = _SECTION.findall(code[:_MAX_FORMAT_CHARS])
@@ -71,7 +61,8 @@ def shown(value: float, code: str, *, is_1904: bool = False) -> str:
     if kinds & {"date", "elapsed"}:
         return _date(value + _DAYS_TO_1904 * is_1904, parts)
     if not kinds & {"digit", "general"}:
-        return _literals(parts) or general(value)
+        literals = "".join(text for kind, text in parts if kind in _LITERALS)
+        return " ".join(literals.split()) or general(value)
     if _FRACTION.search(section):
         return general(value)
     has_own_section = value < 0 and section is not sections[0]
@@ -81,10 +72,6 @@ def shown(value: float, code: str, *, is_1904: bool = False) -> str:
 def general(value: float) -> str:
     """A number without a format: all of a whole number, else ten digits."""
     return str(int(value)) if abs(value) < _MAX_EXACT and value == int(value) else f"{value:.10g}"
-
-
-def _literals(parts: _Parts) -> str:
-    return " ".join("".join(text for kind, text in parts if kind in _LITERALS).split())
 
 
 def _number(value: float, parts: _Parts) -> str:
@@ -176,7 +163,7 @@ def _units(
         if kind == "elapsed":
             yield str(seconds // {"h": 3600, "m": 60, "n": 60, "s": 1}[letter])
         elif letter in "md" and width > 2:
-            name = _MONTHS[moment.month - 1] if letter == "m" else _DAYS[moment.weekday()]
+            name = f"{moment:%B}" if letter == "m" else f"{moment:%A}"
             yield name[:3] if width == 3 else name
         elif letter == "y":
             yield str(moment.year)

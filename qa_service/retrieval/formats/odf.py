@@ -15,7 +15,7 @@ from xml.etree import ElementTree as Xml
 
 from qa_service.retrieval.blocks import BlockList, Parsed
 from qa_service.retrieval.documents import Document, UnreadableError
-from qa_service.retrieval.formats.bounded import PACKAGE_ERRORS, read_package
+from qa_service.retrieval.formats.bounded import read_package, reading
 from qa_service.retrieval.formats.grids import MAX_COLUMNS, Cell, Grid, add_grid
 from qa_service.retrieval.formats.office_package import attribute, child, name_of, number, text_of
 from qa_service.retrieval.layout import lay_out, says_something
@@ -32,26 +32,16 @@ _ASIDE = frozenset({"note", "frame", "custom-shape", "table"})
 
 
 def read_odf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
-    """Reads a text, a workbook or a presentation.
-
-    Raises:
-        UnreadableError: It is longer than the bound, also unpacked, encrypted, nested too deep, or
-            not in this format.
-    """
+    """Reads a text, a workbook or a presentation."""
     data = read_package(stream, max_bytes)
     out = BlockList()
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            if _ENCRYPTED in archive.read("META-INF/manifest.xml"):
-                raise UnreadableError("it is encrypted")
-            content = Xml.fromstring(archive.read("content.xml"))
-            has_title = "meta.xml" in archive.namelist()
-            meta = Xml.fromstring(archive.read("meta.xml")) if has_title else None
+    with reading("in OpenDocument's format"), zipfile.ZipFile(io.BytesIO(data)) as archive:
+        if _ENCRYPTED in archive.read("META-INF/manifest.xml"):
+            raise UnreadableError("it is encrypted")
+        content = Xml.fromstring(archive.read("content.xml"))
+        has_title = "meta.xml" in archive.namelist()
+        meta = Xml.fromstring(archive.read("meta.xml")) if has_title else None
         _Reader(out, content).read()
-    except RecursionError:
-        raise UnreadableError("it is nested too deep") from None
-    except PACKAGE_ERRORS as error:
-        raise UnreadableError(f"not in OpenDocument's format: {error}") from None
     title = text_of(meta.find(".//{*}title")) if meta is not None else ""
     yield lay_out(Parsed(out.blocks, title), name)
 
@@ -67,12 +57,19 @@ class _Reader:
         """Adds the blocks of the body; of a workbook each sheet's below its name."""
         kind = next(iter(child(self._content, "body") or ()))
         if name_of(kind) == "presentation":
-            self._slides(kind)
+            slides = (one for one in kind if name_of(one) == "page")
+            for place, slide in enumerate(slides, 1):
+                self._out.page, self._out.part = place, f"slide {place}"
+                self._blocks([slide])
             return
         if name_of(kind) != "spreadsheet":
             self._blocks(kind)
             return
-        sheets = [one for one in kind if name_of(one) == "table" and not self._is_hidden(one)]
+        sheets = list[Xml.Element]()
+        for one in kind:
+            style = self._styles.get(attribute(one, "style-name"))
+            is_hidden = attribute(child(style, "table-properties"), "display") == "false"
+            sheets += [one] if name_of(one) == "table" and not is_hidden else []
         for sheet in sheets:
             title = attribute(sheet, "name")
             self._out.part = f"sheet {title}"
@@ -80,23 +77,17 @@ class _Reader:
                 self._out.heading(1, title)
             self._table(sheet)
 
-    def _slides(self, presentation: Xml.Element) -> None:
-        slides = [one for one in presentation if name_of(one) == "page"]
-        for place, slide in enumerate(slides, 1):
-            self._out.page, self._out.part = place, f"slide {place}"
-            self._blocks([slide])
-
-    def _is_hidden(self, table: Xml.Element) -> bool:
-        style = self._styles.get(attribute(table, "style-name"))
-        return attribute(child(style, "table-properties"), "display") == "false"
-
     def _blocks(self, element: Iterable[Xml.Element], *, is_title: bool = False) -> None:
         for one in element:
             name = name_of(one)
-            if name == "h" or (name == "p" and is_title):
-                self._heading(one)
-            elif name == "p":
-                self._paragraph(one)
+            if name in {"h", "p"}:
+                text, aside = _text(one)
+                if name == "h" or is_title:
+                    self._out.unnest()
+                    self._out.heading(number(one, "outline-level") or 1, text)
+                else:
+                    self._out.paragraph(text)
+                self._blocks(aside)
             elif name == "list":
                 self._list(one)
             elif name == "table":
@@ -104,34 +95,13 @@ class _Reader:
             elif name not in _LEFT_OUT:
                 self._blocks(one, is_title=is_title or attribute(one, "class") == "title")
 
-    def _heading(self, element: Xml.Element) -> None:
-        text, aside = _text(element)
-        self._out.unnest()
-        self._out.heading(number(element, "outline-level") or 1, text)
-        self._asides(aside)
-
-    def _paragraph(self, element: Xml.Element) -> None:
-        text, aside = _text(element)
-        self._out.paragraph(text)
-        self._asides(aside)
-
-    def _asides(self, aside: list[Xml.Element]) -> None:
-        for one in aside:
-            if name_of(one) == "table":
-                self._table(one)
-            else:
-                self._blocks(one)
-
     def _list(self, element: Xml.Element) -> None:
         style = self._styles.get(attribute(element, "style-name"))
         levels = [name_of(one) for one in style] if style is not None else []
         is_numbered = bool(levels) and levels[0] == "list-level-style-number"
         self._out.begin_list()
-        count = 0
-        for item in element:
-            if name_of(item) not in {"list-item", "list-header"}:
-                continue
-            count += 1
+        items = (item for item in element if name_of(item) in {"list-item", "list-header"})
+        for count, item in enumerate(items, 1):
             self._out.begin_item(f"{count}." if is_numbered else "-")
             self._blocks(item)
             self._out.end_item()
@@ -149,7 +119,7 @@ class _Reader:
                     grid.add_row(cells, line + place + 1, is_head=is_head)
             line += times
         add_grid(self._out, grid.rows)
-        self._asides(aside)
+        self._blocks(aside)
 
 
 def _rows(element: Xml.Element, *, is_head: bool) -> Iterator[tuple[Xml.Element, bool]]:

@@ -25,11 +25,6 @@ class OfficePackage:
 
     Attributes:
         main: The name of the part that is the document itself.
-
-    Raises:
-        KeyError: It is no package of Office.
-        IndexError: It has no document.
-        SyntaxError: The XML of a part is broken.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -38,19 +33,13 @@ class OfficePackage:
         self.main = self.related("", "officeDocument")[0]
 
     def open(self, name: str) -> IO[bytes]:
-        """A part's bytes, as they are unpacked."""
         return self._archive.open(name)
 
     def read(self, name: str) -> Xml.Element:
-        """A part's XML."""
         return Xml.fromstring(self._archive.read(name))
 
     def document(self, kind: str) -> Xml.Element:
-        """The document itself.
-
-        Raises:
-            ValueError: Its element has another name than `kind`.
-        """
+        """The document itself."""
         found = self.read(self.main)
         if name_of(found) != kind:
             raise ValueError(f"it holds a {name_of(found)[:40]}")
@@ -89,7 +78,6 @@ def _without_namespace(name: str) -> str:
 
 
 def name_of(element: Xml.Element) -> str:
-    """An element's name without its namespace."""
     return _without_namespace(element.tag)
 
 
@@ -122,7 +110,6 @@ def is_on(element: Xml.Element | None) -> bool:
 
 
 def descendants(element: Xml.Element, name: str) -> Iterator[Xml.Element]:
-    """The elements of a name below one."""
     return (one for one in element.iter() if name_of(one) == name)
 
 

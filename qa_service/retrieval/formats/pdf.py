@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, BinaryIO
 
-from qa_service.retrieval.blocks import BlockList, Parsed
+from qa_service.retrieval.blocks import Block, BlockList, Parsed
 from qa_service.retrieval.documents import Document, Fault, UnreadableError
 from qa_service.retrieval.formats.bounded import library, read_bytes
 from qa_service.retrieval.formats.grids import add_grid
@@ -37,19 +37,14 @@ if TYPE_CHECKING:
 _HYPHENATED = re.compile(rf"(\w+)(?:{HYPHEN}|[-\u2010])\n(?=(\w+))")
 _WORD = re.compile(r"\w+(?:[-\u2010]\w+)*")
 _MAX_LEVEL = 6
-_INDENT = 4.0
-"""Points; an item that is indented by more is in another list."""
+_INDENT = 4.0  # points
 
 Part = Text | Table
 """What a document consists of."""
 
 
 def read_pdf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document | Fault]:
-    """Reads a PDF that has a text; of scanned pages there is none.
-
-    Raises:
-        UnreadableError: It is longer than the bound, no PDF, wants a password, or has no text.
-    """
+    """Reads a PDF that has a text; of scanned pages there is none."""
     package = library("pypdfium2", "pypdfium2", "PDF")
     try:
         pdf: pypdfium2.PdfDocument = package.PdfDocument(read_bytes(stream, max_bytes))
@@ -73,9 +68,8 @@ def read_pdf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document |
         raise UnreadableError("no text in it: scanned pages need OCR first")
     for number in scanned:
         yield Fault(f"{name}, page {number}", "no text on it: scanned pages need OCR first")
-    title = _encodable(pdf.get_metadata_value("Title")).strip()
-    out = _blocks(pages)
-    yield lay_out(Parsed(out.blocks, title), name)
+    title = pdf.get_metadata_value("Title").encode("utf-8", "replace").decode()  # no surrogates
+    yield lay_out(Parsed(_blocks(pages), title.strip()), name)
 
 
 def _flat(pdf: pypdfium2.PdfDocument, number: int) -> pypdfium2.PdfPage:
@@ -88,12 +82,7 @@ def _flat(pdf: pypdfium2.PdfDocument, number: int) -> pypdfium2.PdfPage:
     return page
 
 
-def _encodable(text: str) -> str:
-    """A text without lone surrogates, which no UTF-8 can hold: question marks in their place."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _blocks(pages: list[Page]) -> BlockList:
+def _blocks(pages: list[Page]) -> list[Block]:
     split, tables = list[list[list[Piece]]](), list[list[Table]]()
     for page in pages:
         ruled, words = ruled_tables(page.rules, page.words)
@@ -111,10 +100,8 @@ def _blocks(pages: list[Page]) -> BlockList:
 def _add_page(
     parts: list[Part], pieces: list[Piece], tables: list[Table], page: int, counter: Counting
 ) -> None:
-    placed = dict[int, Table]()
     holders = [Piece([], table.box, 0.0) for table in tables]
-    for holder, table in zip(holders, tables, strict=True):
-        placed[id(holder)] = table
+    placed = {id(one): table for one, table in zip(holders, tables, strict=True)}
     for region in in_columns([*pieces, *holders]):
         column = list[Part]()
         run = list[list[Piece]]()
@@ -141,8 +128,7 @@ def _add_lines(column: list[Part], lines: list[list[Piece]], page: int, counter:
 def _append(parts: list[Part], column: list[Part]) -> None:
     """Adds a column; a paragraph that goes on in it is put together, before the notes below it."""
     if column and isinstance(first := column[0], Text):
-        for place in range(len(parts) - 1, -1, -1):
-            part = parts[place]
+        for part in reversed(parts):
             if not isinstance(part, Text):
                 break
             if goes_on(part, first):
@@ -155,31 +141,29 @@ def _append(parts: list[Part], column: list[Part]) -> None:
     parts += column
 
 
-def _written(parts: list[Part], heads: list[str]) -> BlockList:
+def _written(parts: list[Part], heads: list[str]) -> list[Block]:
     texts = [part for part in parts if isinstance(part, Text)]
-    out, depths, words = BlockList(), _Depths(), _Words(texts)
+    out, words, lefts = BlockList(), _Words(texts), list[float]()
     for head in heads:
         out.paragraph(head)
     levels = _levels(parts, body_size(texts))
     for part in parts:
         out.page, out.part = part.page, f"page {part.page}"
-        depth = depths.of(part) if isinstance(part, Text) and part.mark else 0
-        out.nest(depth)
-        out.unnest(depth)
+        # Of open lists' items: where they begin. One that is indented by more is in another list.
+        if isinstance(part, Text) and part.mark:
+            lefts = [left for left in lefts if left < part.left - _INDENT] + [part.left]
+        else:
+            lefts = []
+        out.nest(len(lefts))
         if isinstance(part, Table):
             add_grid(out, part.grid.rows)
         elif part.mark:
-            out.begin_item(part.mark)
-            out.paragraph(words.joined(part.lines))
-            out.end_item()
+            out.item(len(lefts), part.mark, words.joined(part.lines))
         elif level := levels.get(id(part)):
             out.heading(level, words.joined(part.lines))
         else:
             out.paragraph(words.joined(part.lines))
-        if not depth:
-            depths = _Depths()
-    out.unnest()
-    return out
+    return out.blocks
 
 
 class _Words:
@@ -202,25 +186,9 @@ class _Words:
         return f"{before}-" if is_hyphened else before
 
 
-class _Depths:
-    """How many lists items are in, by how far they are indented."""
-
-    def __init__(self) -> None:
-        self._lefts: list[float] = []
-
-    def of(self, item: Text) -> int:
-        """The depth of the next item, from 1."""
-        left = item.left
-        self._lefts = [one for one in self._lefts if one < left - _INDENT] + [left]
-        return len(self._lefts)
-
-
 def _levels(parts: list[Part], body: float) -> dict[int, int]:
     """The level of each heading, by its size; what has no text below it is none."""
-    marked = list[Text]()
-    for part, after in zip(parts, [*parts[1:], None], strict=True):
-        if isinstance(part, Text) and is_heading(part, body) and after is not None:
-            marked.append(part)
+    marked = [one for one in parts[:-1] if isinstance(one, Text) and is_heading(one, body)]
     looks = sorted({(round(part.size), part.is_bold) for part in marked}, reverse=True)
     rank = {look: min(_MAX_LEVEL, n) for n, look in enumerate(looks, 1)}
     levels = {id(part): rank[round(part.size), part.is_bold] for part in marked}

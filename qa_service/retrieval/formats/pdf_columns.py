@@ -37,25 +37,15 @@ _MAX_DEPTH = 6
 
 def in_columns(pieces: Sequence[Piece], depth: int = 0) -> list[list[Piece]]:
     """Cuts a page into regions of one column, in the order in which they are read."""
-    bands = _best_bands(pieces) if depth < _MAX_DEPTH else None
-    if bands is None:
-        return [list(pieces)]
-    regions = list[list[Piece]]()
-    for band in bands:
-        for part in band:
-            regions += in_columns(part, depth + 1)
-    return regions
-
-
-def _best_bands(pieces: Sequence[Piece]) -> list[list[list[Piece]]] | None:
-    """The bands of the gutter that has most beside it; None if there is none."""
-    best, most = None, 0
-    for gutter in _gutters(pieces):
+    best, most = list[list[list[Piece]]](), 0
+    for gutter in _gutters(pieces) if depth < _MAX_DEPTH else ():
         bands = _bands(pieces, gutter)
         in_two = sum(len(part) for band in bands if len(band) == 2 for part in band)
         if in_two > most:
             best, most = bands, in_two
-    return best
+    if not best:
+        return [list(pieces)]
+    return [region for band in best for part in band for region in in_columns(part, depth + 1)]
 
 
 def _gutters(pieces: Sequence[Piece]) -> list[float]:
@@ -75,12 +65,12 @@ def _gutters(pieces: Sequence[Piece]) -> list[float]:
 def _bands(pieces: Sequence[Piece], gutter: float) -> list[list[list[Piece]]]:
     """The bands of a page, of one part or two, if there is a gutter just left of here."""
     crossing = [piece for piece in pieces if piece.box.left < gutter < piece.box.right]
-    levels = sorted(piece.box.middle for piece in crossing)
+    crossing.sort(key=lambda piece: piece.box.middle)
+    levels = [piece.box.middle for piece in crossing]
     between: list[list[Piece]] = [[] for _ in range(len(levels) + 1)]
     for piece in pieces:
         if not piece.box.left < gutter < piece.box.right:
             between[bisect_left(levels, piece.box.middle)].append(piece)
-    crossing.sort(key=lambda piece: piece.box.middle)
     bands, whole = list[list[list[Piece]]](), list[Piece]()
     for number, part in enumerate(between):
         left = [piece for piece in part if piece.box.right <= gutter]
@@ -101,12 +91,13 @@ def _are_columns(left: list[Piece], right: list[Piece]) -> bool:
     lines = min(len(lines_of(left)), len(lines_of(right)))
     if lines < _MIN_LINES:
         return False
-    is_painted_apart = _PAINTED_APART * _turns(left, right) <= lines
-    if _is_prose(left) and _is_prose(right):
+    painted = sorted([(piece.order, 0) for piece in left] + [(piece.order, 1) for piece in right])
+    turns = sum(one[1] != after[1] for one, after in pairwise(painted))
+    is_painted_apart = _PAINTED_APART * turns <= lines
+    num_prose = _is_prose(left) + _is_prose(right)
+    if num_prose == 2:
         return is_painted_apart or not _have_rows(left, right)
-    if _is_prose(left) or _is_prose(right):
-        return is_painted_apart
-    return is_painted_apart and _is_list(left) and _is_list(right)
+    return is_painted_apart and (num_prose == 1 or (_is_list(left) and _is_list(right)))
 
 
 def _have_rows(left: list[Piece], right: list[Piece]) -> bool:
@@ -124,12 +115,6 @@ def _starts(part: list[Piece]) -> list[float]:
     return [lines[0].box.middle] + [
         line.box.middle for line, gap in zip(lines[1:], gaps, strict=True) if gap > wide
     ]
-
-
-def _turns(left: list[Piece], right: list[Piece]) -> int:
-    """How often the painter goes from one part to the other."""
-    painted = sorted([(piece.order, 0) for piece in left] + [(piece.order, 1) for piece in right])
-    return sum(one[1] != after[1] for one, after in pairwise(painted))
 
 
 def _is_prose(part: list[Piece]) -> bool:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 from unicodedata import category
 
+from qa_service.retrieval.blocks import scripted
 from qa_service.retrieval.formats.pdf_page import Box, Word, around
-from qa_service.retrieval.formats.scripts import raised
 
 CELL_GAP = 0.9
 """Of a font's size; what is farther apart may be in another column. Justified text has less."""
@@ -45,7 +45,6 @@ class Piece:
 
     @property
     def is_bold(self) -> bool:
-        """Whether all of it is."""
         return all(word.is_bold for word in self.words)
 
     @property
@@ -75,11 +74,11 @@ class Piece:
 
 def _raised(before: str, mark: str) -> str:
     """A raised mark: a power or a part of a word as a person writes it, nothing of a note's."""
-    if _NOTE_MARK.fullmatch(mark) is None:
-        return raised(before, mark)
-    if mark.isdecimal() and _BASE.fullmatch(before):
-        return raised(before, mark)
-    return raised(before, mark) if mark in {"2", "3"} and _UNIT.fullmatch(before) else ""
+    is_note = _NOTE_MARK.fullmatch(mark) and not (
+        (mark.isdecimal() and _BASE.fullmatch(before))
+        or (mark in {"2", "3"} and _UNIT.fullmatch(before))
+    )
+    return "" if is_note else scripted("sup", before, mark)
 
 
 Placed = TypeVar("Placed", Word, Piece)

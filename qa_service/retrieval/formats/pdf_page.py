@@ -55,8 +55,6 @@ _TextPage = Any
 
 
 class Box(NamedTuple):
-    """A rectangle on a page."""
-
     left: float
     top: float
     right: float
@@ -64,22 +62,18 @@ class Box(NamedTuple):
 
     @property
     def height(self) -> float:
-        """From top to bottom."""
         return self.bottom - self.top
 
     @property
     def width(self) -> float:
-        """From left to right."""
         return self.right - self.left
 
     @property
     def middle(self) -> float:
-        """Of its height."""
         return (self.top + self.bottom) / 2
 
 
 def around(boxes: list[Box]) -> Box:
-    """The smallest box with all these in it."""
     return Box(
         min(box.left for box in boxes),
         min(box.top for box in boxes),
@@ -132,8 +126,6 @@ class _Glyph(NamedTuple):
 
 
 class PageReader:
-    """Reads the pages of a document, one after another."""
-
     def __init__(self) -> None:
         self._raw = library("pypdfium2.raw", "pypdfium2", "PDF")
         self._widths: dict[tuple[str, str], dict[int, int]] = {}
@@ -162,7 +154,8 @@ class PageReader:
                 continue
             found.append((part, font))
             for glyph in part:
-                self._measure(glyph, font)
+                widths = self._widths.setdefault((font, glyph.text), {})
+                widths[glyph.width] = widths.get(glyph.width, 0) + 1
         for part, font in found:
             goes_on = bool(words) and not part[0].is_after_space
             word = Word(self._spelled(part, font), self._box(text, part, turn), part[0].place)
@@ -182,10 +175,8 @@ class PageReader:
         raw, index = self._raw, glyphs[0].place
         box = around([glyph.box for glyph in glyphs])
         matrix, x, y = raw.FS_MATRIX(), ctypes.c_double(), ctypes.c_double()
-        if not (
-            raw.FPDFText_GetMatrix(text, index, matrix)
-            and raw.FPDFText_GetCharOrigin(text, index, x, y)
-        ):
+        has_matrix = raw.FPDFText_GetMatrix(text, index, matrix)
+        if not (has_matrix and raw.FPDFText_GetCharOrigin(text, index, x, y)):
             return box
         size = raw.FPDFText_GetFontSize(text, index) * math.hypot(matrix.c, matrix.d)
         base = _turned(x.value, y.value, x.value, y.value, turn).bottom
@@ -198,7 +189,8 @@ class PageReader:
         for index in indices:
             is_after_space |= index != last + 1
             last = index
-            char = _character(raw.FPDFText_GetUnicode(text, index))
+            code = raw.FPDFText_GetUnicode(text, index)
+            char = "?" if 0xD800 <= code < 0xE000 else chr(code)  # half of a pair
             if char.isspace() or char == "\0":
                 is_after_space = True
             elif raw.FPDFText_GetLooseCharBox(text, index, at):
@@ -210,14 +202,9 @@ class PageReader:
                 before, is_after_space = box, False
 
     def _font(self, text: _TextPage, index: int) -> str:
-        """The name of a character's font."""
         name = ctypes.create_string_buffer(_MAX_FONT_NAME_BYTES)
         self._raw.FPDFText_GetFontInfo(text, index, name, len(name), None)
         return name.value.decode("utf-8", "replace")
-
-    def _measure(self, glyph: _Glyph, font: str) -> None:
-        widths = self._widths.setdefault((font, glyph.text), {})
-        widths[glyph.width] = widths.get(glyph.width, 0) + 1
 
     def _excess(self, glyph: _Glyph, font: str) -> int:
         """How much wider a glyph is than most with its letter."""
@@ -248,11 +235,6 @@ class PageReader:
             else:
                 parts.append(names[-1] if ratio > _LONG_LIGATURE_RATIO else names[0])
         return "".join(parts)
-
-
-def _character(code: int) -> str:
-    """A character; a question mark for half of a pair, which no UTF-8 can hold."""
-    return "?" if 0xD800 <= code < 0xE000 else chr(code)
 
 
 def _cut(glyphs: Iterable[_Glyph]) -> Iterator[list[_Glyph]]:
@@ -337,8 +319,5 @@ class _Rules:
     def _add_line(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         (x1, y1), (x2, y2) = start, end
         if min(abs(x1 - x2), abs(y1 - y2)) < _SLANT < max(abs(x1 - x2), abs(y1 - y2)):
-            self.found.append(_turned(*_sorted(x1, y1, x2, y2), self._turn))
-
-
-def _sorted(x1: float, y1: float, x2: float, y2: float) -> tuple[float, float, float, float]:
-    return min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)
+            sides = min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)
+            self.found.append(_turned(*sides, self._turn))

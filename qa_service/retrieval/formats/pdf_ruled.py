@@ -47,7 +47,12 @@ def ruled_tables(rules: Sequence[Box], words: list[Word]) -> tuple[list[Table], 
         if not (2 < len(columns) < _MAX_LINES and 2 < len(rows) < _MAX_LINES):
             continue
         box = Box(columns[0], rows[0], columns[-1], rows[-1])
-        inside = [word for word in outside if _is_in(word.box, box)]
+        inside = [
+            word
+            for word in outside
+            if box.top < word.box.middle < box.bottom
+            and box.left < (word.box.left + word.box.right) / 2 < box.right
+        ]
         if _goes_on_outside(box, inside, outside):
             continue
         if table := _ruled_table(box, columns, rows, group, inside):
@@ -75,7 +80,12 @@ def _goes_on_outside(box: Box, inside: list[Word], words: list[Word]) -> bool:
 
 def _touching(rules: Sequence[Box]) -> list[list[Box]]:
     """Groups of rules that meet; each rule without the width of its line."""
-    flat = {_flat(rule) for rule in rules if max(rule.width, rule.height) >= _MIN_RULE}
+    flat = set[Box]()
+    for rule in rules:
+        left, top, right, bottom = (round(side, 1) for side in rule)
+        if max(rule.width, rule.height) >= _MIN_RULE:
+            is_level = right - left > bottom - top
+            flat.add(Box(left, top, right, top) if is_level else Box(left, top, left, bottom))
     done, open_groups = list[list[Box]](), list[tuple[Box, list[Box]]]()
     for rule in sorted(flat, key=lambda rule: rule.top):
         near, box, apart = [rule], rule, list[tuple[Box, list[Box]]]()
@@ -91,13 +101,6 @@ def _touching(rules: Sequence[Box]) -> list[list[Box]]:
         if len(open_groups) > _MAX_GROUPS:
             return []  # a drawing, whose lines would take too long
     return done + [members for _, members in open_groups]
-
-
-def _flat(rule: Box) -> Box:
-    left, top, right, bottom = (round(side, 1) for side in rule)
-    if right - left > bottom - top:
-        return Box(left, top, right, top)
-    return Box(left, top, left, bottom)
 
 
 def _meet(box: Box, rule: Box) -> bool:
@@ -116,11 +119,6 @@ def _distinct(places: Iterable[float]) -> list[float]:
         if not found or place - found[-1] > _TOUCH:
             found.append(place)
     return found
-
-
-def _is_in(inner: Box, box: Box) -> bool:
-    middle = (inner.left + inner.right) / 2
-    return box.left < middle < box.right and box.top < inner.middle < box.bottom
 
 
 def _ruled_table(
@@ -218,15 +216,13 @@ class _Walls:
         self._right, self._below = set[tuple[int, int]](), set[tuple[int, int]]()
         for rule in rules:
             if rule.width:
-                line = _nearest(rows, rule.top) - 1
-                for column, middle in enumerate(_middles(columns)):
-                    if rule.left < middle < rule.right:
-                        self._below.add((line, column))
+                above = _nearest(rows, rule.top) - 1
+                crossed = _middles_in(columns, rule.left, rule.right)
+                self._below.update((above, column) for column in crossed)
             else:
-                line = _nearest(columns, rule.left) - 1
-                for row, middle in enumerate(_middles(rows)):
-                    if rule.top < middle < rule.bottom:
-                        self._right.add((row, line))
+                before = _nearest(columns, rule.left) - 1
+                crossed = _middles_in(rows, rule.top, rule.bottom)
+                self._right.update((row, before) for row in crossed)
 
     def corner(self, row: int, column: int) -> tuple[int, int]:
         """The upper left place of the cell that a place belongs to."""
@@ -252,5 +248,7 @@ def _nearest(places: list[float], place: float) -> int:
     return min(range(len(places)), key=lambda number: abs(places[number] - place))
 
 
-def _middles(places: list[float]) -> list[float]:
-    return [(one + after) / 2 for one, after in pairwise(places)]
+def _middles_in(places: list[float], start: float, end: float) -> list[int]:
+    """The numbers of the gaps between places whose middle lies here."""
+    gaps = enumerate(pairwise(places))
+    return [number for number, (one, after) in gaps if start < (one + after) / 2 < end]

@@ -140,11 +140,8 @@ def _names(line: list[Piece], below: list[Piece], columns: Columns) -> list[Piec
 
 def _is_title(line: list[Piece], columns: Columns) -> bool:
     """Whether a line goes over columns in words that name none."""
-    spans = [span_of(columns, piece.box) for piece in line]
-    return any(
-        last > first and len(piece.words) > _NAME_WORDS
-        for piece, (first, last) in zip(line, spans, strict=True)
-    )
+    long = [span_of(columns, piece.box) for piece in line if len(piece.words) > _NAME_WORDS]
+    return any(first < last for first, last in long)
 
 
 def fitted(line: list[Piece], columns: Columns) -> list[Piece]:
@@ -167,9 +164,8 @@ def _columns(lines: list[list[Piece]]) -> Columns:
             met = [column for column in columns if column[0] < right and left < column[1]]
             if len(met) < 2:
                 columns = [column for column in columns if column not in met]
-                columns.append(
-                    (min([left, *(c[0] for c in met)]), max([right, *(c[1] for c in met)]))
-                )
+                met.append((left, right))
+                columns.append((min(met)[0], max(right for _, right in met)))
     return sorted(columns)
 
 
@@ -200,17 +196,12 @@ def _head_rows(lines: Sequence[list[Piece]], columns: Columns) -> list[list[Piec
     rows = list[list[Piece]]()
     for line in lines:
         is_near = bool(rows) and _gap(rows[-1][-1:], line) < _WRAPPED
-        is_like = bool(rows) and abs(rows[-1][0].size - line[0].size) < 1
-        if is_near and is_like and not _is_spread(rows[-1], columns):
+        is_like = is_near and abs(rows[-1][0].size - line[0].size) < 1
+        if is_like and all(first == last for first, last in _spreads(rows[-1], columns)):
             rows[-1] += line
         else:
             rows.append(list(line))
     return rows
-
-
-def _is_spread(row: list[Piece], columns: Columns) -> bool:
-    spans = _spreads(row, columns)
-    return any(first < last for first, last in spans)
 
 
 def _spreads(row: list[Piece], columns: Columns) -> list[tuple[int, int]]:
@@ -244,10 +235,9 @@ def _rows(lines: Sequence[list[Piece]], columns: Columns) -> list[list[Piece]]:
     for above, line in zip([None, *lines], lines, strict=False):
         is_text = not any(map(_is_value, line))
         gap = _gap(above, line) if above else _GAP_IN_TABLE
-        is_within = span_of(columns, line[0].box)[0] > 0 or (
-            len(line) == 1 and line[0].text[:1].islower()
-        )
-        is_label = bool(rows) and len(rows[-1]) == 1 and line[0].text[:1].islower()
+        is_lower = line[0].text[:1].islower()
+        is_within = span_of(columns, line[0].box)[0] > 0 or (len(line) == 1 and is_lower)
+        is_label = bool(rows) and len(rows[-1]) == 1 and is_lower
         if gap < tight or (gap < _WRAPPED and (is_label or (is_text and is_within))):
             rows[-1] += line
         else:
@@ -265,8 +255,7 @@ def _tight_gap(lines: Sequence[list[Piece]]) -> float:
 
 
 def _cells(row: list[Piece], columns: Columns, spans: Iterable[tuple[int, int]]) -> list[Cell]:
-    cells = dict[int, list[Piece]]()
-    ends = dict[int, int]()
+    cells, ends = dict[int, list[Piece]](), dict[int, int]()
     for piece, (first, last) in zip(row, spans, strict=True):
         cells.setdefault(first, []).append(piece)
         ends[first] = max(ends.get(first, first), last)
@@ -280,7 +269,6 @@ def _cells(row: list[Piece], columns: Columns, spans: Iterable[tuple[int, int]])
 
 
 def cell_of(lines: Iterable[list[Piece]], columns: int = 1, rows: int = 1) -> Cell:
-    """A cell of these lines, that goes over so many columns and rows."""
     pieces = [piece for line in lines for piece in line]
     text = " ".join(piece.text for piece in pieces).replace(f"{HYPHEN} ", "")
     is_strong = _NAME.search(text) is not None and all(piece.is_bold for piece in pieces)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from xml.etree import ElementTree as Xml
 
 from qa_service.retrieval.blocks import BlockList, Parsed
-from qa_service.retrieval.documents import Document, UnreadableError
-from qa_service.retrieval.formats.bounded import PACKAGE_ERRORS, library, read_package
+from qa_service.retrieval.documents import Document
+from qa_service.retrieval.formats.bounded import library, read_package, reading
 from qa_service.retrieval.formats.grids import Cell, Grid, add_grid
 from qa_service.retrieval.layout import lay_out
 
@@ -27,17 +27,11 @@ _MAX_SHAPES = 10_000
 
 
 def read_pptx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
-    """Reads the slides that are shown.
-
-    Raises:
-        UnreadableError: It is longer than the bound, also unpacked, or not in this format.
-    """
+    """Reads the slides that are shown."""
     data = read_package(stream, max_bytes)
     package = library("pptx", "python-pptx", ".pptx")
-    try:
+    with reading("a presentation"):
         presentation: Presentation = package.Presentation(io.BytesIO(data))
-    except PACKAGE_ERRORS as error:
-        raise UnreadableError(f"not a presentation: {error}") from None
     out = BlockList()
     for number, slide in enumerate(presentation.slides, 1):
         out.page, out.part = number, f"slide {number}"
@@ -102,14 +96,10 @@ def _read_text(frame: TextFrame, out: BlockList, *, is_list: bool) -> None:
     is_list = is_list and len(paragraphs) > 1
     for paragraph in paragraphs:
         text = paragraph.text.replace("\v", "\n")
-        if not is_list:
+        if is_list:
+            out.item(paragraph.level + 1, "-", text)
+        else:
             out.paragraph(text)
-            continue
-        out.nest(paragraph.level + 1)
-        out.unnest(paragraph.level + 1)
-        out.begin_item("-")
-        out.paragraph(text)
-        out.end_item()
     out.unnest()
 
 
@@ -127,11 +117,8 @@ def _read_table(table: Table, out: BlockList) -> None:
 
 def _read_diagram(data: bytes, out: BlockList) -> None:
     """Adds the texts of a diagram that Office calls SmartArt, as a list."""
-    out.begin_list()
     for point in Xml.fromstring(data).iterfind(".//{*}pt"):
         paragraphs = point.iterfind(".//{*}p")
         if text := " ".join("".join(one.itertext()) for one in paragraphs).strip():
-            out.begin_item("-")
-            out.paragraph(text)
-            out.end_item()
-    out.end_list()
+            out.item(1, "-", text)
+    out.unnest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from qa_service.retrieval.blocks import BlockList, Parsed
 from qa_service.retrieval.formats.front_matter import split_front_matter
@@ -14,7 +14,7 @@ from qa_service.retrieval.formats.rst_lines import (
     EXPLICIT,
     FIELD,
     Lines,
-    skip_empty,
+    RawTable,
     split_header,
 )
 from qa_service.retrieval.formats.rst_lists import (
@@ -29,7 +29,6 @@ from qa_service.retrieval.formats.rst_lists import (
 from qa_service.retrieval.formats.rst_tables import (
     GRID_LINE,
     SIMPLE_LINE,
-    RawTable,
     grid_table,
     simple_table,
 )
@@ -105,51 +104,37 @@ class _Reader:
                 self.out.paragraph(line, part.numbers[place])
                 place += 1
             else:
-                place = self._element(part, place, line, depth)
+                ends = (
+                    take(self, part, place, depth) for begins, take in _ELEMENTS if begins(line)
+                )
+                found = next((end for end in ends if end > place), 0)
+                place = found or self._paragraph(part, place, depth)
 
-    def _element(self, part: Lines, place: int, line: str, depth: int) -> int:
-        """Adds what begins at a line; returns where the next begins."""
-        for begins, take in _ELEMENTS:
-            if begins(line) and (end := take(self, part, place, depth)) > place:
-                return end
-        return self._paragraph(part, place, depth)
+    # Each adds what begins at a line, and returns where it ends: at its place if it is none.
 
     def _quote(self, part: Lines, place: int, depth: int) -> int:
         end = part.indented_end(place)
-        self.read(part.part(place, end, part.indent(place, end)), depth + 1)
+        self.read(part.dedented(place, end), depth + 1)
         return end
 
-    # Headings
-
     def _heading(self, part: Lines, place: int, depth: int) -> int:
-        lines = part.lines
-        if _RULE.fullmatch(lines[place]):
-            if len(lines[place]) < 2:
-                return place
-            is_overline = (
-                place + 2 < len(lines)
-                and lines[place + 1]
-                and _is_underline(lines[place + 1].strip(), lines[place + 2], lines[place])
-            )
-            if is_overline:
-                return self._add_heading(part, place + 1, lines[place][0], True, place + 3)
-            is_transition = len(lines[place].rstrip()) >= 4 and not (
-                place + 1 < len(lines) and lines[place + 1]
-            )
-            return place + 1 if is_transition else place
-        if place + 1 < len(lines) and _is_underline(lines[place], lines[place + 1]):
-            return self._add_heading(part, place, lines[place + 1][0], False, place + 2)
-        return place
-
-    def _add_heading(self, part: Lines, place: int, sign: str, is_overlined: bool, end: int) -> int:
-        style = (sign, is_overlined)
+        first, second, third = [*part.lines[place : place + 3], "", ""][:3]
+        is_rule = _RULE.fullmatch(first) is not None
+        if is_rule and len(first) > 1 and _is_title(second.strip(), third) and third[0] == first[0]:
+            title, end = place + 1, place + 3
+        elif is_rule:
+            is_transition = len(first) >= 4 and not second
+            return place + is_transition
+        elif _is_title(first, second) and len(second) >= min(len(first), 4):
+            title, end = place, place + 2
+        else:
+            return place
+        style = (part.lines[end - 1][0], is_rule)
         if style not in self._styles:
             self._styles.append(style)
         self.level = self._styles.index(style) + 1
-        self.out.heading(self.level, self.shown(part.lines[place].strip()), part.numbers[place])
+        self.out.heading(self.level, self.shown(part.lines[title].strip()), part.numbers[title])
         return end
-
-    # Text and code
 
     def _doctest(self, part: Lines, place: int, depth: int) -> int:
         end = part.paragraph_end(place)
@@ -169,70 +154,48 @@ class _Reader:
 
     def _paragraph(self, part: Lines, place: int, depth: int) -> int:
         end = part.paragraph_end(place + 1)
-        for inner in range(place + 1, end):
-            if (
-                part.lines[inner].startswith(" ")
-                and EXPLICIT.match(part.lines[inner - 1]) is None
-                and inner == place + 1
-            ):
-                break
-            if EXPLICIT.match(part.lines[inner]):
-                end = inner
-                break
+        if place + 1 < end and not part.lines[place + 1].startswith(" "):
+            rest = range(place + 1, end)
+            end = next((at for at in rest if EXPLICIT.match(part.lines[at])), end)
         text = "\n".join(line.strip() for line in part.lines[place:end])
         begins_code = text.endswith("::")
-        if begins_code:
-            text = (
-                text[:-2].rstrip()
-                if text[:-2].endswith((" ", "\n", "")) and not text[:-2].strip()
-                else text[:-1]
-            )
-            text = text[:-1].rstrip() if text.endswith((" :", "\n:")) else text
+        if begins_code:  # the text keeps a colon that is not apart from it
+            text = text[:-1] if text[-3:-2].strip() else text[:-2].rstrip()
         self.out.paragraph(self.shown(text).replace("\n", " "), part.numbers[place])
         return self._literal(part, end) if begins_code else end
 
     def _literal(self, part: Lines, place: int) -> int:
         """The block of code that `::` announces: indented, or quoted."""
-        start = skip_empty(part.lines, place)
+        start = part.skip_empty(place)
         if start >= len(part.lines):
             return place
         end = part.indented_end(start)
         if end == start and part.lines[start][0] in _QUOTE_SIGNS and start > place:
             end = part.paragraph_end(start)
-        body = part.part(start, end, part.indent(start, end))
-        self.out.code("\n".join(body.lines), part.numbers[start])
+        self.out.code("\n".join(part.dedented(start, end).lines), part.numbers[start])
         return max(end, place)
-
-    # Tables
 
     def _grid(self, part: Lines, place: int, depth: int) -> int:
         end = place
         while end < len(part.lines) and part.lines[end][:1] in {"+", "|"}:
             end += 1
-        table = grid_table(part.lines[place:end])
-        self.add_table(table, part.numbers[place:end], depth)
+        self.add_table(grid_table(part.part(place, end)), depth)
         return end
 
     def _simple(self, part: Lines, place: int, depth: int) -> int:
-        borders = [place]
+        end = place
         for at in range(place + 1, len(part.lines)):
             if SIMPLE_LINE.fullmatch(part.lines[at]):
-                borders.append(at)
-                follows = part.lines[at + 1] if at + 1 < len(part.lines) else ""
-                if not follows:
+                end = at + 1
+                if not "".join(part.lines[end : end + 1]):
                     break
-        if len(borders) < 2:
-            return place
-        end = borders[-1] + 1
-        self.add_table(simple_table(part.lines[place:end]), part.numbers[place:end], depth)
+        if end > place:
+            self.add_table(simple_table(part.part(place, end)), depth)
         return end
 
-    def add_table(self, table: RawTable, numbers: Sequence[int], depth: int) -> None:
+    def add_table(self, table: RawTable, depth: int) -> None:
         head = [self._cell(cell, depth) for cell in table.head]
-        rows = [
-            (numbers[row.line], [self._cell(cell, depth) for cell in row.cells])
-            for row in table.rows
-        ]
+        rows = [(line, [self._cell(cell, depth) for cell in cells]) for line, cells in table.rows]
         self.out.table(head, rows)
 
     def _cell(self, markup: str, depth: int) -> str:
@@ -243,49 +206,26 @@ class _Reader:
         inner.read(Lines(lines, [0] * len(lines)), depth + 5)
         return " ".join(block.text for block in inner.out.blocks)
 
-    def add_rows(self, rows: list[tuple[int, list[Lines]]], depth: int, num_header: int) -> None:
-        """Adds a table of cells of several lines."""
-        shown = [
-            (line, [self._cell("\n".join(cell.lines), depth) for cell in cells])
-            for line, cells in rows
-        ]
-        head = shown[0][1] if num_header and shown else []
-        self.out.table(head, shown[num_header:])
-
-    # Explicit markup
-
     def _explicit(self, part: Lines, place: int, depth: int) -> int:
         line = part.lines[place]
         end = part.indented_end(place + 1)
         if found := _DIRECTIVE.match(line):
-            if line[2:].lstrip().startswith("|"):
-                return end
-            name, argument = found["name"].lower(), (found["argument"] or "").strip()
-            body = part.part(place + 1, end, part.indent(place + 1, end))
-            directive = split_directive(name, argument, body, part.numbers[place])
-            self._directives.show(directive, depth)
-            return end
-        if found := _NOTE.match(line):
-            body = part.part(place + 1, end, part.indent(place + 1, end))
-            lines = Lines([found["text"], *body.lines], part.numbers[place:end])
-            self.read(lines, depth + 1)
+            if not line[2:].lstrip().startswith("|"):
+                name, argument = found["name"].lower(), (found["argument"] or "").strip()
+                body = part.dedented(place + 1, end)
+                directive = split_directive(name, argument, body, part.numbers[place])
+                self._directives.show(directive, depth)
+        elif found := _NOTE.match(line):
+            self.read(part.behind(found["text"], place, end), depth + 1)
         elif line == ".." and end > place + 1 and not part.lines[place + 1]:
             return place + 1  # an empty comment does not take what is indented after it
         return end
 
 
-def _is_underline(title: str, line: str, overline: str = "") -> bool:
-    if (
-        not line
-        or not title
-        or title[0] == " "
-        or not _RULE.fullmatch(line)
-        or _RULE.fullmatch(title)
-    ):
-        return False
-    if overline:
-        return line[0] == overline[0]
-    return len(line) >= min(len(title), 4)
+def _is_title(title: str, line: str) -> bool:
+    """Whether a line is one that the next line underlines."""
+    is_text = title[:1].strip() and not _RULE.fullmatch(title)
+    return bool(is_text and _RULE.fullmatch(line))
 
 
 _Begins = Callable[[str], object]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from qa_service.retrieval.formats.rst_lines import FIELD, Lines, items_of, skip_empty
-from qa_service.retrieval.formats.rst_reader import Reader
+from qa_service.retrieval.formats.rst_lines import BULLET, FIELD, Lines, RawTable, Reader
 from qa_service.retrieval.formats.rst_tables import csv_table
 
 _CODES = frozenset({
@@ -62,8 +61,7 @@ class Directive(NamedTuple):
 def split_directive(name: str, argument: str, body: Lines, line: int) -> Directive:
     """A directive's argument, which may go on in the next lines, its options and its content."""
     lines, place = body.lines, 0
-    is_box = name in _BOXES or name in _VERSIONS
-    if not is_box:
+    if name not in _BOXES and name not in _VERSIONS:
         while place < len(lines) and lines[place] and argument and not FIELD.match(lines[place]):
             argument += "\n" + lines[place].strip()
             place += 1
@@ -78,14 +76,11 @@ def split_directive(name: str, argument: str, body: Lines, line: int) -> Directi
 
 
 class Directives:
-    """Shows directives."""
-
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._num_objects = 0
 
     def show(self, directive: Directive, depth: int) -> None:
-        """Adds what a directive shows."""
         name = directive.name
         if name in _SILENT:
             return
@@ -137,32 +132,27 @@ class Directives:
         self._num_objects += 1
         level = self._reader.level + self._num_objects
         for name in directive.argument.split("\n"):
-            self._reader.out.heading(
-                level, self._reader.shown(name.replace("\\", "")), directive.line
-            )
+            shown = self._reader.shown(name.replace("\\", ""))
+            self._reader.out.heading(level, shown, directive.line)
         self._reader.read(directive.body, depth + 1)
         self._num_objects -= 1
 
     def _table(self, directive: Directive, depth: int) -> None:
+        body = directive.body
         if directive.argument:
             self._reader.out.paragraph(self._reader.shown(directive.argument), directive.line)
-        num_header = _number(directive.options.get("header-rows", ""))
+        rows_of_head = directive.options.get("header-rows", "")
+        is_number = len(rows_of_head) < 4 and rows_of_head.strip().isdecimal()
+        num_header = int(rows_of_head) if is_number else 0
         if directive.name == "csv-table":
-            table = csv_table(directive.body.lines, directive.options.get("header", ""), num_header)
-            self._reader.add_table(table, directive.body.numbers or [directive.line], depth)
+            table = csv_table(body, directive.options.get("header", ""), num_header)
+            self._reader.add_table(table, depth)
         elif directive.name == "table":
-            self._reader.read(directive.body, depth + 1)
+            self._reader.read(body, depth + 1)
         else:
-            self._list_table(directive.body, depth, num_header)
-
-    def _list_table(self, body: Lines, depth: int, num_header: int) -> None:
-        place = skip_empty(body.lines, 0)
-        rows = list[tuple[int, list[Lines]]]()
-        for _, item in items_of(body, place):
-            cells = [cell for _, cell in items_of(item, skip_empty(item.lines, 0))]
-            rows.append((item.numbers[0], cells))
-        self._reader.add_rows(rows, depth, num_header)
-
-
-def _number(text: str) -> int:
-    return int(text) if len(text) < 4 and text.strip().isdecimal() else 0
+            rows = list[tuple[int, list[str]]]()
+            for _, item in body.items(body.skip_empty(0), BULLET)[0]:
+                cells, _ = item.items(item.skip_empty(0), BULLET)
+                rows.append((item.numbers[0], ["\n".join(cell.lines) for _, cell in cells]))
+            head = rows[0][1] if num_header and rows else []
+            self._reader.add_table(RawTable(head, rows[num_header:]), depth)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from qa_service.retrieval.blocks import scripted
 from qa_service.retrieval.formats.markdown_source import role_text
-from qa_service.retrieval.formats.scripts import lowered, raised
 
 _MARKUP = re.compile(
     r"(?P<literal>``(?P<code>[^`](?:[^`]|`(?!`))*?)``(?=[^\w`]|$|_))"
@@ -56,10 +56,8 @@ def _interpreted(found: re.Match[str], text: str) -> str:
     words = found["text"] if "\\" not in found["text"] else re.sub(r"\\(.?)", r"\1", found["text"])
     if name in _VERBATIM:
         return words
-    if name in {"sup", "superscript"}:
-        return raised(text[: found.start()].removesuffix("\\ ")[-1:], words)
-    if name in {"sub", "subscript"}:
-        return lowered(text[: found.start()].removesuffix("\\ ")[-1:], words)
+    if name in {"sup", "superscript", "sub", "subscript"}:
+        return scripted(name[:3], text[: found.start()].removesuffix("\\ "), words)
     shown = role_text(words)
     if name in _WIKI and shown[:1].isdigit():
         return _WIKI[name] + shown.replace("#", " § ")

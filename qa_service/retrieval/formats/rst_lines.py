@@ -1,10 +1,11 @@
-"""Lines of reStructuredText, with their numbers in the file, and the items of lists in them."""
+"""Lines of reStructuredText, with their numbers in the file, and what reads them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+from qa_service.retrieval.blocks import BlockList
 
 BULLET = re.compile(r"(?P<mark>[-*+•‣⁃])(?P<gap>[ \t]+|$)")  # noqa: RUF001, bullets
 FIELD = re.compile(
@@ -58,11 +59,15 @@ class Lines(NamedTuple):
             end = place if line else end
         return end
 
-    def indent(self, start: int, end: int) -> int:
-        """By how many columns the lines are indented that are indented the fewest."""
-        return min(
-            (len(line) - len(line.lstrip()) for line in self.lines[start:end] if line), default=0
-        )
+    def dedented(self, start: int, end: int, columns: int = 0) -> Lines:
+        """Some of the lines without what indents all of them, of which at most these columns."""
+        filled = [line for line in self.lines[start:end] if line]
+        indent = min((len(line) - len(line.lstrip()) for line in filled), default=0)
+        return self.part(start, end, min(columns or indent, indent) or columns)
+
+    def behind(self, first: str | None, place: int, end: int) -> Lines:
+        """The text behind a mark at a line, and the lines below that are indented."""
+        return Lines([first or "", *self.dedented(place + 1, end).lines], self.numbers[place:end])
 
     def paragraph_end(self, start: int) -> int:
         """Where the next empty line is."""
@@ -71,22 +76,49 @@ class Lines(NamedTuple):
             place += 1
         return place
 
+    def skip_empty(self, place: int) -> int:
+        """Where the next line is that is not empty."""
+        while place < len(self.lines) and not self.lines[place]:
+            place += 1
+        return place
 
-def skip_empty(lines: Sequence[str], place: int) -> int:
-    """Where the next line is that is not empty."""
-    while place < len(lines) and not lines[place]:
-        place += 1
-    return place
+    def items(self, place: int, begin: re.Pattern[str]) -> tuple[list[tuple[str, Lines]], int]:
+        """The marks and contents of a list's items that begin at a line, and where they end."""
+        items = list[tuple[str, Lines]]()
+        while place < len(self.lines) and (found := begin.match(self.lines[place])):
+            end = self.indented_end(place + 1)
+            column = found.end() if found["gap"] else len(found[0]) + 1
+            inner = self.dedented(place + 1, end, column)
+            first = self.lines[place][column:].strip()
+            items.append((found["mark"], Lines([first, *inner.lines], self.numbers[place:end])))
+            place = self.skip_empty(end)
+        return items, place
 
 
-def items_of(part: Lines, place: int) -> list[tuple[str, Lines]]:
-    """The marks and the contents of a bullet list that begins at a line."""
-    items = []
-    while place < len(part.lines) and (found := BULLET.match(part.lines[place])):
-        end = part.indented_end(place + 1)
-        column = found.end() if found["gap"] else 2
-        inner = part.part(place + 1, end, column)
-        lines = [part.lines[place][column:], *inner.lines]
-        items.append((found["mark"], Lines(lines, part.numbers[place:end])))
-        place = skip_empty(part.lines, end)
-    return items
+class RawTable(NamedTuple):
+    """A table whose cells are markup still; each row with its line in the file."""
+
+    head: list[str]
+    rows: list[tuple[int, list[str]]]
+
+
+class Reader(Protocol):
+    """What directives and lists need of the reader that they are in.
+
+    Attributes:
+        title: Of the document; empty if none has been found.
+        level: Of the heading above.
+    """
+
+    out: BlockList
+    title: str
+    level: int
+
+    def shown(self, text: str) -> str:
+        """What inline markup shows."""
+
+    def read(self, part: Lines, depth: int) -> None:
+        """Adds the blocks of some lines."""
+
+    def add_table(self, table: RawTable, depth: int) -> None:
+        """Adds a table."""

@@ -1,11 +1,12 @@
-"""Tables of reStructuredText: grids, simple ones, and lists of lists."""
+"""Tables of reStructuredText: grids, simple ones, and those in CSV."""
 
 from __future__ import annotations
 
 import csv
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from qa_service.retrieval.formats.rst_lines import Lines, RawTable
 
 GRID_LINE = re.compile(r"\+(?:[-=]+\+)+[ \t]*")
 SIMPLE_LINE = re.compile(r"={2,}(?:[ \t]+={2,})+[ \t]*")
@@ -13,48 +14,25 @@ _SPAN_LINE = re.compile(r"-{2,}(?:[ \t]+-{2,})*[ \t]*")
 _MAX_CELLS = 200_000
 
 
-class Cells(NamedTuple):
-    """A row: where it begins among the table's lines, and its cells' markup."""
-
-    line: int
-    cells: list[str]
-
-
-class RawTable(NamedTuple):
-    """A table whose cells are markup still."""
-
-    head: list[str]
-    rows: list[Cells]
-
-
-def grid_table(lines: Sequence[str]) -> RawTable:
+def grid_table(part: Lines) -> RawTable:
     """Reads a grid; a cell over several columns or rows stands in its first one."""
-    bounds = sorted(
-        {
-            place
-            for line in lines
-            if GRID_LINE.fullmatch(line)
-            for place, sign in enumerate(line)
-            if sign == "+"
-        }
-    )
-    if len(bounds) * len(lines) > _MAX_CELLS:
-        return RawTable([], [])
-    head: list[str] = []
-    rows: list[Cells] = []
-    begin, cells = 0, [list[str]() for _ in bounds[1:]]
-    for place, line in enumerate(lines):
-        is_border = line.startswith("+") and set(line.rstrip()) <= set("+-=|") and len(line) > 2
-        if is_border and set(line.rstrip()) <= set("+-="):
-            texts = ["\n".join(cell).strip() for cell in cells]
-            if any(texts):
-                rows.append(Cells(begin, texts))
-            if "=" in line and not head:
-                head = [" ".join(c) for c in zip(*[row.cells for row in rows], strict=True)]
-                rows = []
-            begin, cells = place + 1, [[] for _ in bounds[1:]]
+    grid_lines = filter(GRID_LINE.fullmatch, part.lines)
+    bounds = sorted({n for line in grid_lines for n, sign in enumerate(line) if sign == "+"})
+    head, rows = list[str](), list[tuple[int, list[str]]]()
+    if len(bounds) * len(part.lines) > _MAX_CELLS:
+        return RawTable(head, rows)
+    begin, cells = part.numbers[0], [list[str]() for _ in bounds[1:]]
+    for place, line in enumerate(part.lines):
+        if not (line.startswith("+") and set(line.rstrip()) <= set("+-=") and len(line) > 2):
+            _take_grid_line(line, bounds, cells)
             continue
-        _take_grid_line(line, bounds, cells)
+        texts = ["\n".join(cell).strip() for cell in cells]
+        if any(texts):
+            rows.append((begin, texts))
+        if "=" in line and not head:
+            head = [" ".join(c) for c in zip(*[texts for _, texts in rows], strict=True)]
+            rows = []
+        begin, cells = part.numbers[min(place + 1, len(part.numbers) - 1)], [[] for _ in bounds[1:]]
     return RawTable(head, rows)
 
 
@@ -72,50 +50,30 @@ def _take_grid_line(line: str, bounds: Sequence[int], cells: list[list[str]]) ->
             first = place + 1
 
 
-def simple_table(lines: Sequence[str]) -> RawTable:
+def simple_table(part: Lines) -> RawTable:
     """Reads a simple table, from its first border to its last."""
-    columns = [found.span() for found in re.finditer("=+", lines[0])]
-    borders = [place for place, line in enumerate(lines) if SIMPLE_LINE.fullmatch(line)]
-    rows: list[Cells] = []
-    head: list[str] = []
-    for place, line in enumerate(lines[1:], 1):
-        if SIMPLE_LINE.fullmatch(line):
+    starts = [found.start() for found in re.finditer("=+", part.lines[0])]
+    head, rows = list[str](), list[tuple[int, list[str]]]()
+    borders = [place for place, line in enumerate(part.lines) if SIMPLE_LINE.fullmatch(line)]
+    for place, line in enumerate(part.lines[1:], 1):
+        if place in borders:
             if len(borders) > 2 and place == borders[1]:
-                head = [
-                    " ".join(c.split())
-                    for c in map(" ".join, zip(*[r.cells for r in rows], strict=True))
-                ]
-                rows = []
-        elif not line.strip() or _SPAN_LINE.fullmatch(line):
-            continue
-        else:
-            cells = _simple_cells(line, columns)
+                columns = zip(*[texts for _, texts in rows], strict=True)
+                head, rows = [" ".join(" ".join(column).split()) for column in columns], []
+        elif line.strip() and not _SPAN_LINE.fullmatch(line):
+            bounds = zip(starts, [*starts[1:], len(line)], strict=True)
+            cells = [line[start:end].strip() for start, end in bounds]
             if rows and not cells[0]:
-                rows[-1] = Cells(
-                    rows[-1].line,
-                    [f"{a}\n{b}".strip() for a, b in zip(rows[-1].cells, cells, strict=True)],
-                )
+                above = rows[-1][1]
+                above[:] = [f"{a}\n{b}".strip() for a, b in zip(above, cells, strict=True)]
             else:
-                rows.append(Cells(place, cells))
+                rows.append((part.numbers[place], cells))
     return RawTable(head, rows)
 
 
-def _simple_cells(line: str, columns: Sequence[tuple[int, int]]) -> list[str]:
-    cells = []
-    for place, (start, _) in enumerate(columns):
-        end = columns[place + 1][0] if place + 1 < len(columns) else len(line)
-        cells.append(line[start:end].strip())
-    return cells
-
-
-def csv_table(lines: Sequence[str], header: str, num_header: int) -> RawTable:
-    """Reads the rows of a `csv-table`."""
-    rows = [
-        Cells(place, row)
-        for place, row in enumerate(csv.reader(lines, skipinitialspace=True))
-        if row
-    ]
+def csv_table(part: Lines, header: str, num_header: int) -> RawTable:
+    read = csv.reader(part.lines, skipinitialspace=True)
+    rows = [(part.numbers[place], row) for place, row in enumerate(read) if row]
     if header:
         return RawTable(next(csv.reader([header], skipinitialspace=True)), rows)
-    head = rows[0].cells if num_header and rows else []
-    return RawTable(head, rows[1:] if head else rows)
+    return RawTable(rows[0][1], rows[1:]) if num_header and rows else RawTable([], rows)

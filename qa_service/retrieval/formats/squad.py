@@ -37,9 +37,6 @@ def read_squad(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document
     """Reads the paragraphs; each is known by its number in the file, from 1.
 
     Other JSON, which has no `data`, holds no document.
-
-    Raises:
-        UnreadableError: It is longer than the bound, or not in SQuAD's format.
     """
     try:
         articles = _articles(read_bytes(stream, max_bytes).removeprefix(codecs.BOM_UTF8))

@@ -10,13 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from xml.etree import ElementTree as Xml
 
-from qa_service.retrieval.formats.office_package import (
-    attribute,
-    child,
-    is_on,
-    name_of,
-    number,
-)
+from qa_service.retrieval.formats.office_package import attribute, child, name_of, number
 
 _MAX_CHAIN = 20
 """Styles that are based on one another; more are a circle."""
@@ -57,26 +51,22 @@ class Role(NamedTuple):
 
 
 class Styles:
-    """The styles of paragraphs and tables."""
+    """The styles of paragraphs and tables.
+
+    Attributes:
+        of_paragraphs: The name of the style of those that name none.
+    """
 
     def __init__(self, part: Xml.Element) -> None:
         self._styles = {attribute(one, "styleId"): one for one in part if name_of(one) == "style"}
-        self._default = next(
-            (
-                attribute(style, "styleId")
-                for style in self._styles.values()
-                if attribute(style, "default") == "1" and attribute(style, "type") == "paragraph"
-            ),
-            "",
+        defaults = (
+            attribute(style, "styleId")
+            for style in self._styles.values()
+            if attribute(style, "default") == "1" and attribute(style, "type") == "paragraph"
         )
-
-    def chain(self, paragraph: Xml.Element) -> Iterator[Xml.Element]:
-        """A paragraph's properties' style, and those that it is based on, one after another."""
-        named = attribute(child(paragraph, "pPr", "pStyle")) or self._default
-        return self.named(named)
+        self.of_paragraphs = next(defaults, "")
 
     def named(self, name: str) -> Iterator[Xml.Element]:
-        """A style, and those that it is based on."""
         for _ in range(_MAX_CHAIN):
             style = self._styles.get(name)
             if style is None:
@@ -93,7 +83,6 @@ class _Level(NamedTuple):
 
     @classmethod
     def of(cls, level: Xml.Element) -> _Level:
-        """Reads a level of a list."""
         start = number(child(level, "start"))
         return cls(
             1 if start is None else start,
@@ -113,7 +102,10 @@ class Numbering:
         for one in part:
             if name_of(one) == "abstractNum":
                 known_as = attribute(one, "abstractNumId")
-                self._lists[known_as] = _levels(one)
+                levels = (
+                    (number(level, "ilvl"), level) for level in one if name_of(level) == "lvl"
+                )
+                self._lists[known_as] = {n: _Level.of(lvl) for n, lvl in levels if n is not None}
                 self._links[known_as] = attribute(child(one, "numStyleLink"))
         self._numbers = {attribute(one, "numId"): one for one in part if name_of(one) == "num"}
         self._counts = dict[str, list[int | None]]()
@@ -174,11 +166,6 @@ class Numbering:
                 counts[place] = start - 1
 
 
-def _levels(abstract: Xml.Element) -> dict[int, _Level]:
-    found = ((number(one, "ilvl"), one) for one in abstract if name_of(one) == "lvl")
-    return {place: _Level.of(one) for place, one in found if place is not None}
-
-
 def _mark(level: _Level, levels: dict[int, _Level], counts: list[int | None]) -> str:
     if level.format == "bullet":
         return "-"
@@ -216,7 +203,8 @@ class Roles:
 
     def of(self, paragraph: Xml.Element) -> Role:
         """What a paragraph is; counts it, if it is in a list with numbers."""
-        chain = list(self._styles.chain(paragraph))
+        style = attribute(child(paragraph, "pPr", "pStyle")) or self._styles.of_paragraphs
+        chain = list(self._styles.named(style))
         names = [attribute(child(style, "name")) for style in chain]
         if names and _CONTENTS.fullmatch(names[0]):
             return Role(is_contents=True)
@@ -248,18 +236,10 @@ class Roles:
 
 def _heading(paragraph: Xml.Element, chain: list[Xml.Element], names: list[str]) -> int:
     """The level of a heading, by its outline or the name of its style or of one below that."""
-    level = number(child(paragraph, "pPr", "outlineLvl"))
-    if level is not None:
-        return level + 1 if level < _NUM_HEADING_LEVELS else 0
-    for style, name in zip(chain, names, strict=True):
-        level = number(child(style, "pPr", "outlineLvl"))
+    for one, name in zip((paragraph, *chain), ("", *names), strict=True):
+        level = number(child(one, "pPr", "outlineLvl"))
         if level is not None:
             return level + 1 if level < _NUM_HEADING_LEVELS else 0
         if found := _HEADING.fullmatch(name):
             return int(found[1])
     return 0
-
-
-def is_bold(run: Xml.Element) -> bool:
-    """Whether a run is bold by its own properties."""
-    return is_on(child(run, "rPr", "b"))

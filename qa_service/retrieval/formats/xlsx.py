@@ -15,8 +15,8 @@ from typing import BinaryIO, NamedTuple
 from xml.etree import ElementTree as Xml
 
 from qa_service.retrieval.blocks import BlockList, Parsed
-from qa_service.retrieval.documents import Document, UnreadableError
-from qa_service.retrieval.formats.bounded import PACKAGE_ERRORS, read_package
+from qa_service.retrieval.documents import Document
+from qa_service.retrieval.formats.bounded import read_package, reading
 from qa_service.retrieval.formats.grids import MAX_COLUMNS, Row, add_grid, indent_of
 from qa_service.retrieval.formats.number_formats import BUILT_IN, GENERAL, shown
 from qa_service.retrieval.formats.office_package import (
@@ -37,19 +37,13 @@ _MAX_MERGED_CELLS = 1_000_000
 
 
 def read_xlsx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
-    """Reads the sheets that are shown.
-
-    Raises:
-        UnreadableError: It is longer than the bound, also unpacked, or not in this format.
-    """
+    """Reads the sheets that are shown."""
     data = read_package(stream, max_bytes)
     out = BlockList()
-    try:
+    with reading("a workbook"):
         package = OfficePackage(data)
         _Workbook(package).read(out)
         title = package.title()
-    except PACKAGE_ERRORS as error:
-        raise UnreadableError(f"not a workbook: {error}") from None
     yield lay_out(Parsed(out.blocks, title if says_something(title) else title_of(name)), name)
 
 

@@ -26,7 +26,7 @@ def passages(text: str) -> list[str]:
 
 
 def split(text: str) -> list[str]:
-    return [text[s.start : s.end] for s in sentences(text, 0, len(text), LIMIT)]
+    return [text[start:end] for start, end, _ in sentences(text, 0, len(text), LIMIT)]
 
 
 @pytest.mark.parametrize(

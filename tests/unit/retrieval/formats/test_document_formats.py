@@ -80,6 +80,11 @@ def test_restructured_text_has_headings():
     ]
 
 
+def test_a_term_that_shows_nothing_has_no_colon():
+    (document,) = read("a.rst", "The modes:\n\n\\\n   It copies.\n")
+    assert document.text == "The modes:\nIt copies."
+
+
 def test_html_is_what_a_reader_sees():
     page = """<!doctype html><html><head><title>The
         page</title><style>p {color: red}</style><script>var a = "<p>x</p>";</script></head>
