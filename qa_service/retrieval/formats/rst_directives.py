@@ -23,7 +23,7 @@ _SILENT = frozenset({
 })  # fmt: skip
 _WRAPPERS = frozenset({
     "container", "compound", "rst-class", "class", "only", "ifconfig", "grid", "tab-set", "tabs",
-    "hlist", "centered", "glossary", "epigraph", "pull-quote", "highlights", "nxt_details",
+    "hlist", "centered", "glossary", "epigraph", "pull-quote", "highlights",
     "grid-item", "card-carousel", "tabs-set", "subfigure",
 })  # fmt: skip
 """Directives whose content alone is shown."""

@@ -21,7 +21,7 @@ _MARKUP = re.compile(
 )
 _TRIGGERS = re.compile(r"[`*|_\\]")
 _WIKI = {"pep": "PEP ", "rfc": "RFC ", "issue": "#", "pr": "#", "pull": "#", "gh": "#"}
-_VERBATIM = frozenset({"math", "code", "abbr", "regexp", "token", "nxt_ph"})
+_VERBATIM = frozenset({"math", "code", "abbr", "regexp", "token"})
 _NESTED = 3
 
 
