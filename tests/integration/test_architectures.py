@@ -34,8 +34,8 @@ from tests.integration.architectures import (
 )
 from tests.integration.tiny_models import wordpiece_tokenizer
 
-QUICK = ("convbert", "mixtral", "xlnet")
-"""One whose windows may not be padded, one without an ONNX file, one whose CLS is last."""
+QUICK = ("convbert", "xlnet")
+"""One whose windows may not be padded, and one whose CLS is last."""
 
 QUESTIONS = (
     Question("Who built the lighthouse?", "The lighthouse was built in 1849 by an engineer."),
@@ -147,7 +147,8 @@ def test_every_engine_gives_transformers_logits(kind, tmp_path, capfd):
 
 
 @pytest.mark.parametrize(
-    "kind", ["ibert", "mpt", pytest.param("nystromformer", marks=pytest.mark.long)]
+    "kind",
+    ["mpt", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("ibert", "nystromformer"))],
 )
 def test_a_model_is_given_no_more_positions_than_it_has(kind, tmp_path):
     changes = {"max_seq_len": 64} if kind == "mpt" else {"max_position_embeddings": 64}
@@ -189,12 +190,14 @@ def test_an_engine_that_cannot_run_the_model_says_so_in_one_line(tmp_path, capfd
     assert capfd.readouterr().err == ""
 
 
-def test_costs_are_measured_of_rows_that_the_model_takes(tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "largest"), [("convbert", 1), pytest.param("longformer", 64, marks=pytest.mark.long)]
+)
+def test_costs_are_measured_of_rows_that_the_model_takes(tmp_path, kind, largest):
     """Longformer counts the separators of a row; a model without padding runs rows alone."""
-    for kind in ("longformer", "convbert"):
-        _, target = prepared(tmp_path, kind)
-        options = InstanceOptions(
-            inference_engine_type="pytorch", precision="fp32", intra_op_num_threads=1
-        )
-        reader = load_reader(Setup(str(target), options)).reader
-        assert present(reader.rule.costs).batch_sizes[-1] == (64 if kind == "longformer" else 1)
+    _, target = prepared(tmp_path, kind)
+    options = InstanceOptions(
+        inference_engine_type="pytorch", precision="fp32", intra_op_num_threads=1
+    )
+    reader = load_reader(Setup(str(target), options)).reader
+    assert present(reader.rule.costs).batch_sizes[-1] == largest

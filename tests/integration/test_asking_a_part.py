@@ -9,7 +9,7 @@ import re
 import pytest
 
 from harness.collections import index
-from harness.server import EXACT_ENGINE, running_server
+from harness.server import ONE_INSTANCE, running_server
 from qa_service.client import QaClient, QaServerError
 from tests.http_calls import get, post
 from tests.programs import run_python, token_flags
@@ -38,7 +38,7 @@ def collections(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(builtin_model, collections):
-    flags = ("--collections_dir", str(collections), *EXACT_ENGINE)
+    flags = ("--collections_dir", str(collections), *ONE_INSTANCE)
     with running_server(builtin_model, *flags) as running:
         yield running
 
@@ -183,7 +183,7 @@ def test_a_collection_is_asked_by_its_tokens_alone(builtin_model, collections, t
         f'[collections.open]\npath = "{looms}"\n[cache]\ncache_bytes = 1048576\n'
     )
     tokens = token_flags(tmp_path, "weaver-0123456789abcdef name=weaver", "miller-0123456789abcdef")
-    with running_server(builtin_model, "--config", str(file), *tokens, *EXACT_ENGINE) as running:
+    with running_server(builtin_model, "--config", str(file), *tokens, *ONE_INSTANCE) as running:
         found = {}
         for token in ("weaver-0123456789abcdef", "miller-0123456789abcdef"):
             seen = {"looms", "open"} if token.startswith("weaver") else {"open"}

@@ -13,7 +13,7 @@ import pytest
 from harness.gateway import answers, inputs, running_gateway
 from harness.process import GIVE_UP_S
 from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
-from harness.server import EXACT_ENGINE, ROOT
+from harness.server import ONE_INSTANCE, ROOT
 from tests.grpc_requests import (
     Health,
     HealthRequest,
@@ -32,7 +32,7 @@ FOUR = list(QUESTIONS)
 
 @pytest.fixture(scope="module")
 def gateway(builtin_model):
-    with running_gateway(builtin_model, *EXACT_ENGINE) as running:
+    with running_gateway(builtin_model, *ONE_INSTANCE) as running:
         yield running
 
 
@@ -77,7 +77,7 @@ class TestTritonClient:
         assert list(metadata.versions) == ["1"]
         config = client.get_model_config("builtin").config
         assert config.input[0].data_type == 13  # TYPE_STRING
-        assert config.instance_group[0].count == 2
+        assert config.instance_group[0].count == 1
         assert config.parameters["precision"].string_value
         assert config.WhichOneof("scheduling_choice") == "dynamic_batching"
         [listed] = client.get_model_repository_index().models

@@ -12,7 +12,7 @@ import pytest
 from harness.gateway import answers, inputs
 from harness.process import GIVE_UP_S, held_still, wait_until
 from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
-from harness.server import EXACT_ENGINE, INSTANT, ONE_BY_ONE, running_server
+from harness.server import INSTANT, ONE_BY_ONE, ONE_INSTANCE, running_server
 from tests.http_calls import bearer, get
 from tests.programs import run, token_flags
 
@@ -271,7 +271,7 @@ class TestAccess:
             assert sock.recv(1000).startswith(b"HTTP/1.1 401 ")
 
     def test_requests_over_tls_are_answered(self, builtin_model, certificates):
-        with running_server(builtin_model, *EXACT_ENGINE, *certificates.server_flags) as running:
+        with running_server(builtin_model, *ONE_INSTANCE, *certificates.server_flags) as running:
             connection = http.client.HTTPSConnection(
                 "localhost", running.port, timeout=GIVE_UP_S, context=certificates.client_context()
             )

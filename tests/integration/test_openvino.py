@@ -520,9 +520,9 @@ def test_int8_gives_the_answers_of_fp32(builtin_model, engines, answers_of_fp32,
 
 
 def bundled_answers(model, engine):
-    """The answers to the questions by which engines are compared."""
+    """The answers to a quarter of the questions by which engines are compared."""
     reader = Reader(model, load_manifest(model), engine.logits, BatchRule())
-    tasks = [task for tasks in bundled_rounds() for task in tasks]
+    tasks = [task for tasks in bundled_rounds()[::4] for task in tasks]
     outcomes = reader.answer(reader.encode(tasks, Stopwatch()), Stopwatch())
     return [outcome.answers[0].answer for outcome in all_of(Answers, outcomes)]
 

@@ -65,7 +65,7 @@ def served(folder: Path, script: str, *flags: str) -> list[str]:
     (folder / "questions.jsonl").write_text(json.dumps({"id": 1, **ASK}) + "\n")
     words = {"FOLDER": str(folder), "QUESTION": ASK["question"], "TEXT": TEXT}
     settings = [f"{name}={value}" for name, value in words.items()]
-    flags = (*flags, "--precision", "fp32", "--cost_table", "off")
+    flags = (*flags, "--precision", "fp32", "--cost_table", "off", "--num_inference_sessions", "1")
     return ["env", *settings, "bash", "-c", script, "served", sys.executable, *flags]
 
 
