@@ -1,6 +1,7 @@
-"""Every architecture that transformers loads for question answering: prepared, and asked.
+"""Models of several architectures: prepared, and asked.
 
-What the engines are given and what they say is compared with transformers' own tokenizer and model.
+Of all that transformers loads, `test_all_architectures.py`. What the engines are given and what
+they say is compared with transformers' own tokenizer and model.
 """
 
 from importlib.util import find_spec
@@ -9,12 +10,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-
-from tests.support import WITHOUT_TORCH, all_of, present
-
-torch = pytest.importorskip("torch", reason=WITHOUT_TORCH)
-
-from transformers import AutoTokenizer
 
 from qa_service.errors import SetupError
 from qa_service.instance.batch_cost import BatchRule
@@ -27,13 +22,11 @@ from qa_service.instance.worker_messages import Setup
 from qa_service.preparation.prepare import PrepareArgs, prepare
 from qa_service.preparation.source_model import quiet_libraries
 from qa_service.wire.messages import Question
-from tests.integration.architectures import (
-    ARCHITECTURES,
-    make_small_model,
-    typeless_tokenizer,
-)
-from tests.integration.tiny_models import wordpiece_tokenizer
+from tests.integration.architectures import make_small_model, typeless_tokenizer
+from tests.integration.tiny_models import torch, transformers, wordpiece_tokenizer
+from tests.support import all_of, needs_torch, present
 
+pytestmark = needs_torch
 QUICK = ("convbert", "xlnet")
 """One whose windows may not be padded, and one whose CLS is last."""
 
@@ -80,7 +73,7 @@ class Recorder:
 
 def transformers_logits(source, model, question):
     """The ids and the logits of a question, float32 [2, seq], as transformers has them."""
-    encoded = AutoTokenizer.from_pretrained(source)(
+    encoded = transformers.AutoTokenizer.from_pretrained(source)(
         question.question, question.text, return_tensors="pt"
     )
     with torch.inference_mode():
@@ -119,14 +112,13 @@ def check_engines(source, model, target):
     return manifest
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.long)
-        for kind in ARCHITECTURES
-    ],
-)
+@pytest.mark.parametrize("kind", QUICK)
 def test_every_engine_gives_transformers_logits(kind, tmp_path, capfd):
+    check_architecture(kind, tmp_path, capfd)
+
+
+def check_architecture(kind, tmp_path, capfd):
+    """Prepares a small model of a kind and asks it, or has it refused."""
     if kind in NOT_BUILT:
         with pytest.raises(ImportError, match=NOT_BUILT[kind]):
             make_small_model(kind, tmp_path / kind)

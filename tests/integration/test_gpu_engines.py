@@ -8,22 +8,17 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from tests.support import WITHOUT_TORCH
-
-torch = pytest.importorskip("torch", reason=WITHOUT_TORCH)
-
-
 from harness.models import copy_model
 from qa_service.engine_catalogue import ONNX_FILE, PLAIN_ONNX_FILE
 from qa_service.errors import DeviceError, SetupError
 from qa_service.instance import worker_main
 from qa_service.instance.arrays import SPAN_VALUES
 from qa_service.instance.devices import DeviceAssignment
-from qa_service.instance.engines import EngineConfig, make_engine, onnx_gpu, pytorch
+from qa_service.instance.engines import EngineConfig, make_engine, onnx_gpu
 from qa_service.instance.engines.buckets import Bucket, BucketGrid
 from qa_service.instance.engines.onnx import open_session
 from qa_service.instance.engines.outputs import EngineFaultError
-from qa_service.instance.engines.pytorch import TorchProgram, run_eagerly
+from qa_service.instance.gpus import find_gpus
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.worker_messages import Setup
@@ -35,11 +30,13 @@ from tests.integration.engine_comparison import (
     difference,
 )
 from tests.programs import run_python
+from tests.support import Lazy, needs_torch
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, needs_torch]
+torch, pytorch = Lazy("torch"), Lazy("qa_service.instance.engines.pytorch")
 
 SMALL = EngineConfig(max_batch_size=3, max_batch_tokens=160)
-needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+needs_no_gpu = pytest.mark.skipif(bool(find_gpus().found), reason="there is a GPU")
 
 
 @pytest.fixture(scope="module")
@@ -335,6 +332,8 @@ def test_an_output_that_would_be_broadcast_to_the_buckets_shape_is_a_fault(narro
         outputs[narrow] = outputs[narrow][..., :1]
         return tuple(outputs)
 
-    program = TorchProgram(scoring, Bucket(2, 8), 3, torch.device("cpu"), run_eagerly)
+    program = pytorch.TorchProgram(
+        scoring, Bucket(2, 8), 3, torch.device("cpu"), pytorch.run_eagerly
+    )
     with pytest.raises(EngineFaultError, match=r"where .* was asked for"):
         program.run()
