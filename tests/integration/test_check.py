@@ -10,14 +10,15 @@ import socket
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from harness.collections import index, write_documents
 from harness.damage import damage
 from harness.models import make_manifest
 from harness.server import INSTANT, ONE_INSTANCE, ROOT, running_server
-from qa_service.engine_catalogue import ONNX_INT8_FILE
-from qa_service.instance.model_folder.manifest import save_manifest
+from qa_service.engine_catalogue import ONNX_FILE, ONNX_INT8_FILE
+from qa_service.instance.model_folder.manifest import load_manifest, save_manifest
 from tests.programs import fail_to_start, run_python, token_flags
 from tests.support import present
 
@@ -150,8 +151,7 @@ REFUSED = {
     "socket's folder": ("--unix_socket", "/nonexistent/socket"),
     "socket's length": ("--unix_socket", f"/tmp/{'x' * 108}"),
     "socket is a file": ("--unix_socket", __file__),
-    "cost table": ("--model", "{builtin}", *ONE_INSTANCE, "--cost_table", "/nonexistent"),
-    "no cost table": ("--model", "{builtin}", *ONE_INSTANCE, "--cost_table", __file__),
+    "no cost table": ("--model", "{of_onnx}", *ONE_INSTANCE, "--cost_table", __file__),
     "memory": ("--max_memory_bytes", "1000"),
     "instances": ("--num_inference_sessions", "0"),
     "no model": ("--model", "/nonexistent/model"),
@@ -162,10 +162,22 @@ REFUSED = {
 }
 
 
+@pytest.fixture(scope="module")
+def of_onnx(builtin_model, tmp_path_factory):
+    """The built-in model with its plain ONNX file alone, so that few engines are checked."""
+    folder, manifest = tmp_path_factory.mktemp("of_onnx"), load_manifest(builtin_model)
+    of_others = {name for name in manifest.files if ".onnx" in name or "safetensors" in name}
+    files = {n: h for n, h in manifest.files.items() if n not in of_others - {ONNX_FILE}}
+    for name in files:
+        (folder / name).symlink_to(builtin_model / name)
+    save_manifest(folder, msgspec.structs.replace(manifest, files=files))
+    return folder
+
+
 @pytest.mark.parametrize("flags", REFUSED.values(), ids=REFUSED)
-def test_what_a_start_refuses_check_refuses_in_the_same_words(folder, builtin_model, flags):
+def test_what_a_start_refuses_check_refuses_in_the_same_words(folder, of_onnx, flags):
     with free_port() as port:
-        flags = [*INSTANT, *(flag.format(port=port, builtin=builtin_model) for flag in flags)]
+        flags = [*INSTANT, *(flag.format(port=port, of_onnx=of_onnx) for flag in flags)]
     ended = fail_to_start("--model", folder, *flags)
     words = ended.stderr.splitlines()[-1].removeprefix("server.py: ")
     assert words in found(check(folder, *flags, code=2), "error")

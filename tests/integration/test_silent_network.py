@@ -89,9 +89,9 @@ def test_indexing_sends_nothing_to_the_network(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["small", pytest.param("builtin", marks=pytest.mark.long)])
+@pytest.mark.parametrize("model", ["builtin", pytest.param("small", marks=pytest.mark.long)])
 def test_preparing_sends_nothing_to_the_network(tmp_path, model):
-    """The libraries are the same for a model of any size; the built-in one brings the encoder."""
+    """The built-in one, with the encoder, by NumPy; another by the libraries of models."""
     flags = ["--model", model]
     if model == "small":
         from tests.integration.tiny_models import make_tiny_model
