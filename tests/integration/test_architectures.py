@@ -172,6 +172,7 @@ def test_a_cls_token_at_the_end_holds_the_null_answer(tmp_path):
     assert [first.start for (first, *_) in all_of(list, answers)] == [None, None]
 
 
+@pytest.mark.long
 def test_an_engine_that_cannot_run_the_model_says_so_in_one_line(tmp_path, capfd):
     """DeBERTa's own code mixes bfloat16 and float32."""
     _, target = prepared(tmp_path, "deberta")

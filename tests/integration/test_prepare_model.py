@@ -115,7 +115,7 @@ def test_engines_give_the_source_models_logits(sources, prepared, kind, rows, wi
             np.testing.assert_allclose(ours[mask == 1], theirs.numpy()[mask == 1], atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_a_models_own_graph_is_prepared_alike_without_pytorch(sources, prepared, tmp_path, kind):
     folder = tmp_path / kind
     shutil.copytree(sources / kind, folder)

@@ -11,7 +11,7 @@ from tests.simulation.run import check_seeds, run
 from tests.simulation.scenario import Event, Scenario, draw
 from tests.simulation.shrink import shrink
 
-NUM_SEEDS, SEEDS_A_TEST = 100, 25
+NUM_SEEDS, SEEDS_A_TEST = 200, 25
 PLANTED = {**inside.PLANTED, **inside_gateway.PLANTED}
 
 
@@ -30,7 +30,7 @@ def test_a_seed_gives_the_same_run_each_time(with_gateway):
 
 @pytest.mark.parametrize("check", PLANTED)
 def test_a_planted_fault_is_found(check):
-    scenarios = map(draw, range(1, 80 * NUM_SEEDS))
+    scenarios = map(draw, range(1, 40 * NUM_SEEDS))
     with patch.object(*PLANTED[check]):
         failures = (run(one).failure for one in scenarios if may_show(check, one))
         assert check in (failure.check for failure in failures if failure)
