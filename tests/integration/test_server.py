@@ -13,7 +13,14 @@ from harness.golden import GOLDEN, body_of
 from harness.models import copy_model
 from harness.process import held_still
 from harness.questions import ANSWER, ASK, FIRST_WORD, QUESTIONS, TEXT
-from harness.server import FIXED_ENGINE, INSTANT, ONE_BY_ONE, ONE_INSTANCE, running_server
+from harness.server import (
+    EXACT_ENGINE,
+    FIXED_ENGINE,
+    INSTANT,
+    ONE_BY_ONE,
+    ONE_INSTANCE,
+    running_server,
+)
 from qa_service.client import Answer, QaClient
 from qa_service.instance.batch_cost import load_costs
 from qa_service.instance.instance_options import InstanceOptions
@@ -197,13 +204,13 @@ class TestBounds:
 
     def test_a_long_text_does_not_hold_up_a_short_one(self, builtin_model):
         # No limit on time: on a slow, busy machine the long texts take longer than the default.
-        flags = (*ONE_INSTANCE, "--log_level", "debug", "--request_timeout_ms", "0")
+        flags = (*EXACT_ENGINE, *ONE, "--log_level", "debug", "--request_timeout_ms", "0")
         with (
             running_server(builtin_model, *flags) as running,
             running.connect() as reader,
             running.connect() as sock,
         ):
-            long = [{"id": f"long {i}", **ASK, "text": TEXT + " Then." * 1000} for i in range(2)]
+            long = [{"id": f"long {i}", **ASK, "text": TEXT + " Then." * 2000} for i in range(2)]
             with held_still(running.worker_pids()):
                 reader.sendall(b"".join(map(frame, long)))
                 running.wait_for_queue(reader)
