@@ -51,8 +51,10 @@ def answers(*askers: Asker) -> Counter:
 def server(builtin_model, tmp_path_factory):
     tokens = token_flags(tmp_path_factory.mktemp("tokens"), *TOKENS)
     # No limit on time: on a slow, busy machine the light client waits for minutes.
-    flags = (*FLAGS, "--num_inference_sessions", "2", "--max_batch_size", "8")
-    flags += ("--request_timeout_ms", "0")
+    flags = (
+        *(*FLAGS, "--num_inference_sessions", "2", "--max_batch_size", "8"),
+        *("--request_timeout_ms", "0"),
+    )
     engine = sleeping(FEED_FIXED_US="20000", FEED_ROW_US="2000")
     with running_server(builtin_model, *tokens, *flags, wrapper=engine) as running:
         yield running

@@ -161,15 +161,16 @@ def test_metrics_at_intervals_are_logged(tmp_path, caplog):
 def test_a_run_with_a_time_limit_ends_by_then_at_a_rate_of_zero(tmp_path, monkeypatch):
     seconds = itertools.count()
     monkeypatch.setattr("training.trainer.time.monotonic", lambda: next(seconds))
-    rates = []
+    rates, real = [], trainer.Trainer._rate
 
-    class Seen(trainer.Trainer):
-        def _rate(self, total_steps):
-            rates.append(super()._rate(total_steps))
-            return rates[-1]
+    def seen(self, total_steps):
+        rates.append(real(self, total_steps))
+        return rates[-1]
 
+    monkeypatch.setattr("training.trainer.Trainer._rate", seen)
     config = trainer.TrainingConfig(**CONFIG, max_seconds=5.0, warmup_share=0.2)
-    metrics = Seen(build_adapted(encoder_in()), config, tmp_path, dict).train(ROWS, BATCHES, 0)
+    timed = trainer.Trainer(build_adapted(encoder_in()), config, tmp_path, dict)
+    metrics = timed.train(ROWS, BATCHES, 0)
     assert metrics["steps"] == len(rates) == 5 < len(BATCHES)
     assert rates == pytest.approx([0.5, 0.8 / 0.75, 0.6 / 0.75, 0.4 / 0.75, 0.2 / 0.75], abs=0.07)
 
