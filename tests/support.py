@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 import time
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,6 +15,22 @@ from harness.process import GIVE_UP_S as DEADLINE_S
 from qa_service.net.event_loop import EventLoop
 
 T = TypeVar("T")
+
+
+class Lazy:
+    """A module that is loaded when one of its names is used.
+
+    PyTorch and what brings it take seconds, in each process that collects tests.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # pytest looks for marks in all that it finds
+            raise AttributeError(name)
+        return getattr(importlib.import_module(self._module), name)
+
 
 WITHOUT_TORCH = "PyTorch is not installed: the extra models"
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason=WITHOUT_TORCH)

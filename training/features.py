@@ -13,9 +13,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from tokenizers import Tokenizer
 
 from qa_service.data.squad import SquadQuestion
@@ -25,6 +25,9 @@ from qa_service.instance.reader.windows import Window, WindowBuilder
 from qa_service.instance.reader.words import Offsets
 from training.paragraphs import Example
 from training.soft_labels import SoftLabel, softmax_with_null
+
+if TYPE_CHECKING:
+    import torch
 
 _BATCHES_A_BUCKET = 32
 """Enough that neighbours by length are nearly equal, few enough that each bucket is a mixture."""
@@ -257,6 +260,8 @@ def _filled(units: Sequence[list[int]], size: int) -> Iterator[list[list[int]]]:
 
 
 def collate(rows: Sequence[Features], pad_token_id: int) -> TrainingBatch:
+    import torch  # noqa: PLC0415 - choosing rows and batches does without
+
     shape = (len(rows), max(map(len, rows)))
     ids, mask = np.full(shape, pad_token_id, np.int64), np.zeros(shape, np.int64)
     for number, row in enumerate(rows):

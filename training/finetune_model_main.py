@@ -6,6 +6,7 @@ import argparse
 import json
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qa_service.command_line import make_parser
 from qa_service.errors import SetupError
@@ -13,10 +14,10 @@ from qa_service.logs import complain
 from qa_service.preparation.encoders import MINILM
 from qa_service.preparation.source_model import quiet_libraries
 from qa_service.preparation.sources import base_dir
-from training.adapters import Encoder
 from training.mixture import Source
-from training.run import RunConfig, average, label, train
-from training.trainer import TrainingConfig
+
+if TYPE_CHECKING:
+    from training.adapters import Encoder
 
 
 def parse_flags(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -100,6 +101,8 @@ def main() -> int:
     flags = parse_flags()
     try:
         check_files(flags)
+        from training.adapters import Encoder  # noqa: PLC0415 - PyTorch takes seconds
+
         encoder = Encoder(flags.base, base_dir(flags.base))
         run = run_labelling if flags.label or flags.label_sentences else run_training
         with quiet_libraries():
@@ -125,12 +128,17 @@ def check_files(flags: argparse.Namespace) -> None:
 
 
 def run_labelling(flags: argparse.Namespace, encoder: Encoder) -> dict[str, float]:
+    from training.run import label  # noqa: PLC0415
+
     source, destination = flags.label or flags.label_sentences
     parsed = Source.parse(source, are_sentences=flags.label is None)
     return label(encoder, flags.init, parsed, Path(destination))
 
 
 def run_training(flags: argparse.Namespace, encoder: Encoder) -> dict[str, float]:
+    from training.run import RunConfig, average, train  # noqa: PLC0415
+    from training.trainer import TrainingConfig  # noqa: PLC0415
+
     sources = [Source.parse(text) for text in flags.train]
     sources += [Source.parse(text, are_sentences=True) for text in flags.train_sentences]
     sources += [Source.parse(text, are_passages=True) for text in flags.train_passages]

@@ -159,8 +159,11 @@ def damaged(collection: Path, suffix: str, how: str) -> None:
         file.unlink()
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("how", ["overwritten", "cut", "missing"])
+@pytest.mark.parametrize(
+    ("suffix", "how"),
+    [*((suffix, "overwritten") for suffix in SUFFIXES),
+     *((suffix, how) for suffix in (".store", ".idx", ".json") for how in ("cut", "missing"))],
+)  # fmt: skip
 def test_an_update_of_a_damaged_collection_says_in_one_line_what_to_do(
     indexed, output, suffix, how, capsys
 ):

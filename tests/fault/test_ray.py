@@ -24,7 +24,7 @@ from harness.ray_cluster import (
     wait_for_alive,
 )
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

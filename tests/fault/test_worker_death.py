@@ -27,6 +27,7 @@ from tests.fault.faults import (
 from tests.integration.test_health import query
 
 NUM_KILLS = 4
+TWO = ("--num_inference_sessions", "2")
 DEADLY = ["!!kill!!", "!!segfault!!", "!!sigterm!!", "!!exit!!", "!!sys_exit!!", "!!abort!!"]
 
 
@@ -63,7 +64,7 @@ def kill_starts(server, old):
 
 
 def test_workers_and_their_starts_killed_under_twenty_clients_lose_no_request(builtin_model):
-    with running_server(builtin_model, *FIXED_ENGINE) as server:
+    with running_server(builtin_model, *INSTANT, *TWO) as server:
         with under_load(QuietAnswers(server.port).plan(20, GIVE_UP_S)) as samples:
             wait_until(lambda: len(samples) >= 40)
             kill_starts(server, server.worker_pids())
@@ -154,8 +155,7 @@ def test_a_request_of_a_disconnected_client_is_not_retried(faulty_server):
 
 def test_many_requests_that_kill_workers_do_not_starve_the_others(faulty_server):
     """Backoff must not turn a few deadly requests into an outage for the others."""
-    flags = ("--num_inference_sessions", "2")
-    with faulty_server(*flags) as server, server.connect() as sock:
+    with faulty_server(*TWO) as server, server.connect() as sock:
         requests = [marked("!!exit!!", f"deadly {i}") for i in range(3)]
         requests += [{"id": i, **ASK} for i in range(20)]
         sock.sendall(b"".join(map(frame, requests)))

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
-from transformers import (
-    CONFIG_MAPPING,
-    MODEL_FOR_QUESTION_ANSWERING_MAPPING,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
+
+from tests.integration.tiny_models import (
+    bpe_tokenizer,
+    torch,
+    transformers,
+    wordpiece_tokenizer,
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES
 
-from tests.integration.tiny_models import bpe_tokenizer, wordpiece_tokenizer
-
-ARCHITECTURES = tuple(MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES)
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 _SIZES = {
     **dict.fromkeys(
@@ -102,7 +99,7 @@ def make_small_model(
     """
     torch.manual_seed(20)
     tokenizer = (make_tokenizer or _TOKENIZERS.get(kind, wordpiece_tokenizer))()
-    config_class = CONFIG_MAPPING[kind]
+    config_class = transformers.CONFIG_MAPPING[kind]
     known = config_class().to_dict().keys() | config_class.attribute_map.keys()
     sizes: dict[str, Any] = {
         **_SIZES,
@@ -111,7 +108,7 @@ def make_small_model(
     }
     given = {name: value for name, value in sizes.items() if name in known}
     config = config_class(**given | _SPECIAL.get(kind, {}) | changes)
-    model_class: Any = MODEL_FOR_QUESTION_ANSWERING_MAPPING[type(config)]
+    model_class: Any = transformers.MODEL_FOR_QUESTION_ANSWERING_MAPPING[type(config)]
     model = model_class(config).eval()
     for name, weight in model.named_parameters():
         if "qa_outputs" in name and weight.ndim == 2:
@@ -138,7 +135,7 @@ def xlnet_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def _without_class(backend: Tokenizer, *inputs: str) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(
+    return transformers.PreTrainedTokenizerFast(
         tokenizer_object=backend,
         model_input_names=list(inputs),
         pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",

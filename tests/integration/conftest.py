@@ -2,10 +2,10 @@
 
 import pytest
 
-from harness.server import EXACT_ENGINE, running_server
+from harness.server import ONE_INSTANCE, running_server
 
 
 @pytest.fixture(scope="module")
 def server(builtin_model):
-    with running_server(builtin_model, *EXACT_ENGINE) as running:
+    with running_server(builtin_model, *ONE_INSTANCE) as running:
         yield running

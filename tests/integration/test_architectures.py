@@ -1,6 +1,7 @@
-"""Every architecture that transformers loads for question answering: prepared, and asked.
+"""Models of several architectures: prepared, and asked.
 
-What the engines are given and what they say is compared with transformers' own tokenizer and model.
+Of all that transformers loads, `test_all_architectures.py`. What the engines are given and what
+they say is compared with transformers' own tokenizer and model.
 """
 
 from importlib.util import find_spec
@@ -9,12 +10,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-
-from tests.support import WITHOUT_TORCH, all_of, present
-
-torch = pytest.importorskip("torch", reason=WITHOUT_TORCH)
-
-from transformers import AutoTokenizer
 
 from qa_service.errors import SetupError
 from qa_service.instance.batch_cost import BatchRule
@@ -27,15 +22,13 @@ from qa_service.instance.worker_messages import Setup
 from qa_service.preparation.prepare import PrepareArgs, prepare
 from qa_service.preparation.source_model import quiet_libraries
 from qa_service.wire.messages import Question
-from tests.integration.architectures import (
-    ARCHITECTURES,
-    make_small_model,
-    typeless_tokenizer,
-)
-from tests.integration.tiny_models import wordpiece_tokenizer
+from tests.integration.architectures import make_small_model, typeless_tokenizer
+from tests.integration.tiny_models import torch, transformers, wordpiece_tokenizer
+from tests.support import all_of, needs_torch, present
 
-QUICK = ("convbert", "mixtral", "xlnet")
-"""One whose windows may not be padded, one without an ONNX file, one whose CLS is last."""
+pytestmark = needs_torch
+QUICK = ("convbert", "xlnet")
+"""One whose windows may not be padded, and one whose CLS is last."""
 
 QUESTIONS = (
     Question("Who built the lighthouse?", "The lighthouse was built in 1849 by an engineer."),
@@ -80,7 +73,7 @@ class Recorder:
 
 def transformers_logits(source, model, question):
     """The ids and the logits of a question, float32 [2, seq], as transformers has them."""
-    encoded = AutoTokenizer.from_pretrained(source)(
+    encoded = transformers.AutoTokenizer.from_pretrained(source)(
         question.question, question.text, return_tensors="pt"
     )
     with torch.inference_mode():
@@ -119,14 +112,13 @@ def check_engines(source, model, target):
     return manifest
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.long)
-        for kind in ARCHITECTURES
-    ],
-)
+@pytest.mark.parametrize("kind", QUICK)
 def test_every_engine_gives_transformers_logits(kind, tmp_path, capfd):
+    check_architecture(kind, tmp_path, capfd)
+
+
+def check_architecture(kind, tmp_path, capfd):
+    """Prepares a small model of a kind and asks it, or has it refused."""
     if kind in NOT_BUILT:
         with pytest.raises(ImportError, match=NOT_BUILT[kind]):
             make_small_model(kind, tmp_path / kind)
@@ -147,7 +139,8 @@ def test_every_engine_gives_transformers_logits(kind, tmp_path, capfd):
 
 
 @pytest.mark.parametrize(
-    "kind", ["ibert", "mpt", pytest.param("nystromformer", marks=pytest.mark.long)]
+    "kind",
+    ["mpt", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("ibert", "nystromformer"))],
 )
 def test_a_model_is_given_no_more_positions_than_it_has(kind, tmp_path):
     changes = {"max_seq_len": 64} if kind == "mpt" else {"max_position_embeddings": 64}
@@ -179,6 +172,7 @@ def test_a_cls_token_at_the_end_holds_the_null_answer(tmp_path):
     assert [first.start for (first, *_) in all_of(list, answers)] == [None, None]
 
 
+@pytest.mark.long
 def test_an_engine_that_cannot_run_the_model_says_so_in_one_line(tmp_path, capfd):
     """DeBERTa's own code mixes bfloat16 and float32."""
     _, target = prepared(tmp_path, "deberta")
@@ -189,12 +183,14 @@ def test_an_engine_that_cannot_run_the_model_says_so_in_one_line(tmp_path, capfd
     assert capfd.readouterr().err == ""
 
 
-def test_costs_are_measured_of_rows_that_the_model_takes(tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "largest"), [("convbert", 1), pytest.param("longformer", 64, marks=pytest.mark.long)]
+)
+def test_costs_are_measured_of_rows_that_the_model_takes(tmp_path, kind, largest):
     """Longformer counts the separators of a row; a model without padding runs rows alone."""
-    for kind in ("longformer", "convbert"):
-        _, target = prepared(tmp_path, kind)
-        options = InstanceOptions(
-            inference_engine_type="pytorch", precision="fp32", intra_op_num_threads=1
-        )
-        reader = load_reader(Setup(str(target), options)).reader
-        assert present(reader.rule.costs).batch_sizes[-1] == (64 if kind == "longformer" else 1)
+    _, target = prepared(tmp_path, kind)
+    options = InstanceOptions(
+        inference_engine_type="pytorch", precision="fp32", intra_op_num_threads=1
+    )
+    reader = load_reader(Setup(str(target), options)).reader
+    assert present(reader.rule.costs).batch_sizes[-1] == largest

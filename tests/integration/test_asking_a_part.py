@@ -9,8 +9,10 @@ import re
 import pytest
 
 from harness.collections import index
-from harness.server import EXACT_ENGINE, running_server
+from harness.models import make_manifest
+from harness.server import INSTANT, ONE_INSTANCE, running_server
 from qa_service.client import QaClient, QaServerError
+from qa_service.instance.model_folder.manifest import save_manifest
 from tests.http_calls import get, post
 from tests.programs import run_python, token_flags
 from tests.unit.retrieval.formats.pdf_files import pdf_file
@@ -38,7 +40,7 @@ def collections(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(builtin_model, collections):
-    flags = ("--collections_dir", str(collections), *EXACT_ENGINE)
+    flags = ("--collections_dir", str(collections), *ONE_INSTANCE)
     with running_server(builtin_model, *flags) as running:
         yield running
 
@@ -183,7 +185,7 @@ def test_a_collection_is_asked_by_its_tokens_alone(builtin_model, collections, t
         f'[collections.open]\npath = "{looms}"\n[cache]\ncache_bytes = 1048576\n'
     )
     tokens = token_flags(tmp_path, "weaver-0123456789abcdef name=weaver", "miller-0123456789abcdef")
-    with running_server(builtin_model, "--config", str(file), *tokens, *EXACT_ENGINE) as running:
+    with running_server(builtin_model, "--config", str(file), *tokens, *ONE_INSTANCE) as running:
         found = {}
         for token in ("weaver-0123456789abcdef", "miller-0123456789abcdef"):
             seen = {"looms", "open"} if token.startswith("weaver") else {"open"}
@@ -224,12 +226,13 @@ def names_seen(port, token):
     return [set(health), set(stats), labels, printed]
 
 
-def test_a_collection_for_tokens_needs_a_server_with_tokens(builtin_model, collections, tmp_path):
+def test_a_collection_for_tokens_needs_a_server_with_tokens(collections, tmp_path):
     looms = collections / "looms"
+    save_manifest(tmp_path, make_manifest("m"))
     (tmp_path / "server.toml").write_text(
         f'[collections.looms]\npath = "{looms}"\ntokens = ["weaver"]\n'
     )
-    flags = ("--model", builtin_model, "--config", tmp_path / "server.toml")
+    flags = (*INSTANT, "--model", tmp_path, "--config", tmp_path / "server.toml")
     for more in ((), ("--check",)):
         ended = run_python("server.py", "--port", "0", *flags, *more)
         assert ended.returncode == 2

@@ -27,12 +27,15 @@ FLAGS = (
 QUESTION = SquadQuestion("q", "Who wrote it?", "The letter was written by Ada in 1843.", (), ())
 
 
-@contextlib.contextmanager
-def bound_server(model, **variables):
+def sleeping(**variables):
+    """The words before a server's command that give its instances an engine that sleeps."""
     path = os.pathsep.join(map(str, (BOUND_SERVER, WORKER, ROOT)))
-    words = [f"{name}={value}" for name, value in {"PYTHONPATH": path, **variables}.items()]
-    with running_server(model, *FLAGS, wrapper=("env", *words)) as server:
-        yield server
+    settings = {"PYTHONPATH": path, **variables}.items()
+    return ("env", *(f"{name}={value}" for name, value in settings))
+
+
+def bound_server(model, **variables):
+    return running_server(model, *FLAGS, wrapper=sleeping(**variables))
 
 
 def load(server, **fields) -> Cell:

@@ -6,10 +6,10 @@ import pytest
 
 from harness.frames import frame, receive
 from harness.questions import ANSWER, ASK
-from harness.server import EXACT_ENGINE, running_server
+from harness.server import ONE_INSTANCE, running_server
 from tests.programs import change_reading
 
-FLAGS = (*EXACT_ENGINE, "--cache_bytes", "1000000", "--num_inference_sessions", "1")
+FLAGS = (*ONE_INSTANCE, "--cache_bytes", "1000000")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from harness.ports import reserve_port
-from harness.server import EXACT_ENGINE, ROOT, running_server
+from harness.server import ONE_INSTANCE, ROOT, running_server
 from qa_service.client import Answer, QaClient
 from qa_service.data.squad import OWN_QUESTIONS, f1_score, read_squad
 from tests.programs import run_python
@@ -15,7 +15,6 @@ from tests.terminal import Terminal
 
 pytestmark = pytest.mark.slow
 
-ONE = (*EXACT_ENGINE, "--num_inference_sessions", "1")
 QUESTIONS = read_squad(OWN_QUESTIONS)
 CLIENT = ("-S", "-E", "-s", str(ROOT / "client.py"))
 """With the standard library alone."""
@@ -25,7 +24,7 @@ TEXT = "Ada Lovelace wrote the notes in London in 1843."
 @pytest.fixture(scope="module")
 def port(builtin_model):
     # Less than the client's window, so that the server has to hold it back.
-    flags = (*ONE, "--max_in_flight_per_connection", "4")
+    flags = (*ONE_INSTANCE, "--max_in_flight_per_connection", "4")
     with running_server(builtin_model, *flags) as server:
         yield str(server.port)
 
@@ -79,7 +78,7 @@ def test_the_readmes_question_gets_the_readmes_answer(port):
 
 def test_a_conversation_outlives_the_server(builtin_model):
     port = str(reserve_port())
-    flags = (*ONE, "--port", port)
+    flags = (*ONE_INSTANCE, "--port", port)
     with running_server(builtin_model, *flags):
         terminal = Terminal([sys.executable, *CLIENT, "--port", port, "--text", TEXT])
         terminal.expect("Question: ")

@@ -15,7 +15,7 @@ import pytest
 from harness.collections import ANSWERS, DOCUMENTS, index, write_documents
 from harness.frames import frame
 from harness.process import LoggingProcess, wait_until
-from harness.server import EXACT_ENGINE, INSTANT, running_server
+from harness.server import INSTANT, ONE_INSTANCE, running_server
 from qa_service.aio.client import AsyncQaClient
 from qa_service.client import Answer, QaClient
 from tests.http_calls import get, post
@@ -50,7 +50,7 @@ def folders(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(builtin_model, folders):
     """Its engine is fixed: what it answers to one passage must not depend on the batch."""
-    with running_server(builtin_model, "--config", str(folders.file), *EXACT_ENGINE) as running:
+    with running_server(builtin_model, "--config", str(folders.file), *ONE_INSTANCE) as running:
         yield running
 
 
@@ -154,7 +154,7 @@ def test_a_watched_folder_is_answered_from_as_it_is_now(builtin_model, tmp_path)
     program = "import sys; from qa_service.entry import index; sys.exit(index())"
     flags = (str(docs), "--output", str(output), "--watch", "--no-embeddings")
     command = (sys.executable, "-c", program, *flags)
-    where = ("--collections_dir", str(output.parent), *EXACT_ENGINE)
+    where = ("--collections_dir", str(output.parent), *ONE_INSTANCE)
     with ExitStack() as stack:
 
         def follow():
@@ -188,7 +188,7 @@ def test_a_watched_folder_is_answered_from_as_it_is_now(builtin_model, tmp_path)
 def test_a_collection_indexed_while_serving_is_served(builtin_model, tmp_path):
     folders = Folders(tmp_path)
     asked = {"question": "Who patented the telephone?", "collection": "machines"}
-    with running_server(builtin_model, "--config", str(folders.file), *EXACT_ENGINE) as server:
+    with running_server(builtin_model, "--config", str(folders.file), *ONE_INSTANCE) as server:
         assert server.ask(**asked)["answer"] != "Alexander Bell"
         write_documents(folders.documents, {"people/bell.txt": TELEPHONE})
         index(folders.documents, folders.collection, update=True)
@@ -223,7 +223,7 @@ def test_a_collection_that_cannot_be_written_is_served_and_opened_again(builtin_
     let_write(folders.collection, may_write=False)
     touch = [*BOUND_BY_MODES, "touch", str(folders.collection / "new")]
     assert os.spawnvp(os.P_WAIT, touch[0], touch) == 1
-    flags = ("--config", str(folders.file), *EXACT_ENGINE)
+    flags = ("--config", str(folders.file), *ONE_INSTANCE)
     with running_server(builtin_model, *flags, wrapper=BOUND_BY_MODES) as server:
         reply = server.ask(question="Who wrote the first compiler?", collection=name)
         assert reply["answer"] == "Grace Hopper"
@@ -242,7 +242,7 @@ def test_the_collections_of_a_folder_are_served_by_their_names(builtin_model, tm
     index(folders.documents, place / "handbook")
     where = ("--config", str(folders.file), "--collections_dir", str(place))
     asked = {"question": "Who patented the telephone?", "collection": "bell"}
-    with running_server(builtin_model, *where, *EXACT_ENGINE) as server:
+    with running_server(builtin_model, *where, *ONE_INSTANCE) as server:
         assert server.ask(**asked)["error"]["code"] == "unknown_collection"
         for name in ("handbook", "machines"):
             question, (answer, _) = next(iter(ANSWERS.items()))
@@ -352,7 +352,7 @@ RIVERS = {"question": "What is long?", "collection": "rivers"}
 def test_an_opensearch_index_answers(builtin_model, tmp_path, cluster):
     config = tmp_path / "server.toml"
     config.write_text(f'[collections.rivers]\nurl = "{cluster.url}/rivers"\n')
-    with running_server(builtin_model, "--config", str(config), *EXACT_ENGINE) as server:
+    with running_server(builtin_model, "--config", str(config), *ONE_INSTANCE) as server:
         reply = server.ask(**RIVERS)
         assert (reply["answer"], reply["passage"]["document"]) == ("Nile", "a.md")
         assert reply["start"] == 44
@@ -370,7 +370,7 @@ def test_an_opensearch_index_that_fails_is_said_until_it_answers(builtin_model, 
     config.write_text(f'[collections.rivers]\nurl = "{url}/rivers"\n')
     shards = {"total": 5, "successful": 4, "failed": 1}
     cluster.status, cluster.reply = 401, b"Unauthorized"
-    with running_server(builtin_model, "--config", str(config), *EXACT_ENGINE) as server:
+    with running_server(builtin_model, "--config", str(config), *ONE_INSTANCE) as server:
         fault = server.health()["collection_faults"]["rivers"]
         assert "/rivers: HTTP 401: Unauthorized" in fault, "it is known before a question is asked"
         cluster.status, cluster.reply = 200, WHOLE | {"_shards": shards}
@@ -405,7 +405,7 @@ def staff(tmp_path_factory, encoder):
 
 
 def test_a_passage_without_a_word_of_the_question_is_read(builtin_model, staff, encoder):
-    flags = ("--collections_dir", str(staff), "--encoder", str(encoder), *EXACT_ENGINE)
+    flags = ("--collections_dir", str(staff), "--encoder", str(encoder), *ONE_INSTANCE)
     with running_server(builtin_model, *flags) as server:
         reply = server.ask(question="How much holiday does staff get?", collection="staff")
         assert (reply["answer"], reply["passage"]["document"]) == (
@@ -416,7 +416,7 @@ def test_a_passage_without_a_word_of_the_question_is_read(builtin_model, staff, 
 
 
 def test_without_the_encoder_health_reports_search_by_words_alone(builtin_model, staff, tmp_path):
-    flags = ("--collections_dir", str(staff), "--encoder", str(tmp_path / "none"), *EXACT_ENGINE)
+    flags = ("--collections_dir", str(staff), "--encoder", str(tmp_path / "none"), *ONE_INSTANCE)
     with running_server(builtin_model, *flags) as server:
         assert server.ask(question="Who gets vacation?", collection="staff")["answer"]
         health = server.health()
@@ -429,7 +429,7 @@ def test_an_encoder_that_is_prepared_while_serving_is_used_after_sighup(
 ):
     folder = tmp_path / "encoder"
     meant = {"question": "How much holiday does staff get?", "collection": "staff"}
-    flags = ("--collections_dir", str(staff), "--encoder", str(folder), *EXACT_ENGINE)
+    flags = ("--collections_dir", str(staff), "--encoder", str(folder), *ONE_INSTANCE)
     with running_server(builtin_model, *flags) as server:
         fault = server.health()["collection_faults"]["staff"]
         assert f"there is no encoder in {folder}: --encoder names its folder" in fault
@@ -450,8 +450,9 @@ def test_a_shuffled_vocabulary_is_in_health(builtin_model, staff, encoder, tmp_p
 
 
 def test_a_demo_has_a_collection_to_ask(builtin_model, encoder, tmp_path):
-    (tmp_path / encoder.name).symlink_to(encoder)
-    flags = ("--demo", "--saved_models", str(tmp_path), *EXACT_ENGINE)
+    for prepared in (builtin_model, encoder):
+        (tmp_path / prepared.name).symlink_to(prepared)
+    flags = ("--demo", "--saved_models", str(tmp_path), *ONE_INSTANCE)
     for _ in range(2):  # the second start finds it made
         with running_server(builtin_model, *flags) as server:
             asked = {"question": "How much may a hotel cost?", "collection": "handbook"}

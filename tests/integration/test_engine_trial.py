@@ -6,9 +6,10 @@ import signal
 import msgspec
 import pytest
 
+from qa_service.autotune import engine_trial
 from qa_service.autotune.engine_race import Race, Record
 from qa_service.autotune.engine_table import Finding, Measurement
-from qa_service.autotune.engine_trial import Instance, bundled_rounds, try_engines
+from qa_service.autotune.engine_trial import Instance, try_engines
 from qa_service.errors import SetupError
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.worker_messages import Setup
@@ -20,6 +21,9 @@ pytestmark = pytest.mark.slow
 
 LOGS = LogOptions(log_level="error")
 TASK = Task("Who wrote it?", "It was written by Ada in 1843.")
+ROUNDS = [[Task("Who wrote it?", f"It was written by {name} in 1843.") for name in
+           ("Ada", "Ben", "Carl", "Dora", "Emma", "Fritz", "Grace", "Hans")]]  # fmt: skip
+"""Short ones: what is measured is for real, and takes no longer than it must."""
 
 
 def setup(model, precision):
@@ -30,13 +34,12 @@ def setup(model, precision):
 
 
 def test_candidates_are_timed_and_their_answers_compared(builtin_model):
-    rounds = bundled_rounds()[:1]
     with (
         Instance(setup(builtin_model, "fp32"), LOGS) as fp32,
         Instance(setup(builtin_model, "int8"), LOGS) as int8,
     ):
         records = [Record(Finding("onnx", "fp32"), fp32), Record(Finding("onnx", "int8"), int8)]
-        race = Race(records, rounds, 0.5, elapsed_s=lambda: 0.0, say=lambda *_: None)
+        race = Race(records, ROUNDS, 0.5, elapsed_s=lambda: 0.0, say=lambda *_: None)
         reference, other = race.run()
     assert (reference.num_same, reference.num_answers, reference.ratio) == (8, 8, 1.0)
     assert other.num_same >= 7 or not other.num_answers  # int8 is no faster on some processors
@@ -61,7 +64,10 @@ def test_an_instance_that_dies_raises_an_error(builtin_model):
             instance.ask([TASK])
 
 
-def test_where_the_reference_cannot_run_another_in_float32_is_compared_with(builtin_model, caplog):
+def test_where_the_reference_cannot_run_another_in_float32_is_compared_with(
+    builtin_model, caplog, monkeypatch
+):
+    monkeypatch.setattr(engine_trial, "bundled_rounds", lambda: ROUNDS)
     findings = (Finding("tensorrt", "fp32"), Finding("onnx", "fp32"), Finding("onnx", "int8"))
     model = Setup(str(builtin_model), InstanceOptions(intra_op_num_threads=1))
     measurement = Measurement(model, findings, "a processor", "unused")

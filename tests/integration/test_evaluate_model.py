@@ -4,7 +4,6 @@ import pytest
 
 from qa_service.autotune.candidates import runnable
 from qa_service.data.squad import OWN_QUESTIONS
-from qa_service.engine_catalogue import OPENVINO_INT8_FILE
 from qa_service.instance.model_folder.manifest import load_manifest
 from tests.programs import run_python
 
@@ -26,25 +25,13 @@ def evaluate(builtin_model):
 
 
 def test_every_engine_that_the_server_may_take_is_measured(builtin_model, evaluate):
-    measured = evaluate("--max_questions", "2").keys()
-    assert [*measured] == runnable(load_manifest(builtin_model))
-    assert {("onnx", "fp32"), ("openvino", "fp32"), ("pytorch", "fp32")} <= measured
-
-
-def test_every_precision_with_a_separate_file_is_measured(builtin_model, evaluate):
-    engines = ("--inference_engine_types", "onnx", "openvino", "pytorch")
-    f1 = evaluate(*engines, "--max_questions", "12")
-    wanted = {("onnx", "fp32"), ("onnx", "int8"), ("openvino", "fp32"), ("pytorch", "fp32")}
-    if OPENVINO_INT8_FILE in load_manifest(builtin_model).files:
-        wanted.add(("openvino", "int8"))
-    assert f1.keys() == wanted
+    f1 = evaluate("--max_questions", "12")
+    assert [*f1] == runnable(load_manifest(builtin_model))
+    assert {("onnx", "fp32"), ("openvino", "fp32"), ("pytorch", "fp32")} <= f1.keys()
     assert f1["onnx", "fp32"] == f1["openvino", "fp32"] == f1["pytorch", "fp32"]
     assert min(f1.values()) > 50
 
 
 def test_precisions_are_measured_where_an_engine_has_them(evaluate):
-    flags = ("--inference_engine_types", "onnx", "pytorch", "--precisions", "int8", "bf16")
-    assert evaluate(*flags, "--max_questions", "2").keys() == {
-        ("onnx", "int8"),
-        ("pytorch", "bf16"),
-    }
+    flags = ("--inference_engine_types", "onnx", "pytorch", "--precisions", "int8")
+    assert evaluate(*flags, "--max_questions", "2").keys() == {("onnx", "int8")}

@@ -8,22 +8,17 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from tests.support import WITHOUT_TORCH
-
-torch = pytest.importorskip("torch", reason=WITHOUT_TORCH)
-
-
 from harness.models import copy_model
 from qa_service.engine_catalogue import ONNX_FILE, PLAIN_ONNX_FILE
 from qa_service.errors import DeviceError, SetupError
 from qa_service.instance import worker_main
 from qa_service.instance.arrays import SPAN_VALUES
 from qa_service.instance.devices import DeviceAssignment
-from qa_service.instance.engines import EngineConfig, make_engine, onnx_gpu, pytorch
+from qa_service.instance.engines import EngineConfig, make_engine, onnx_gpu
 from qa_service.instance.engines.buckets import Bucket, BucketGrid
 from qa_service.instance.engines.onnx import open_session
 from qa_service.instance.engines.outputs import EngineFaultError
-from qa_service.instance.engines.pytorch import TorchProgram, run_eagerly
+from qa_service.instance.gpus import find_gpus
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.worker_messages import Setup
@@ -35,11 +30,13 @@ from tests.integration.engine_comparison import (
     difference,
 )
 from tests.programs import run_python
+from tests.support import Lazy, needs_torch
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, needs_torch]
+torch, pytorch = Lazy("torch"), Lazy("qa_service.instance.engines.pytorch")
 
 SMALL = EngineConfig(max_batch_size=3, max_batch_tokens=160)
-needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+needs_no_gpu = pytest.mark.skipif(bool(find_gpus().found), reason="there is a GPU")
 
 
 @pytest.fixture(scope="module")
@@ -72,18 +69,17 @@ def test_pytorch_buckets_choose_the_spans_that_the_reader_would(gpu_model, manif
     check_chosen_spans(engine, reference, gpu_model, SMALL)
 
 
+@pytest.mark.parametrize("kind", ["pytorch", "onnx"])
+def test_half_precision_gives_the_logits_on_a_cpu_too(gpu_model, manifest, reference, kind):
+    engine = make_engine(kind, gpu_model, manifest, EngineConfig(precision="fp16"))
+    assert 0 < difference(engine, reference) < MAX_DIFFERENCE["fp16"]
+
+
 @pytest.mark.parametrize(
-    ("kind", "precision"), [("pytorch", "fp16"), ("pytorch", "bf16"), ("onnx", "fp16")]
-)
-def test_half_precision_gives_the_logits_on_a_cpu_too(
-    gpu_model, manifest, reference, kind, precision
-):
-    engine = make_engine(kind, gpu_model, manifest, EngineConfig(precision=precision))
-    assert 0 < difference(engine, reference) < MAX_DIFFERENCE[precision]
-
-
-@pytest.mark.parametrize(("graphs", "bound"), [(True, True), (False, True), (False, False)])
-@pytest.mark.parametrize("name", [ONNX_FILE, PLAIN_ONNX_FILE])
+    ("name", "graphs", "bound"),
+    [(ONNX_FILE, True, True), (ONNX_FILE, False, True), (ONNX_FILE, False, False),
+     (PLAIN_ONNX_FILE, True, True)],
+)  # fmt: skip
 def test_onnx_buckets_give_the_logits(gpu_model, manifest, reference, name, graphs, bound):
     config = msgspec.structs.replace(SMALL, cuda_graphs=graphs, bound_buffers=bound)
     session = open_session(gpu_model / name, config, [("CPUExecutionProvider", {})])
@@ -332,6 +328,8 @@ def test_an_output_that_would_be_broadcast_to_the_buckets_shape_is_a_fault(narro
         outputs[narrow] = outputs[narrow][..., :1]
         return tuple(outputs)
 
-    program = TorchProgram(scoring, Bucket(2, 8), 3, torch.device("cpu"), run_eagerly)
+    program = pytorch.TorchProgram(
+        scoring, Bucket(2, 8), 3, torch.device("cpu"), pytorch.run_eagerly
+    )
     with pytest.raises(EngineFaultError, match=r"where .* was asked for"):
         program.run()

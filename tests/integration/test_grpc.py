@@ -13,7 +13,7 @@ import pytest
 from harness.gateway import answers, inputs, running_gateway
 from harness.process import GIVE_UP_S
 from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
-from harness.server import EXACT_ENGINE, ROOT
+from harness.server import INSTANT, ONE_INSTANCE, ROOT
 from tests.grpc_requests import (
     Health,
     HealthRequest,
@@ -32,7 +32,14 @@ FOUR = list(QUESTIONS)
 
 @pytest.fixture(scope="module")
 def gateway(builtin_model):
-    with running_gateway(builtin_model, *EXACT_ENGINE) as running:
+    with running_gateway(builtin_model, *ONE_INSTANCE) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def quick(builtin_model):
+    """One for crowds of calls: which answer they get is seen elsewhere."""
+    with running_gateway(builtin_model, *INSTANT) as running:
         yield running
 
 
@@ -77,7 +84,7 @@ class TestTritonClient:
         assert list(metadata.versions) == ["1"]
         config = client.get_model_config("builtin").config
         assert config.input[0].data_type == 13  # TYPE_STRING
-        assert config.instance_group[0].count == 2
+        assert config.instance_group[0].count == 1
         assert config.parameters["precision"].string_value
         assert config.WhichOneof("scheduling_choice") == "dynamic_batching"
         [listed] = client.get_model_repository_index().models
@@ -133,26 +140,26 @@ class TestTritonClient:
         async def ask():
             async with aio.InferenceServerClient(gateway.address) as client:
                 assert await client.is_server_ready()
-                calls = [client.infer("builtin", inputs(aio, [q])) for q in FOUR * 20]
+                calls = [client.infer("builtin", inputs(aio, [q])) for q in FOUR * 5]
                 return [answers(result)[0] for result in await asyncio.gather(*calls)]
 
-        assert asyncio.run(ask()) == list(QUESTIONS.values()) * 20
+        assert asyncio.run(ask()) == list(QUESTIONS.values()) * 5
 
-    def test_calls_over_the_in_flight_bound_wait_and_are_answered(self, gateway):
+    def test_calls_over_the_in_flight_bound_wait_and_are_answered(self, quick):
         """None is refused, again and again: they wait."""
         request = typed_request()
 
         async def ask():
-            async with grpc.aio.insecure_channel(gateway.address) as channel:
+            async with grpc.aio.insecure_channel(quick.address) as channel:
                 stub = Stub(channel)
                 for _ in range(5):
                     await asyncio.gather(*(stub.ModelInfer(request) for _ in range(200)))
 
         asyncio.run(ask())
 
-    def test_silent_streams_do_not_block_others(self, gateway):
+    def test_silent_streams_do_not_block_others(self, quick):
         async def ask():
-            async with grpc.aio.insecure_channel(gateway.address) as channel:
+            async with grpc.aio.insecure_channel(quick.address) as channel:
                 stub, request = Stub(channel), typed_request()
                 streams = [stub.ModelStreamInfer() for _ in range(70)]
                 for stream in streams:
@@ -166,12 +173,12 @@ class TestTritonClient:
 
     def test_a_stream_answers_each_request(self, client):
         found = stream_of(client)
-        for number, question in enumerate(FOUR * 50):
+        for number, question in enumerate(FOUR * 10):
             client.async_stream_infer("builtin", inputs(triton, [question]), request_id=str(number))
-        got = [found.get(timeout=GIVE_UP_S) for _ in FOUR * 50]
+        got = [found.get(timeout=GIVE_UP_S) for _ in FOUR * 10]
         client.stop_stream()
         by_id = {int(result.get_response().id): answers(result)[0] for result, _ in got}
-        assert by_id == dict(enumerate(list(QUESTIONS.values()) * 50))
+        assert by_id == dict(enumerate(list(QUESTIONS.values()) * 10))
 
     @pytest.mark.parametrize("wants_empty", [False, True])
     def test_a_stream_says_which_response_is_the_last(self, client, wants_empty):

@@ -140,7 +140,7 @@ class TestStats:
 class TestHealth:
     def test_an_idle_server_is_ready(self, builtin_model):
         with (
-            running_server(builtin_model, constants=BUSY_AT_ONCE) as running,
+            running_server(builtin_model, *INSTANT, *TWO, constants=BUSY_AT_ONCE) as running,
             running.connect() as sock,
         ):
             health = query(sock, "health")

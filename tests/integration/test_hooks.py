@@ -8,10 +8,9 @@ import pytest
 
 from harness.collections import index, write_documents
 from harness.frames import frame, receive
-from harness.server import EXACT_ENGINE, RunningServer
+from harness.server import ONE_INSTANCE, RunningServer
 from tests.programs import fail_to_start
 
-FLAGS = (*EXACT_ENGINE, "--num_inference_sessions", "1", "--cost_table", "off")
 TEXT = (
     "Employees have 25 days of paid time off. Requests go to office@example.org by mail. "
     "Nobody is paid for working from home."
@@ -32,7 +31,7 @@ class FaultyHooks(OfficeHooks):
 @contextmanager
 def hooked_server(model, *flags):
     """A server whose log may have tracebacks."""
-    server = RunningServer(model, *FLAGS, *flags)
+    server = RunningServer(model, *ONE_INSTANCE, *flags)
     try:
         yield server
     finally:
@@ -107,7 +106,7 @@ def test_long_texts_and_collections_pass_the_hooks(server):
 
 
 def test_hooks_that_cannot_be_loaded_end_the_start_with_one_line(builtin_model):
-    ended = fail_to_start("--model", builtin_model, *FLAGS, "--hooks", "no_such_module:C")
+    ended = fail_to_start("--model", builtin_model, *ONE_INSTANCE, "--hooks", "no_such_module:C")
     line = "hooks no_such_module:C cannot be loaded: ModuleNotFoundError: No module named"
     last = ended.stderr.splitlines()[-1]
     assert last.startswith("server.py: ")

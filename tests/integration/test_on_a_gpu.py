@@ -8,25 +8,23 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from tests.support import WITHOUT_TORCH
-
-torch = pytest.importorskip("torch", reason=WITHOUT_TORCH)
-
-
 from harness.models import copy_model
 from harness.process import wait_until
 from harness.server import RunningServer, running_server
 from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.instance.engines import EngineConfig, make_engine
+from qa_service.instance.gpus import find_gpus
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.preparation.prepare import PrepareArgs, prepare
 from tests.http_calls import get
 from tests.integration.engine_comparison import MAX_DIFFERENCE, check_chosen_spans, difference
 from tests.programs import run_python
+from tests.support import needs_torch
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
+    needs_torch,
+    pytest.mark.skipif(not find_gpus().found, reason="there is no GPU"),
 ]
 needs_provider = pytest.mark.skipif(
     "CUDAExecutionProvider" not in onnxruntime.get_available_providers(),

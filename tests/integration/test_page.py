@@ -9,7 +9,7 @@ from harness.browser import CHROMIUM, Browser
 from harness.collections import ANSWERS, index, write_documents
 from harness.models import ModelFile
 from harness.questions import ANSWER, ASK
-from harness.server import EXACT_ENGINE, running_server
+from harness.server import ONE_INSTANCE, running_server
 from tests.programs import token_flags
 
 pytestmark = [
@@ -180,7 +180,7 @@ def test_a_link_to_the_page_fills_in_and_asks_its_question(page, server):
 def test_live_figures_are_shown(page):
     ask(page)
     page.wait_for("document.querySelector('#p99').textContent.endsWith('ms')")
-    assert page.evaluate("document.querySelector('#instances').textContent") == "2 of 2"
+    assert page.evaluate("document.querySelector('#instances').textContent") == "1 of 1"
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -205,7 +205,7 @@ def test_the_content_security_policy_blocks_other_scripts(page):
 
 
 def test_a_token_is_asked_for_and_kept(builtin_model, tmp_path, browser):
-    with running_server(builtin_model, *EXACT_ENGINE, *token_flags(tmp_path, TOKEN)) as with_tokens:
+    with running_server(builtin_model, *ONE_INSTANCE, *token_flags(tmp_path, TOKEN)) as with_tokens:
         browser.open(f"http://localhost:{with_tokens.port}/")
         browser.wait_for("document.querySelector('#access').open")
         browser.evaluate(
@@ -243,7 +243,7 @@ def test_a_collection_can_be_chosen(builtin_model, tmp_path, browser):
     config = tmp_path / "server.toml"
     config.write_text(f'[collections.machines]\npath = "{collection}"\n')
     question, (answer, document) = next(iter(ANSWERS.items()))
-    with running_server(builtin_model, "--config", str(config), *EXACT_ENGINE) as server:
+    with running_server(builtin_model, "--config", str(config), *ONE_INSTANCE) as server:
         browser.open(f"http://localhost:{server.port}/#q={quote(question)}&c=machines&k=3")
         browser.wait_for("!document.querySelector('#sources').hidden")
         browser.wait_for("document.querySelector('#text-field').hidden")

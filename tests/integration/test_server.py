@@ -13,7 +13,14 @@ from harness.golden import GOLDEN, body_of
 from harness.models import copy_model
 from harness.process import held_still
 from harness.questions import ANSWER, ASK, FIRST_WORD, QUESTIONS, TEXT
-from harness.server import EXACT_ENGINE, FIXED_ENGINE, INSTANT, ONE_BY_ONE, running_server
+from harness.server import (
+    EXACT_ENGINE,
+    FIXED_ENGINE,
+    INSTANT,
+    ONE_BY_ONE,
+    ONE_INSTANCE,
+    running_server,
+)
 from qa_service.client import Answer, QaClient
 from qa_service.instance.batch_cost import load_costs
 from qa_service.instance.instance_options import InstanceOptions
@@ -31,7 +38,7 @@ MAX_FRAME_BYTES = RequestLimits().max_frame_bytes
 
 @pytest.fixture(scope="module")
 def server(builtin_model):
-    with running_server(builtin_model, *EXACT_ENGINE, *ONE) as running:
+    with running_server(builtin_model, *ONE_INSTANCE) as running:
         yield running
 
 
@@ -258,7 +265,7 @@ class TestStartAndStop:
             assert running.wait() == 0
 
     def test_a_drain_ends_at_its_timeout(self, builtin_model):
-        flags = (*EXACT_ENGINE, *ONE, "--drain_timeout_ms", "1", "--request_timeout_ms", "0")
+        flags = (*ONE_INSTANCE, "--drain_timeout_ms", "1", "--request_timeout_ms", "0")
         with running_server(builtin_model, *flags) as running, running.connect() as sock:
             sock.sendall(b"".join(frame({"id": i, **ASK, "text": TEXT * 9}) for i in range(30)))
             replies = running.wait_for_queue(sock)

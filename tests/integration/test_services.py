@@ -4,7 +4,7 @@ import pytest
 
 from harness.models import copy_model
 from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
-from harness.server import EXACT_ENGINE, running_server
+from harness.server import ONE_INSTANCE, running_server
 from tests.http_calls import get
 from tests.programs import change_reading
 
@@ -39,7 +39,7 @@ min_score = 0.0
 cascade = ["small", "large"]
 min_score = 1.0
 """)
-    flags = (*EXACT_ENGINE, "--config", str(config), "--cache_bytes", "10000")
+    flags = (*ONE_INSTANCE, "--config", str(config), "--cache_bytes", "10000")
     with running_server(builtin_model, *flags) as running:
         yield running
 

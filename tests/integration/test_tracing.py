@@ -14,7 +14,7 @@ from harness.otlp import receiving
 from harness.ports import reserve_port
 from harness.process import GIVE_UP_S, held_still, wait_until
 from harness.questions import ANSWER, ASK, TEXT
-from harness.server import EXACT_ENGINE, INSTANT, running_server
+from harness.server import INSTANT, ONE_INSTANCE, running_server
 from tests.http_calls import post
 
 TRACE, CLIENT_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -55,7 +55,7 @@ min_score = 1.0
 """)
     flags = (*module_receiver.flags, "--log_level", "debug", "--log_format", "json")
     flags = (*flags, "--config", str(config))
-    with running_server(builtin_model, *EXACT_ENGINE, *flags) as running:
+    with running_server(builtin_model, *ONE_INSTANCE, *flags) as running:
         yield running
 
 

@@ -11,7 +11,8 @@ import pytest
 from harness.frames import frame, receive
 from harness.process import GIVE_UP_S
 from harness.questions import ASK
-from harness.server import EXACT_ENGINE, running_server
+from harness.server import running_server
+from tests.integration.test_bounds import FLAGS, sleeping
 from tests.programs import token_flags
 
 TOKENS = ("token-of-the-heavy-one name=heavy weight=8", "token-of-the-light-one name=light")
@@ -50,8 +51,12 @@ def answers(*askers: Asker) -> Counter:
 def server(builtin_model, tmp_path_factory):
     tokens = token_flags(tmp_path_factory.mktemp("tokens"), *TOKENS)
     # No limit on time: on a slow, busy machine the light client waits for minutes.
-    flags = (*EXACT_ENGINE, "--num_inference_sessions", "2", "--request_timeout_ms", "0")
-    with running_server(builtin_model, *tokens, *flags) as running:
+    flags = (
+        *(*FLAGS, "--num_inference_sessions", "2", "--max_batch_size", "8"),
+        *("--request_timeout_ms", "0"),
+    )
+    engine = sleeping(FEED_FIXED_US="20000", FEED_ROW_US="2000")
+    with running_server(builtin_model, *tokens, *flags, wrapper=engine) as running:
         yield running
 
 

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
-from transformers import (
-    BertConfig,
-    BertForQuestionAnswering,
-    BertTokenizer,
-    DistilBertConfig,
-    DistilBertForQuestionAnswering,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    RobertaConfig,
-    RobertaForQuestionAnswering,
-    RobertaTokenizer,
-)
 
+from tests.support import Lazy
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+torch, transformers = Lazy("torch"), Lazy("transformers")
 KINDS = ("bert", "roberta", "distilbert")
 MAX_SEQUENCE_TOKENS = 64
 
@@ -49,22 +42,22 @@ def make_tiny_model(kind: str, folder: Path) -> PreTrainedModel:
 
 
 def _bert(vocab_size: int) -> PreTrainedModel:
-    config = BertConfig(
+    config = transformers.BertConfig(
         vocab_size=vocab_size, max_position_embeddings=MAX_SEQUENCE_TOKENS, **_SHAPE
     )
-    return BertForQuestionAnswering(config)
+    return transformers.BertForQuestionAnswering(config)
 
 
 def _roberta(vocab_size: int) -> PreTrainedModel:
     positions = MAX_SEQUENCE_TOKENS + 2  # RoBERTa's first position is padding_idx + 1
-    config = RobertaConfig(
+    config = transformers.RobertaConfig(
         vocab_size=vocab_size, max_position_embeddings=positions, type_vocab_size=1, **_SHAPE
     )
-    return RobertaForQuestionAnswering(config)
+    return transformers.RobertaForQuestionAnswering(config)
 
 
 def _distilbert(vocab_size: int) -> PreTrainedModel:
-    config = DistilBertConfig(
+    config = transformers.DistilBertConfig(
         vocab_size=vocab_size,
         max_position_embeddings=MAX_SEQUENCE_TOKENS,
         dim=32,
@@ -73,7 +66,7 @@ def _distilbert(vocab_size: int) -> PreTrainedModel:
         hidden_dim=64,
         initializer_range=0.4,
     )
-    return DistilBertForQuestionAnswering(config)
+    return transformers.DistilBertForQuestionAnswering(config)
 
 
 _MAKERS = {"bert": _bert, "roberta": _roberta, "distilbert": _distilbert}
@@ -82,7 +75,7 @@ _MAKERS = {"bert": _bert, "roberta": _roberta, "distilbert": _distilbert}
 def wordpiece_tokenizer() -> PreTrainedTokenizerBase:
     trained = BertWordPieceTokenizer()
     trained.train_from_iterator(iter(_CORPUS), vocab_size=300, show_progress=False)
-    return BertTokenizer(vocab=trained.get_vocab())
+    return transformers.BertTokenizer(vocab=trained.get_vocab())
 
 
 def bpe_tokenizer() -> PreTrainedTokenizerBase:
@@ -95,4 +88,4 @@ def bpe_tokenizer() -> PreTrainedTokenizerBase:
     )
     model = json.loads(trained.to_str())["model"]
     merges: Any = [tuple(pair) for pair in model["merges"]]
-    return RobertaTokenizer(vocab=model["vocab"], merges=merges)
+    return transformers.RobertaTokenizer(vocab=model["vocab"], merges=merges)

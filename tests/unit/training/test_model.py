@@ -7,25 +7,24 @@ import logging
 from pathlib import Path
 
 import numpy as np
-import peft
 import pytest
-import torch
-from transformers import BertConfig, BertForQuestionAnswering
 
-from tests.support import present
-from training import adapters, finetune_model_main, trainer
-from training.adapters import Encoder
+from tests.support import Lazy, needs_torch, present
 from training.features import Features, Target, collate
-from training.rounding import round_products, rounded
-from training.trainer import Trainer, TrainingConfig, span_loss
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, needs_torch]
+
+torch, peft, transformers = Lazy("torch"), Lazy("peft"), Lazy("transformers")
+adapters, rounding, trainer = (
+    Lazy(f"training.{name}") for name in ("adapters", "rounding", "trainer")
+)
+finetune_model_main = Lazy("training.finetune_model_main")
 
 
 def tiny_encoder(_encoder=None):
     torch.manual_seed(0)
-    return BertForQuestionAnswering(
-        BertConfig(
+    return transformers.BertForQuestionAnswering(
+        transformers.BertConfig(
             vocab_size=20,
             hidden_size=8,
             num_hidden_layers=1,
@@ -36,33 +35,36 @@ def tiny_encoder(_encoder=None):
     )
 
 
-LOAD = Encoder.load
-
-
 @pytest.fixture(autouse=True)
-def tiny(monkeypatch):
-    monkeypatch.setattr(Encoder, "load", tiny_encoder)
+def load(monkeypatch):
+    """What loads an encoder, in whose place one of a few weights is."""
+    real = adapters.Encoder.load
+    monkeypatch.setattr("training.adapters.Encoder.load", tiny_encoder)
+    return real
 
 
-ENCODER = Encoder("some/encoder", Path())
+def encoder_in(folder=Path()):
+    return adapters.Encoder("some/encoder", folder)
+
+
 ROWS = [
     Features(np.array([2, n % 7 + 4, 3, 5, 6, 7, 3]), Target.of_span(3 + n % 3, 3 + n % 3))
     for n in range(24)
 ]
 BATCHES = [[3 * n, 3 * n + 1, 3 * n + 2] for n in range(8)]
-CONFIG = TrainingConfig(learning_rate=0.01, checkpoint_steps=2, evaluation_steps=3)
+CONFIG = {"learning_rate": 0.01, "checkpoint_steps": 2, "evaluation_steps": 3}
 
 
 def weights_of(model):
     return peft.get_peft_model_state_dict(model)
 
 
-IDS = torch.tensor([[2, 4, 3, 5, 6, 3]])
+IDS = [[2, 4, 3, 5, 6, 3]]
 
 
 def output_of(model):
     with torch.inference_mode():
-        return model.eval()(input_ids=IDS).start_logits
+        return model.eval()(input_ids=torch.tensor(IDS)).start_logits
 
 
 def build_adapted(encoder):
@@ -72,23 +74,24 @@ def build_adapted(encoder):
 def trained(directory, batches=BATCHES, evaluate=dict, build=build_adapted):
     directory.mkdir(exist_ok=True)
     torch.manual_seed(1)
-    model = build(ENCODER)
-    return model, Trainer(model, CONFIG, directory, evaluate).train(ROWS, batches, 0)
+    model = build(encoder_in())
+    config = trainer.TrainingConfig(**CONFIG)
+    return model, trainer.Trainer(model, config, directory, evaluate).train(ROWS, batches, 0)
 
 
 def test_adapter_grows_without_changing_its_answers(tmp_path):
     model, _ = trained(tmp_path / "run")
     adapters.save_adapter(model, tmp_path / "small")
-    same = adapters.build_model(ENCODER, 2, tmp_path / "small")
-    larger = adapters.build_model(ENCODER, 5, tmp_path / "small")
-    assert not torch.equal(output_of(model), output_of(adapters.build_model(ENCODER, 2)))
+    same = adapters.build_model(encoder_in(), 2, tmp_path / "small")
+    larger = adapters.build_model(encoder_in(), 5, tmp_path / "small")
+    assert not torch.equal(output_of(model), output_of(adapters.build_model(encoder_in(), 2)))
     torch.testing.assert_close(output_of(same), output_of(model), atol=2e-2, rtol=0)
     torch.testing.assert_close(output_of(larger), output_of(same))
 
 
-def test_an_encoder_that_is_kept_in_float16_is_trained_in_float32(tmp_path):
+def test_an_encoder_that_is_kept_in_float16_is_trained_in_float32(tmp_path, load):
     tiny_encoder().half().save_pretrained(tmp_path)
-    loaded = LOAD(Encoder("some/encoder", tmp_path))
+    loaded = load(encoder_in(tmp_path))
     assert {weight.dtype for weight in loaded.parameters()} == {torch.float32}
 
 
@@ -103,15 +106,15 @@ def test_average_is_the_mean_of_the_changes(tmp_path):
         model, _ = trained(tmp_path / name, batches)
         adapters.save_adapter(model, tmp_path / name)
         changes.append(change_of(model))
-    average = adapters.average_adapters(ENCODER, [tmp_path / "one", tmp_path / "two"], rank=4)
+    average = adapters.average_adapters(encoder_in(), [tmp_path / "one", tmp_path / "two"], rank=4)
     assert not torch.allclose(changes[0], changes[1], atol=1e-3)
     torch.testing.assert_close(change_of(average), sum(changes) / 2, atol=1e-3, rtol=0)
 
 
 def test_adapter_does_not_shrink(tmp_path):
-    adapters.save_adapter(adapters.build_model(ENCODER, 4), tmp_path / "large")
+    adapters.save_adapter(adapters.build_model(encoder_in(), 4), tmp_path / "large")
     with pytest.raises(ValueError, match="rank"):
-        adapters.build_model(ENCODER, 2, tmp_path / "large")
+        adapters.build_model(encoder_in(), 2, tmp_path / "large")
 
 
 def test_saved_adapter_loads_with_peft_alone_and_is_half_precision(tmp_path):
@@ -120,7 +123,7 @@ def test_saved_adapter_loads_with_peft_alone_and_is_half_precision(tmp_path):
     files = {path.name for path in (tmp_path / "adapter").iterdir()}
     assert files == {"adapter_config.json", "adapter_model.safetensors"}
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
-    assert config["base_model_name_or_path"] == ENCODER.name
+    assert config["base_model_name_or_path"] == encoder_in().name
     loaded = peft.PeftModel.from_pretrained(tiny_encoder(), str(tmp_path / "adapter"))
     torch.testing.assert_close(output_of(loaded), output_of(model), atol=2e-2, rtol=0)
 
@@ -158,15 +161,16 @@ def test_metrics_at_intervals_are_logged(tmp_path, caplog):
 def test_a_run_with_a_time_limit_ends_by_then_at_a_rate_of_zero(tmp_path, monkeypatch):
     seconds = itertools.count()
     monkeypatch.setattr("training.trainer.time.monotonic", lambda: next(seconds))
-    rates = []
+    rates, real = [], trainer.Trainer._rate
 
-    class Seen(Trainer):
-        def _rate(self, total_steps):
-            rates.append(super()._rate(total_steps))
-            return rates[-1]
+    def seen(self, total_steps):
+        rates.append(real(self, total_steps))
+        return rates[-1]
 
-    config = dataclasses.replace(CONFIG, max_seconds=5.0, warmup_share=0.2)
-    metrics = Seen(build_adapted(ENCODER), config, tmp_path, dict).train(ROWS, BATCHES, 0)
+    monkeypatch.setattr("training.trainer.Trainer._rate", seen)
+    config = trainer.TrainingConfig(**CONFIG, max_seconds=5.0, warmup_share=0.2)
+    timed = trainer.Trainer(build_adapted(encoder_in()), config, tmp_path, dict)
+    metrics = timed.train(ROWS, BATCHES, 0)
     assert metrics["steps"] == len(rates) == 5 < len(BATCHES)
     assert rates == pytest.approx([0.5, 0.8 / 0.75, 0.6 / 0.75, 0.4 / 0.75, 0.2 / 0.75], abs=0.07)
 
@@ -174,19 +178,19 @@ def test_a_run_with_a_time_limit_ends_by_then_at_a_rate_of_zero(tmp_path, monkey
 def test_each_group_of_a_batch_counts_once_in_its_loss():
     logits = torch.tensor(np.random.default_rng(3).normal(size=(3, 7)).astype(np.float32))
     pair = [dataclasses.replace(row, group=7) for row in ROWS[:2]]
-    of_pair = span_loss(logits[:2], logits[:2], collate(pair, 0))
-    of_third = span_loss(logits[2:], logits[2:], collate([ROWS[2]], 0))
-    apart = [span_loss(logits[[n]], logits[[n]], collate([ROWS[n]], 0)) for n in range(2)]
+    of_pair = trainer.span_loss(logits[:2], logits[:2], collate(pair, 0))
+    of_third = trainer.span_loss(logits[2:], logits[2:], collate([ROWS[2]], 0))
+    apart = [trainer.span_loss(logits[[n]], logits[[n]], collate([ROWS[n]], 0)) for n in range(2)]
     of_rows = torch.stack(apart).mean()
     in_group = 2 * of_pair - of_rows
-    whole = span_loss(logits, logits, collate([*pair, ROWS[2]], 0))
+    whole = trainer.span_loss(logits, logits, collate([*pair, ROWS[2]], 0))
     of_groups, by_row = (in_group + of_third) / 2, (2 * of_rows + of_third) / 3
     torch.testing.assert_close(whole, (of_groups + by_row) / 2)
 
 
 def test_rounded_values_lie_on_steps_of_their_row_and_the_gradient_passes():
     values = torch.tensor([[0.3, -1.0, 0.26], [5.0, 2.6, 0.0]], requires_grad=True)
-    steps = rounded(values, 2)
+    steps = rounding.rounded(values, 2)
     assert steps.tolist() == [[0.5, -1.0, 0.5], [5.0, 2.5, 0.0]]
     steps.sum().backward()
     assert torch.equal(present(values.grad), torch.ones_like(values))
@@ -195,15 +199,17 @@ def test_rounded_values_lie_on_steps_of_their_row_and_the_gradient_passes():
 def test_adapter_learns_from_rounded_products_and_answers_with_exact_ones(tmp_path):
     def build(encoder):
         model = build_adapted(encoder)
-        round_products(model)
+        rounding.round_products(model)
         return model
 
     model, _ = trained(tmp_path / "run", build=build)
     adapters.save_adapter(model, tmp_path / "run")
-    exact = adapters.build_model(ENCODER, 2, tmp_path / "run")
+    exact = adapters.build_model(encoder_in(), 2, tmp_path / "run")
     assert change_of(model).abs().max() > 0
     torch.testing.assert_close(output_of(model), output_of(exact), atol=2e-2, rtol=0)
-    assert not torch.allclose(model.train()(input_ids=IDS).start_logits, output_of(model.eval()))
+    assert not torch.allclose(
+        model.train()(input_ids=torch.tensor(IDS)).start_logits, output_of(model.eval())
+    )
 
 
 def test_frozen_layers_stay_as_they_are_and_the_rest_learns(tmp_path):
@@ -212,7 +218,7 @@ def test_frozen_layers_stay_as_they_are_and_the_rest_learns(tmp_path):
         adapters.freeze_layers(model, 1)
         return model
 
-    before = build(ENCODER).state_dict()
+    before = build(encoder_in()).state_dict()
     model, _ = trained(tmp_path / "run", build=build)
     after = model.state_dict()
     changed = {name for name, weight in after.items() if (weight != before[name]).any()}
@@ -230,8 +236,8 @@ def test_model_trained_whole_keeps_its_embeddings(tmp_path):
 
 def test_adapter_of_a_model_trained_whole_answers_like_it(tmp_path):
     model, _ = trained(tmp_path / "run", build=adapters.build_whole_model)
-    adapters.save_adapter(adapters.adapter_of(model, ENCODER, rank=8), tmp_path / "adapter")
-    again = adapters.build_whole_model(ENCODER, tmp_path / "adapter")
+    adapters.save_adapter(adapters.adapter_of(model, encoder_in(), rank=8), tmp_path / "adapter")
+    again = adapters.build_whole_model(encoder_in(), tmp_path / "adapter")
     torch.testing.assert_close(output_of(again), output_of(model), atol=2e-2, rtol=0)
     assert not torch.allclose(output_of(again), output_of(tiny_encoder()), atol=0.1)
 
@@ -240,7 +246,7 @@ def test_adapter_of_a_low_rank_is_the_nearest(tmp_path):
     model, _ = trained(tmp_path / "run", build=adapters.build_whole_model)
     wanted = model.bert.encoder.layer[0].output.dense.weight
     wanted = wanted - tiny_encoder().bert.encoder.layer[0].output.dense.weight
-    change = change_of(adapters.adapter_of(model, ENCODER, rank=3))
+    change = change_of(adapters.adapter_of(model, encoder_in(), rank=3))
     missed = torch.linalg.matrix_norm(wanted - change)
     assert torch.linalg.matrix_rank(change, rtol=1e-4) == 3
     torch.testing.assert_close(missed, torch.linalg.svdvals(wanted)[3:].norm())
@@ -249,7 +255,7 @@ def test_adapter_of_a_low_rank_is_the_nearest(tmp_path):
 @pytest.mark.parametrize(("bfloat16_s", "is_used"), [(0.1, True), (0.3, False)])
 def test_bfloat16_is_used_where_it_is_faster(monkeypatch, bfloat16_s, is_used):
     times = {torch.float32: 0.2, torch.bfloat16: bfloat16_s}
-    monkeypatch.setattr(trainer, "_product_s", times.get)
+    monkeypatch.setattr("training.trainer._product_s", times.get)
     trainer.is_bfloat16_faster.cache_clear()
     assert trainer.is_bfloat16_faster() == is_used
     trainer.is_bfloat16_faster.cache_clear()
@@ -263,7 +269,7 @@ def test_loss_is_the_cross_entropy_of_what_is_right_and_knows_no_padding():
     logs = [start[0, :4].log_softmax(0), end[0, :4].log_softmax(0)]
     logs += [start[1].log_softmax(0), end[1].log_softmax(0)]
     wanted = -(logs[0][0] + logs[1][0] + 0.75 * logs[2][2] + 0.25 * logs[2][3] + logs[3][3]) / 4
-    torch.testing.assert_close(span_loss(start, end, collate(rows, 0)), wanted)
+    torch.testing.assert_close(trainer.span_loss(start, end, collate(rows, 0)), wanted)
 
 
 def test_the_passages_of_a_question_share_one_softmax_and_one_null_answer():
@@ -275,7 +281,7 @@ def test_the_passages_of_a_question_share_one_softmax_and_one_null_answer():
     passages = [logits[0, 1:] - logits[0, 0], logits[1, 1:5] - logits[1, 0]]
     together = torch.cat([torch.zeros(1), *passages])
     wanted = (torch.stack(by_row).mean() - together.log_softmax(0)[3]) / 2
-    loss = span_loss(logits, logits, collate([answered, other], 0))
+    loss = trainer.span_loss(logits, logits, collate([answered, other], 0))
     torch.testing.assert_close(loss, wanted)
 
 

@@ -4,10 +4,6 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
-from tests.support import WITHOUT_TORCH
-
-pytest.importorskip("torch", reason=WITHOUT_TORCH)
-
 from training.features import Features, Target
 from training.swapping import swap_words
 

@@ -31,51 +31,10 @@ TABLES = {"core": CORE, "gpu": GPU, "no gain": NO_GAIN}
 MEASURED_TABLES = {"int8": MEASURED, "float32": FLOAT32, "gpu": GPU}
 PARAGRAPHS = (60, 100, 150, 200, 300)
 SQUAD = (
-    *(
-        59,
-        79,
-        94,
-        104,
-        110,
-        116,
-        133,
-        143,
-        148,
-        152,
-        158,
-        163,
-        167,
-        170,
-        174,
-        176,
-        179,
-        181,
-        185,
-        188,
-    ),
-    *(
-        191,
-        196,
-        203,
-        207,
-        212,
-        217,
-        222,
-        229,
-        236,
-        240,
-        245,
-        253,
-        263,
-        270,
-        282,
-        296,
-        307,
-        324,
-        342,
-        523,
-    ),
-)
+    59, 79, 94, 104, 110, 116, 133, 143, 148, 152, 158, 163, 167, 170, 174, 176, 179, 181, 185, 188,
+    191, 196, 203, 207, 212, 217, 222, 229, 236, 240, 245, 253, 263, 270, 282, 296, 307, 324, 342,
+    523,
+)  # fmt: skip
 """Forty quantiles of the tokens that are estimated for SQuAD's dev questions."""
 
 
@@ -152,7 +111,7 @@ def test_equal_clients_are_served_as_they_come(num_clients):
     assert max(machine.answered.values()) - min(machine.answered.values()) <= 2
 
 
-@pytest.mark.parametrize("num_clients", [5, 20, 50])
+@pytest.mark.parametrize("num_clients", [5, 50])
 @pytest.mark.parametrize("num_instances", [1, 2])
 @pytest.mark.parametrize("table", MEASURED_TABLES)
 def test_the_tail_of_equal_clients_is_that_of_first_come_first_served(
