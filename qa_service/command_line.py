@@ -89,9 +89,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_known_args(  # type: ignore[override]
-        self,
-        args: Sequence[str] | None = None,
-        namespace: argparse.Namespace | None = None,
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         words = sys.argv[1:] if args is None else args
         self._words = list(words)

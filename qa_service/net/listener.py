@@ -131,11 +131,7 @@ class TcpListener(Listener):
     """
 
     def __init__(
-        self,
-        loop: EventLoop,
-        host: str,
-        port: int,
-        on_client: Callable[[socket.socket, str], None],
+        self, loop: EventLoop, host: str, port: int, on_client: Callable[[socket.socket, str], None]
     ) -> None:
         sock = make_socket(host)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -157,10 +153,7 @@ class TcpListener(Listener):
 
 
 def tcp_listeners(
-    loop: EventLoop,
-    host: str,
-    port: int,
-    on_client: Callable[[socket.socket, str], None],
+    loop: EventLoop, host: str, port: int, on_client: Callable[[socket.socket, str], None]
 ) -> list[TcpListener]:
     """Listeners on one port at all addresses of a name.
 

@@ -46,8 +46,7 @@ class ConnectionOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = 0
     idle_timeout_ms: Annotated[
-        OptionalMs,
-        Meta(description="milliseconds a connection may stay idle; 0 for no limit"),
+        OptionalMs, Meta(description="milliseconds a connection may stay idle; 0 for no limit")
     ] = 600_000
     max_connection_age_s: Annotated[
         int,

@@ -117,8 +117,7 @@ def warn_if_exposed(host: str, transport: Transport, authenticator: Authenticato
         return
     if not transport.is_encrypted and not authenticator.is_required:
         logger.warning(
-            "no TLS, no tokens: %s is open to anyone (--tls_cert, --auth_token_file)",
-            host,
+            "no TLS, no tokens: %s is open to anyone (--tls_cert, --auth_token_file)", host
         )
     elif not transport.is_encrypted:
         logger.warning("tokens are sent to %s unencrypted: there is no --tls_cert", host)

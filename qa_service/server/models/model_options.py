@@ -34,8 +34,7 @@ class RepositoryOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = DEFAULT_MODEL
     prepare: Annotated[
-        bool,
-        Meta(description="prepare the model first, if it is not prepared yet"),
+        bool, Meta(description="prepare the model first, if it is not prepared yet")
     ] = True
     saved_models: Annotated[
         Path | None,

@@ -137,11 +137,7 @@ def make_plan(
 
 
 def plan_only_model(
-    folder: Path,
-    instances: InstanceOptions,
-    choose: Choose,
-    generation: int = 0,
-    name: str = "",
+    folder: Path, instances: InstanceOptions, choose: Choose, generation: int = 0, name: str = ""
 ) -> Plan:
     """Makes a plan of the one model that flags name.
 

@@ -15,12 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from qa_service.errors import (
-    SetupError,
-    UnknownCollectionError,
-    error_context,
-    list_choices,
-)
+from qa_service.errors import SetupError, UnknownCollectionError, error_context, list_choices
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import Timer
 from qa_service.retrieval.search_messages import (

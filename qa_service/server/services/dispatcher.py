@@ -48,11 +48,7 @@ class Dispatcher:
     """Queues requests, and gives them to instances in batches."""
 
     def __init__(
-        self,
-        clock: Clock,
-        scheduler: Scheduler,
-        pool: WorkerPool,
-        metrics: ModelMetrics,
+        self, clock: Clock, scheduler: Scheduler, pool: WorkerPool, metrics: ModelMetrics
     ) -> None:
         self._pace = Pace()
         self._turn_rule: BatchRule | None = None
@@ -109,10 +105,7 @@ class Dispatcher:
         ticket.turn_cost = max(ticket.cost, ticket.min_turn_cost)
         check = admit_long if is_long else admit
         check(
-            ticket,
-            self._scheduler,
-            ms_per_cost=self._ms_per_cost(),
-            time_ms=self._time_ms(ticket),
+            ticket, self._scheduler, ms_per_cost=self._ms_per_cost(), time_ms=self._time_ms(ticket)
         )
 
     def begin(self, text: Ticket) -> None:
@@ -241,10 +234,7 @@ class Dispatcher:
     def _give(self, worker: Worker, now_s: float) -> bool:
         """Gives an instance a batch; returns whether there was one."""
         batch = self._scheduler.next_batch(
-            now_s,
-            worker.rule,
-            is_idle=worker.is_idle,
-            num_instances=self._num_instances(),
+            now_s, worker.rule, is_idle=worker.is_idle, num_instances=self._num_instances()
         )
         if not batch:
             return False

@@ -16,9 +16,7 @@ from qa_service.errors import InvalidRequestError, QaError, UnavailableError
 from qa_service.retrieval.retriever import BM25_WEIGHT, COSINE_WEIGHT, FoundPassage
 from qa_service.retrieval.search_messages import Found, Refused, Result, Search
 from qa_service.server.scheduling.call import Call
-from qa_service.server.services.collection_set import (
-    CollectionSet,
-)
+from qa_service.server.services.collection_set import CollectionSet
 from qa_service.server.services.joint_search import JointSearch, Results
 from qa_service.server.services.served_collection import ServedCollection
 from qa_service.server.telemetry.services import ServiceCounts

@@ -37,8 +37,7 @@ class Health:
         ),
     ]
     sessions_alive: Annotated[
-        int,
-        Meta(description="instances that answered their warmup question and still live"),
+        int, Meta(description="instances that answered their warmup question and still live")
     ]
     sessions_answering: Annotated[int, Meta(description="those of them that are responsive")]
     sessions_wanted: Annotated[int, Meta(description="wanted instances, of all versions")]

@@ -122,11 +122,7 @@ class ServiceCounts:
                 for (model, version), counts in self.shadows.items()
             ],
             "collections": {
-                name: {
-                    "state": state,
-                    "fault": faults.get(name),
-                    **self.collections[name].report(),
-                }
+                name: {"state": state, "fault": faults.get(name), **self.collections[name].report()}
                 for name, state in states.items()
             },
             "search_process_deaths_total": self.search_process_deaths_total,

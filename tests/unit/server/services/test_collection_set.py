@@ -14,11 +14,7 @@ from qa_service.retrieval.search_messages import Close, List, Listed, Open, Open
 from qa_service.server.services.collection_set import LIST_AGAIN_S, REMOTE_SEARCHES, CollectionSet
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.searches import DIED, HUNG
-from qa_service.server.services.served_collection import (
-    FAULT_KEPT_S,
-    LOG_AGAIN_S,
-    MAX_RETRY_S,
-)
+from qa_service.server.services.served_collection import FAULT_KEPT_S, LOG_AGAIN_S, MAX_RETRY_S
 from qa_service.server.services.service_options import CollectionOptions
 from qa_service.server.telemetry.services import ServiceCounts
 from tests.unit.server.fake_services import ManualClock
