@@ -17,7 +17,7 @@ import logging
 import math
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from qa_service.errors import QaError, SetupError, UnavailableError, UnknownModelError, list_choices
@@ -100,6 +100,10 @@ class Model:
 
     def versions_in(self, *states: VersionState) -> list[Version]:
         return [version for version in self.versions if version.state in states]
+
+    @property
+    def shadow(self) -> Mapping[int, int]:
+        return self.plan.shadow
 
     def is_idle(self, number: int) -> bool:
         version = self._serving(number)

@@ -23,7 +23,7 @@ from qa_service.server.services.service import Service
 from qa_service.server.services.service_options import RouteOptions
 from qa_service.server.services.tracing import record_model
 from qa_service.server.telemetry.services import CascadeCounts
-from qa_service.wire.messages import Answer, Answered, Timings
+from qa_service.wire.messages import Answered, Timings
 
 
 @dataclass(slots=True, eq=False)
@@ -35,17 +35,6 @@ class _Asking:
     last: Answered | None = None
     queue_ms: float = 0.0
     inference_ms: float = 0.0
-
-    def take(self, outcome: Answered) -> None:
-        self.last = outcome
-        self.queue_ms += outcome.timings.queue
-        self.inference_ms += outcome.timings.inference
-
-    def resolve(self) -> None:
-        assert self.last
-        source = msgspec.structs.replace(self.last.source, models_asked=self.models_asked)
-        timings = Timings(round(self.queue_ms, 3), round(self.inference_ms, 3))
-        self.whole.settle(Answered(self.last.answers, timings, source))
 
 
 class Cascade:
@@ -74,8 +63,13 @@ class Cascade:
 
     def _on_settled(self, asking: _Asking, outcome: Outcome) -> None:
         if isinstance(outcome, Answered):
-            asking.take(outcome)
-            if not self._is_final(outcome.answers[0], asking.models_asked):
+            asking.last = outcome
+            asking.queue_ms += outcome.timings.queue
+            asking.inference_ms += outcome.timings.inference
+            its = self._options
+            best, if_unknown = outcome.answers[0], not its.ask_next_if_unknown
+            is_last = asking.models_asked == len(its.cascade)
+            if not (is_last or best.is_sure(its.min_score, if_unknown=if_unknown)):
                 self._ask_next(asking)
                 return
         elif asking.last is None:
@@ -84,10 +78,6 @@ class Cascade:
         else:
             self._counts.fallbacks += 1
         self._counts.models_asked[asking.models_asked] += 1
-        asking.resolve()
-
-    def _is_final(self, best: Answer, models_asked: int) -> bool:
-        """Whether the model is sure, or the last."""
-        its = self._options
-        is_sure = best.is_sure(its.min_score, if_unknown=not its.ask_next_if_unknown)
-        return is_sure or models_asked == len(its.cascade)
+        source = msgspec.structs.replace(asking.last.source, models_asked=asking.models_asked)
+        timings = Timings(round(asking.queue_ms, 3), round(asking.inference_ms, 3))
+        asking.whole.settle(Answered(asking.last.answers, timings, source))

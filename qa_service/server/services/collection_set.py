@@ -99,7 +99,12 @@ class CollectionSet:
             SetupError: What is said of a collection is wrong; nothing is changed.
         """
         for name, options in named.items():
-            _check(name, options)
+            with error_context(f"[collections.{name}]"):
+                check_name(name)
+                if bool(options.path) == bool(options.url):
+                    raise SetupError("needs either path or url")
+                if options.path:
+                    _check_path("path", options.path)
         if folder:
             _check_path("--collections_dir", folder)
         if folder != self._folder:
@@ -258,8 +263,15 @@ class CollectionSet:
             if not result.paths and folder != self._empty_folder:
                 logger.warning("there is no collection in %s: qa-index makes them", folder)
             self._empty_folder = None if result.paths else folder
-            paths = {name: Path(path) for name, path in result.paths.items() if _is_name(name)}
-            listed = {name: CollectionOptions(path=path) for name, path in paths.items()}
+            listed = {}
+            for name, path in result.paths.items():
+                try:
+                    check_name(name)
+                except SetupError as error:
+                    words = "the collection in the folder %r is not served: %s"
+                    logger.warning(words, name, error)
+                else:
+                    listed[name] = CollectionOptions(path=Path(path))
             if listed != self._listed:
                 self._listed = listed
                 self._follow()
@@ -309,26 +321,8 @@ class CollectionSet:
             self._ending.append(served.searches)
 
 
-def _check(name: str, options: CollectionOptions) -> None:
-    with error_context(f"[collections.{name}]"):
-        check_name(name)
-        if bool(options.path) == bool(options.url):
-            raise SetupError("needs either path or url")
-        if options.path:
-            _check_path("path", options.path)
-
-
 def _check_path(what: str, path: Path) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
         raise SetupError(f"{what}: {str(path)!a} is no UTF-8") from None
-
-
-def _is_name(name: str) -> bool:
-    try:
-        check_name(name)
-    except SetupError as error:
-        logger.warning("the collection in the folder %r is not served: %s", name, error)
-        return False
-    return True

@@ -51,8 +51,6 @@ def admitted(call: Call, tokens: int, dispatcher: Dispatcher) -> Ticket | None:
 
 
 class Piece(NamedTuple):
-    """A part that is due."""
-
     request: Request
     core: tuple[int, int]
     name: str
@@ -90,7 +88,12 @@ class Reading:
             if piece is None:
                 self._release(self._reserved)  # from here on the parts' own cost counts
                 break
-            self._submit(piece)
+            call = self._whole.call.child(piece.request, f"[{piece.name}]")
+            call.then(partial(self._on_settled, self._num_submitted))
+            part = Ticket(call, piece.tokens, piece.core, self._whole.finish)
+            self._num_submitted += 1
+            self._dispatcher.submit_segment(part)
+            self._release(part.cost)
         if not self._num_under_way:
             found = [self._read[number].segment for number in range(self._num_submitted)]
             self._whole.call.resolve(self._merge(found), total_timings(self._read.values()))
@@ -98,14 +101,6 @@ class Reading:
     @property
     def _num_under_way(self) -> int:
         return self._num_submitted - len(self._read)
-
-    def _submit(self, piece: Piece) -> None:
-        call = self._whole.call.child(piece.request, f"[{piece.name}]")
-        call.then(partial(self._on_settled, self._num_submitted))
-        part = Ticket(call, piece.tokens, piece.core, self._whole.finish)
-        self._num_submitted += 1
-        self._dispatcher.submit_segment(part)
-        self._release(part.cost)
 
     def _release(self, cost: float) -> None:
         """Takes back what was reserved, as far as there is any; a negative cost reserves more."""

@@ -44,8 +44,6 @@ Results = Mapping[ServedCollection, Result]
 
 
 class Retrieval:
-    """Searches for calls."""
-
     def __init__(self, collections: CollectionSet, counts: ServiceCounts) -> None:
         self.collections = collections
         self._counts = counts

@@ -16,8 +16,6 @@ from qa_service.server.services.service_options import DEFAULT_ROUTE, RouteOptio
 
 
 class Models(Protocol):
-    """The models that are served."""
-
     def find(self, name: str | None) -> Service:
         """A model; the default one without a name.
 
@@ -31,8 +29,6 @@ RouteMaker = Callable[[str, RouteOptions, Service], Service]
 
 
 class Router:
-    """Sends calls to routes and models."""
-
     def __init__(self, models: Models, make_route: RouteMaker) -> None:
         self._models = models
         self._make_route = make_route

@@ -69,7 +69,8 @@ class Tracer:
         Args:
             since_s: When the first byte came, if the message came in pieces; else None.
         """
-        if not self._is_sampled(context):
+        is_drawn = not context.trace_id and self._draw() < self._sample_rate
+        if not (is_drawn or (context.trace_id and context.is_sampled)):
             return
         trace_id = context.trace_id or f"{random.getrandbits(128) or 1:032x}"
         scope, request = call.scope, call.request
@@ -87,11 +88,6 @@ class Tracer:
         record(call, root, self._clock)
         trace = Trace(trace_id, context.parent_id, root)
         call.on_end(lambda _: self._take(trace))
-
-    def _is_sampled(self, context: TraceContext) -> bool:
-        if context.trace_id:
-            return context.is_sampled
-        return self._draw() < self._sample_rate
 
 
 def _address(whose: str, address: str) -> dict[str, AttributeValue]:
