@@ -153,7 +153,6 @@ class Parser(argparse.ArgumentParser):
         yield f"{flag}={value}"
 
     def _with_real_names(self, words: Sequence[str]) -> Iterator[str]:
-        """`--num-inference-sessions` as `--num_inference_sessions`."""
         real = {_plain(flag): flag for flag in self._option_string_actions}
         words = list(words)
         end = words.index("--") if "--" in words else len(words)

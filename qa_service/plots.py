@@ -10,8 +10,7 @@ from qa_service.installation import install_hint
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 
 
-class PlotError(Exception):
-    """No plot can be made."""
+class PlotError(Exception): ...
 
 
 def check_plot(path: Path) -> None:

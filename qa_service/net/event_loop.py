@@ -100,7 +100,6 @@ class EventLoop:
         return self._timers.add(when_s, callback)
 
     def call_soon(self, callback: Callback) -> None:
-        """Calls back in the next round."""
         self._soon.append(callback)
 
     def run_in_thread(self, work: Callable[[], T], on_end: Callable[[T | Exception], None]) -> None:
@@ -132,7 +131,6 @@ class EventLoop:
         signal.signal(signum, lambda _signum, _frame: None)
 
     def run(self) -> None:
-        """Runs until `stop`."""
         self._running = True
         self._looked_s = self.now_s()
         while self._running:

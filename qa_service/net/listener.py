@@ -210,7 +210,6 @@ class UnixListener(Listener):
         self._check_later()
 
     def close(self) -> None:
-        """Stops listening, and removes the socket's file."""
         if not self._closed:
             super().close()
             if self._file == _file_at(self._path):

@@ -110,11 +110,9 @@ class Stream:
 
     @property
     def output_bytes(self) -> int:
-        """Bytes written to it that the kernel has not taken yet."""
         return len(self._out)
 
     def write(self, data: bytes | bytearray) -> None:
-        """Sends as much as fits and keeps the rest; ignored once closing or closed."""
         if self._state is not _OPEN:
             return
         self._out += data
@@ -122,13 +120,11 @@ class Stream:
             self._flush()
 
     def set_reading(self, reading: bool) -> None:
-        """Stops or resumes reading: the peer feels it as backpressure."""
         if reading != self._reading:
             self._reading = reading
             self._update_interest()
 
     def close(self) -> None:
-        """Closes at once; what is not sent yet is lost."""
         if self._state is _CLOSED:
             return
         self._state = _CLOSED

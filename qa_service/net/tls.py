@@ -81,8 +81,6 @@ def _ask_for_certificates(context: ssl.SSLContext, client_ca: Path) -> None:
 
 
 class TlsSession:
-    """The server's side of one TLS connection."""
-
     def __init__(self, context: ssl.SSLContext) -> None:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -90,7 +88,6 @@ class TlsSession:
         self.has_ended = False
 
     def feed(self, data: bytes) -> None:
-        """Takes ciphertext from the peer."""
         self._incoming.write(data)
 
     def shake_hands(self) -> bool:
@@ -135,7 +132,6 @@ class TlsSession:
             self._ssl.unwrap()
 
     def output(self) -> bytes:
-        """Takes out the bytes to send to the peer."""
         return self._outgoing.read()
 
     def free(self) -> None:

@@ -41,7 +41,6 @@ class HandshakeQueue:
         self._is_due = False
 
     def add(self, step: Callback) -> None:
-        """Runs the step when its turn comes."""
         self._steps.append(step)
         self._schedule()
 
@@ -111,32 +110,26 @@ class TlsStream:
 
     @property
     def is_open(self) -> bool:
-        """Whether it still reads and writes."""
         return self._state in {_State.SHAKING, _State.OPEN}
 
     @property
     def output_bytes(self) -> int:
-        """Encrypted bytes that the kernel has not taken."""
         return self._stream.output_bytes
 
     @property
     def waiting_since_s(self) -> float | None:
-        """See `ByteStream`."""
         return self._stream.waiting_since_s
 
     def write(self, data: bytes | bytearray) -> None:
-        """Sends as much as fits and keeps the rest; ignored before and after OPEN."""
         if self._state is _State.OPEN:
             self._session.write(data)
             self._stream.write(self._session.output())
 
     def set_reading(self, reading: bool) -> None:
-        """Stops or resumes reading: the peer feels it as backpressure."""
         self._reading = reading
         self._update_reading()
 
     def close(self) -> None:
-        """Closes at once; what is not sent yet is lost."""
         if self._state is not _State.CLOSED:
             self._stream.close()
             self._let_go()

@@ -300,7 +300,6 @@ def _key_default(field: structs.FieldInfo) -> str:
 def _table(
     name: str, section: type[Struct], word: str, defaults: Sequence[tuple[Option, str]]
 ) -> Iterator[str]:
-    """A section's table: a row for each option."""
     yield from (f"## `[{name}]`", "", inspect.cleandoc(section.__doc__ or ""), "")
     yield from (f"| {word} | default | value | meaning |", "|---|---|---|---|")
     prefix = "--" if word == "flag" else ""

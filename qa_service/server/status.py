@@ -143,7 +143,6 @@ class Status:
         return write_text([*counted, *services, *times, *gpus, *process_families()])
 
     def _models(self) -> list[ModelReport]:
-        """The routes, then every version of every model."""
         versions = self._versions(self._phase())
         routes = self._catalog.routes.items()
         return [*(self._route(name, route, versions) for name, route in routes), *versions]

@@ -66,7 +66,6 @@ class Calls:
             call.fail(CancelledError())
 
     def fail_all(self, error: QaError) -> None:
-        """Fails every call."""
         for call in list(self.in_flight):
             call.fail(error)
 
@@ -76,7 +75,6 @@ class Calls:
             self._abandon(call)
 
     def abandon_all(self) -> None:
-        """Cancels every call."""
         for call in list(self.in_flight):
             self._abandon(call)
 

@@ -76,7 +76,6 @@ class ConnectionOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def client_timeout_s(self) -> float:
-        """`client_timeout_ms` in seconds."""
         return self.client_timeout_ms / 1e3
 
     @property

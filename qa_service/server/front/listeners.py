@@ -23,7 +23,7 @@ from qa_service.net.listener import (
     check_unix_path,
     tcp_listeners,
 )
-from qa_service.server.front.auth import Authenticator
+from qa_service.server.front.tokens import Authenticator
 from qa_service.server.front.transport import Transport
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,10 @@ class Listeners:
         self.unix_path = options.unix_socket
         self._folder: LockedFolder | None = None
         if options.grpc_port and self.unix_path is None:
-            self._folder = _socket_folder()
+            try:
+                self._folder = LockedFolder("qa-server-")
+            except OSError as error:
+                raise SetupError(_say_no_place(error)) from None
             self.unix_path = self._folder.path / "socket"
         if self.unix_path is not None:
             self._all.append(UnixListener(loop, self.unix_path, on_local_client))
@@ -79,14 +82,6 @@ class Listeners:
             listener.close()
         if self._folder:
             self._folder.close()
-
-
-def _socket_folder() -> LockedFolder:
-    """A folder for the Unix socket of a server whose options name none."""
-    try:
-        return LockedFolder("qa-server-")
-    except OSError as error:
-        raise SetupError(_say_no_place(error)) from None
 
 
 def check_socket_place(options: ListenOptions) -> None:

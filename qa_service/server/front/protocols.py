@@ -61,7 +61,6 @@ class HttpDate:
         self._text = ""
 
     def __call__(self) -> str:
-        """The time now."""
         second = int(time.time())
         if second != self._second:
             self._second, self._text = second, formatdate(second, usegmt=True)

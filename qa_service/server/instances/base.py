@@ -148,7 +148,6 @@ class Worker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is ready and holds no batch."""
         return self.state is WorkerState.READY and not self.in_flight
 
     def report(self) -> dict[str, object]:

@@ -105,7 +105,6 @@ class WorkerPool:
         )
 
     def resize(self, size: int) -> None:
-        """Starts instances, or ends some after their batches."""
         first, self.size = self.size, size
         self.is_booting = self.is_booting or size > first
         try:

@@ -55,7 +55,6 @@ class RayPool(WorkerPool):
         self._loop.call_at(self._loop.now_s() + LOOK_INTERVAL_S, self._scale)
 
     def _scale(self) -> None:
-        """Starts or drops remote instances, as `autoscaling` decides."""
         if self._is_closed:
             return
         remote = [worker for worker in self.workers if worker.number not in self._local]

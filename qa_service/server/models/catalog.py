@@ -132,7 +132,6 @@ class Catalog:
         )
 
     def _serves(self, name: str) -> bool:
-        """Whether a version of the model takes requests."""
         return name in self.by_name and bool(self.by_name[name].ready_specs)
 
     def load(self, name: str) -> dict[str, str]:

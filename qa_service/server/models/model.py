@@ -90,7 +90,6 @@ class Model:
         self._clock.mark()
 
     def try_again(self) -> None:
-        """Tries failed versions again at once."""
         self.failures.clear()
         self._clock.mark()
 

@@ -67,7 +67,6 @@ class Scope(msgspec.Struct, frozen=True):
 
     @property
     def log_extra(self) -> dict[str, str] | None:
-        """The extra fields of its log lines."""
         return {"trace_id": self.trace_id} if self.trace_id else None
 
     def derive(self, suffix: str, **changes: object) -> Scope:

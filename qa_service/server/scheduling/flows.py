@@ -111,7 +111,6 @@ class Flow:
         self.waiting += ticket.cost
 
     def remove(self, ticket: Ticket) -> None:
-        """Takes a request out of the line."""
         del self.line[bisect.bisect_left(self.line, _in_line(ticket))]
         self.weight = -self.line[0][0] if self.line else self.weight
         self.waiting = self.waiting - ticket.cost if self.line else 0.0
@@ -146,7 +145,6 @@ class Flows:
         self._num_batches = 0
 
     def __len__(self) -> int:
-        """How many flows it keeps."""
         return len(self._flows)
 
     def add(self, ticket: Ticket) -> None:
@@ -247,7 +245,6 @@ class Flows:
             self._count(flow)
 
     def turns(self) -> Iterator[Turn]:
-        """All turns, in their order."""
         segments = iter(self._segments)
         further: list[_Further] = []
         for place in self._sort_keys:

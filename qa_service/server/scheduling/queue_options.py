@@ -33,5 +33,4 @@ class QueueOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def max_queue_delay_s(self) -> float:
-        """`max_queue_delay_us` in seconds."""
         return self.max_queue_delay_us / 1e6

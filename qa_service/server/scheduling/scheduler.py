@@ -51,7 +51,6 @@ class Scheduler:
         return self.flows.size + len(self._retries)
 
     def is_full(self) -> bool:
-        """Whether the queue has reached its bound."""
         return self.flows.size + len(self._retries) >= self._max_size
 
     def add(self, ticket: Ticket) -> None:

@@ -38,8 +38,6 @@ class _Asking:
 
 
 class Cascade:
-    """Asks models in turn until one is sure."""
-
     def __init__(
         self, router: Service, options: RouteOptions, clock: Clock, counts: CascadeCounts
     ) -> None:

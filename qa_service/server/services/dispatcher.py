@@ -158,7 +158,6 @@ class Dispatcher:
             self._wake.arm(min([turn_s for turn_s in turns_s if turn_s > now_s], default=math.inf))
 
     def on_results(self, batch: Sequence[Ticket], results: Results) -> None:
-        """Settles a batch that an instance has finished."""
         now_s = self._clock.now_s()
         self._metrics.count_batch(len(batch), results.inference_ms, results.stages_ms)
         took_ms = max(results.inference_ms, (now_s - results.started_s) * 1e3)
