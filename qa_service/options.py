@@ -34,6 +34,8 @@ MAX_MS = 2**31 - 1
 
 MAX_COUNT = 1_000_000  # more than any option has a use for
 
+Count = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
+OptionalCount = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 Ms = Annotated[int, Meta(ge=1, le=MAX_MS)]
 OptionalMs = Annotated[int, Meta(ge=0, le=MAX_MS)]
 """0 for no limit, or no time."""

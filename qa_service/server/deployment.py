@@ -25,6 +25,7 @@ from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.readings import HANGS_AFTER_S, MAX_READINGS, Readings
+from qa_service.retrieval.encoder_folder import encoder_folder
 from qa_service.server.config import ConfigSource, ServerConfig, changed_options
 from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.engine_choices import EngineChoices
@@ -67,7 +68,7 @@ def collections_of(config: ServerConfig) -> Mapping[str, CollectionOptions]:
 def encoder_of(config: ServerConfig) -> Path:
     """The folder of the encoder that embeds questions to collections."""
     models = [model.path for model in config.models.values()]
-    return config.search.encoder_folder(models or [served_folder(config.repository)])
+    return encoder_folder(config.search.encoder, models or [served_folder(config.repository)])
 
 
 class Deployment:

@@ -152,8 +152,7 @@ class CollectionSet:
         return {its.name: its.fault for its in self._seen_by(token) if its.fault}
 
     def _seen_by(self, token: str | None) -> list[ServedCollection]:
-        served = self._served.values()
-        return [its for its in served if token is None or its.options.is_for(token)]
+        return [its for its in self._served.values() if its.options.is_for(token)]
 
     def get(self, name: str) -> ServedCollection | None:
         return self._served.get(name)
