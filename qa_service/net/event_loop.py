@@ -151,7 +151,10 @@ class EventLoop:
         self._wakeup_out.close()
 
     def _round(self) -> None:
-        wait_s = self._wait_s()
+        wait_s = 0.0
+        if not (self._soon or self._is_marked):
+            due_s = self._timers.next_due_s()
+            wait_s = min(self.max_wait_s, max(0.0, due_s - self.now_s()))
         self._poll(wait_s)
         now_s = self.now_s()
         paused_s, self._looked_s = now_s - self._looked_s - wait_s, now_s
@@ -162,7 +165,9 @@ class EventLoop:
         soon, self._soon = self._soon, []
         for callback in soon:
             self._call(callback)
-        self._run_timers()
+        now_s = self.now_s()
+        while timer := self._timers.pop_due(now_s):
+            self._call(timer)
         if self._is_marked:
             self._is_marked = False
             self._call(self.on_mark)
@@ -179,17 +184,6 @@ class EventLoop:
                 self._call(on_writable)
             if events & selectors.EVENT_READ and on_readable:
                 self._call(on_readable)
-
-    def _wait_s(self) -> float:
-        if self._soon or self._is_marked:
-            return 0.0
-        due_s = self._timers.next_due_s()
-        return min(self.max_wait_s, max(0.0, due_s - self.now_s()))
-
-    def _run_timers(self) -> None:
-        now_s = self.now_s()
-        while callback := self._timers.pop_due(now_s):
-            self._call(callback)
 
     @staticmethod
     def _call(callback: Callback) -> None:

@@ -1,4 +1,4 @@
-"""The listening socket: accepts a bounded number of clients a round, and pauses on demand."""
+"""The listening socket: accepts a bounded number of clients a round."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ class Listener:
         self.address = address
         self._loop = loop
         self._on_client = on_client
-        self._accepting = False
         self._closed = False
         self._quiet_until_s = 0.0
         self._sock = sock
@@ -72,24 +71,18 @@ class Listener:
             self._sock.listen(BACKLOG)
         except OSError as error:
             raise SetupError(f"cannot listen on {self.address}: {error.strerror}") from None
-        self.set_accepting(True)
-
-    def set_accepting(self, accepting: bool) -> None:
-        """Accepts, or leaves clients waiting in the kernel's backlog."""
-        if accepting != self._accepting and not self._closed:
-            self._accepting = accepting
-            self._watch()
+        self._watch()
 
     def close(self) -> None:
         """Stops listening: further connections are refused."""
         if not self._closed:
-            self.set_accepting(False)
             self._closed = True
+            self._loop.watch(self._sock)
             self._sock.close()
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_A_ROUND):
-            if not self._accepting:
+            if self._closed:
                 break
             try:
                 sock, address = self._sock.accept()
@@ -115,7 +108,7 @@ class Listener:
 
     def _watch(self) -> None:
         if not self._closed:
-            self._loop.watch(self._sock, self._accept if self._accepting else None)
+            self._loop.watch(self._sock, self._accept)
 
 
 class TcpListener(Listener):
@@ -207,7 +200,7 @@ class UnixListener(Listener):
     def open(self) -> None:
         """Starts to listen, and to look after the socket's file."""
         super().open()
-        self._check_later()
+        self._loop.call_at(self._loop.now_s() + CHECK_S, self._check)
 
     def close(self) -> None:
         if not self._closed:
@@ -216,13 +209,11 @@ class UnixListener(Listener):
                 with contextlib.suppress(OSError):
                     self._path.unlink()
 
-    def _check_later(self) -> None:
-        self._loop.call_at(self._loop.now_s() + CHECK_S, self._check)
-
     def _check(self) -> None:
-        """Makes the file again if it is gone."""
+        """Makes the file again if it is gone, and looks again later."""
         if self._closed:
             return
+        self._loop.call_at(self._loop.now_s() + CHECK_S, self._check)
         if _file_at(self._path) is None:
             try:
                 self._renew()
@@ -233,15 +224,13 @@ class UnixListener(Listener):
             else:
                 logger.warning("%s was removed by another program: recreated", self._path)
                 self._has_failed = False
-        self._check_later()
 
     def _renew(self) -> None:
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
         sock, self._file = _bound(self._path)
         sock.setblocking(False)
         sock.listen(BACKLOG)
-        if self._accepting:
-            self._accept()  # those that connected before the file was removed
+        self._accept()  # those that connected before the file was removed
         self._loop.watch(self._sock)
         self._sock.close()
         self._sock = sock

@@ -165,14 +165,11 @@ class Stream:
         if not data:
             self._ended()
         elif self._state is _OPEN:
-            self._handle(data)
-
-    def _handle(self, data: bytes) -> None:
-        try:
-            self._on_data(data)
-        except Exception:
-            logger.exception("a stream's data could not be handled; closing it")
-            self._ended()
+            try:
+                self._on_data(data)
+            except Exception:
+                logger.exception("a stream's data could not be handled; closing it")
+                self._ended()
 
     def _writable(self) -> None:
         if self._state is not _CLOSED:

@@ -41,8 +41,11 @@ def server_context(cert: Path, key: Path, client_ca: Path | None) -> ssl.SSLCont
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
     for flag, path in (("cert", cert), ("key", key), ("client_ca", client_ca)):
-        if path is not None:
-            _check_readable(flag, path)
+        try:  # OpenSSL's errors do not name the file that cannot be read
+            if path is not None:
+                open_regular(path).close()
+        except OSError as error:
+            raise SetupError(f"cannot read --tls_{flag} {path}: {error.strerror}") from None
 
     def refuse_to_ask() -> bytes:
         raise SetupError(f"--tls_key {key} has a passphrase; use a key without one")
@@ -52,16 +55,12 @@ def server_context(cert: Path, key: Path, client_ca: Path | None) -> ssl.SSLCont
     except ssl.SSLError as error:
         raise SetupError(f"--tls_cert {cert} and --tls_key {key}: {_mismatch(error)}") from None
     if client_ca is not None:
-        _ask_for_certificates(context, client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(client_ca)
+        except ssl.SSLError:
+            raise SetupError(f"--tls_client_ca {client_ca}: holds no certificate in PEM") from None
     return context
-
-
-def _check_readable(flag: str, path: Path) -> None:
-    """Names the file that cannot be read, which OpenSSL's errors do not."""
-    try:
-        open_regular(path).close()
-    except OSError as error:
-        raise SetupError(f"cannot read --tls_{flag} {path}: {error.strerror}") from None
 
 
 def _mismatch(error: ssl.SSLError) -> str:
@@ -70,14 +69,6 @@ def _mismatch(error: ssl.SSLError) -> str:
     if error.reason in {"EE_KEY_TOO_SMALL", "CA_MD_TOO_WEAK"}:
         return "the certificate is too weak; make one with a P-256 key and SHA-256"
     return "not a certificate and its private key in PEM"
-
-
-def _ask_for_certificates(context: ssl.SSLContext, client_ca: Path) -> None:
-    context.verify_mode = ssl.CERT_REQUIRED
-    try:
-        context.load_verify_locations(client_ca)
-    except ssl.SSLError:
-        raise SetupError(f"--tls_client_ca {client_ca}: holds no certificate in PEM") from None
 
 
 class TlsSession:

@@ -152,11 +152,11 @@ class TlsStream:
             may_read = not self._waits_for_turn and not self._is_unread
             self._stream.set_reading(self._reading and may_read)
 
-    # Callbacks of the stream underneath.
-
     def _on_bytes(self, data: bytes) -> None:
         if self._is_first and data[0] != HANDSHAKE_RECORD:
-            self._refuse_plain(data)
+            self._say_refused("it does not speak TLS")
+            self._stream.write(self._terms.plain_reply(data))
+            self._close_stream_gently()
             return
         self._is_first = False
         self._session.feed(data)
@@ -176,13 +176,6 @@ class TlsStream:
     def _on_stream_end(self) -> None:
         self._let_go()
         self._on_end()
-
-    # Steps.
-
-    def _refuse_plain(self, data: bytes) -> None:
-        self._say_refused("it does not speak TLS")
-        self._stream.write(self._terms.plain_reply(data))
-        self._close_stream_gently()
 
     def _shake_hands(self) -> None:
         if self._state is not _State.SHAKING:
@@ -216,15 +209,12 @@ class TlsStream:
             self._is_unread = self._stream.output_bytes > READ_BYTES
             self._update_reading()
         if data and self.is_open:
-            self._deliver(data)
+            try:
+                self._on_data(data)
+            except Exception:
+                logger.exception("a stream's data could not be handled; closing it")
+                self._end()
         if self._session.has_ended and self.is_open:
-            self._end()
-
-    def _deliver(self, data: bytes) -> None:
-        try:
-            self._on_data(data)
-        except Exception:
-            logger.exception("a stream's data could not be handled; closing it")
             self._end()
 
     def _fail(self, what: str, error: ssl.SSLError) -> None:

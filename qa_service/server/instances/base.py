@@ -134,12 +134,8 @@ class Worker:
         return "ray" if self.is_remote else self.setup.device.device
 
     @property
-    def _is_overlapped(self) -> bool:
-        return self.device != CPU
-
-    @property
     def _max_held(self) -> int:
-        return MAX_HELD_OVERLAPPED if self._is_overlapped else MAX_HELD
+        return MAX_HELD if self.device == CPU else MAX_HELD_OVERLAPPED
 
     @property
     def max_begun(self) -> int:
@@ -248,7 +244,7 @@ class Worker:
             self._listener.on_worker_tested(self)
             return
         # An accelerator has run the next batch while this one was read.
-        overlap_s = message.stages_ms.read / 1e3 if self._is_overlapped else 0.0
+        overlap_s = 0.0 if self.device == CPU else message.stages_ms.read / 1e3
         if batch.since_s >= self._clock.last_pause_s:  # other work may slow the machine
             self._pace.observe(batch.cost_s * 1e3, message.inference_ms - overlap_s * 1e3)
         if message.costs:
@@ -269,13 +265,10 @@ class Worker:
 class WorkerListener(Protocol):
     """Hears from an instance: the pool."""
 
-    def on_worker_ready(self, worker: Worker) -> None:
-        """The instance can take batches."""
+    def on_worker_ready(self, worker: Worker) -> None: ...
 
     def on_worker_results(
         self, worker: Worker, members: Sequence[Ticket], results: Results
-    ) -> None:
-        """The instance finished a batch."""
+    ) -> None: ...
 
-    def on_worker_tested(self, worker: Worker) -> None:
-        """The instance has given a known answer."""
+    def on_worker_tested(self, worker: Worker) -> None: ...
