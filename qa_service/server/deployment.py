@@ -135,17 +135,17 @@ class Deployment:
             return
         name = its.model.name  # until its manifest says it
         self._catalog.apply(Plan({name: ModelPlan(name)}, {}))
-        self._preparing = Preparing(self._loop, source, its.models_dir, self._on_prepared)
 
-    def _on_prepared(self, failure: str) -> None:
-        self._preparing = None
-        try:
-            if failure:
-                raise SetupError(failure)
-            self._begin()
-        except SetupError as error:
-            self.failure = str(error)
-        self._loop.mark()
+        def on_prepared(failure: str) -> None:
+            self._preparing, self.failure = None, failure
+            try:
+                if not failure:
+                    self._begin()
+            except SetupError as error:
+                self.failure = str(error)
+            self._loop.mark()
+
+        self._preparing = Preparing(self._loop, source, its.models_dir, on_prepared)
 
     def _begin(self) -> None:
         plan = self._plan(self._config, self._generation)
@@ -192,8 +192,6 @@ class Deployment:
         """
         self._start_look(is_asked=True)
 
-    # Looks.
-
     def _start_look(self, *, is_asked: bool = False) -> None:
         """Looks again; if somebody has asked for it, at once, and more is tried again."""
         self._looks.start(
@@ -210,21 +208,17 @@ class Deployment:
         if self._stamp != before and not is_asked:
             return None
         config = self._source.read()
-        self._check_complete(config)
-        credentials = self._stamp_credentials()
-        is_again = is_asked and credentials == self._credentials
-        generation = self._generation + is_again
-        return _Look(config, self._plan(config, generation), generation, credentials)
-
-    def _check_complete(self, config: ServerConfig) -> None:
-        """Refuses a file with fewer models than before: it may be written only in part."""
         missing = sorted(self._named - config.models.keys())
         if len(config.models) < len(self._named) and not self._source.lists_models():
-            raise SetupError(
+            raise SetupError(  # the file may be written only in part
                 f"{self._source.file} has fewer models than before: {', '.join(missing)} "
                 f"{'is' if len(missing) == 1 else 'are'} missing; a line [models] says that this "
                 "is meant"
             )
+        credentials = self._stamp_credentials()
+        is_again = is_asked and credentials == self._credentials
+        generation = self._generation + is_again
+        return _Look(config, self._plan(config, generation), generation, credentials)
 
     def _stamp_credentials(self) -> Sequence[Stamp]:
         return [stamp_of(path) for path in self._credential_files]
@@ -245,7 +239,12 @@ class Deployment:
         self._generation, self._credentials = found.generation, found.credentials
         self._names_models |= bool(found.config.models)
         self._named = set(found.config.models)
-        self._log_restart_needed(found.config)
+        ours = {"[repository] model"}
+        ours |= {f"[instances] {name}" for name in found.config.instances.__struct_fields__}
+        waiting = [name for name in changed_options(self._config, found.config) if name not in ours]
+        if waiting and waiting != self._waiting:
+            logger.warning("a restart is needed to apply: %s", ", ".join(waiting))
+        self._waiting = waiting
         if is_asked:
             for model in self._catalog.by_name.values():
                 model.try_again()
@@ -263,39 +262,22 @@ class Deployment:
         self._router.use(self._catalog.routes)
 
     def _plan(self, config: ServerConfig, generation: int) -> Plan:
-        if not config.models and not self._names_models:
-            return self._plan_only_model(config, generation)
+        if not config.models and not self._names_models:  # the one model is given by flags
+            if config.routes:
+                raise SetupError(f"{self._source.file}: [routes] needs [models.NAME]")
+            folder = served_folder(config.repository)
+            name = self._only_name = self._only_name or load_manifest(folder).name
+            return plan_only_model(folder, config.instances, self._choose, generation, name)
         with error_context(str(self._source.file)):
             for name in config.models:
                 with error_context(f"[models.{name}]"):
                     check_name(name)
             return make_plan(config.models, config.routes, self._choose)
 
-    def _plan_only_model(self, config: ServerConfig, generation: int) -> Plan:
-        """The plan where the one model is given by flags."""
-        if config.routes:
-            raise SetupError(f"{self._source.file}: [routes] needs [models.NAME]")
-        folder = served_folder(config.repository)
-        self._only_name = self._only_name or load_manifest(folder).name
-        name, instances = self._only_name, config.instances
-        return plan_only_model(folder, instances, self._choose, generation, name)
-
     def _choose(self, model: str, found: FoundVersion, options: InstanceOptions) -> InstanceOptions:
         return self._engines.choose(
             model, found.path, found.fingerprint, options, may_measure=not self._is_serving
         )
-
-    def _log_restart_needed(self, config: ServerConfig) -> None:
-        ours = {
-            "[repository] model",
-            *(f"[instances] {f}" for f in config.instances.__struct_fields__),
-        }
-        waiting = [name for name in changed_options(self._config, config) if name not in ours]
-        if waiting and waiting != self._waiting:
-            logger.warning("a restart is needed to apply: %s", ", ".join(waiting))
-        self._waiting = waiting
-
-    # Polling.
 
     def _poll_later(self) -> None:
         if interval_s := self._config.repository.poll_interval_s:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from qa_service import __version__
 from qa_service.net.timers import Clock
@@ -117,12 +116,10 @@ class Status:
         )  # fmt: skip
 
     def _stats(self, client: str) -> dict[str, object]:
-        report = self._metrics.report(self._gauges())
         states, faults = self._collections.states(client), self._collections.faults(client)
-        services = self._counts.report(states, faults)
         return {
-            **report,
-            **services,
+            **self._metrics.report(self._gauges()),
+            **self._counts.report(states, faults),
             "loop": self._loop_times(),
             "sessions": self._sessions(),
             "gpus": self._gpus(),
@@ -198,8 +195,15 @@ class Status:
             max_queue_delay_us=self._max_queue_delay_us,
             labels=sorted(label for label, number in model.labels.items() if number == spec.number),
             failed_loads=failure.count if failure else 0,
-            **(_figures(model, version) if version else {}),
-        )
+            **({} if version is None else {
+                "is_on_gpu": any(device != "cpu" for device in version.pool.devices),
+                "statistics": model_statistics(version.metrics),
+                "share": model.share(version),
+                "alive": version.pool.alive,
+                "queue_length": version.dispatcher.queue_length,
+                "memory_bytes": version.pool.memory_bytes,
+            }),
+        )  # fmt: skip
 
     def _gauges(self) -> dict[str, float]:
         in_flight = [len(connection.calls.in_flight) for connection in self._connections]
@@ -261,15 +265,3 @@ _STATES: dict[VersionState, State] = {
     VersionState.DRAINING: "UNLOADING",
     VersionState.ENDING: "UNLOADING",
 }
-
-
-def _figures(model: Model, version: Version) -> dict[str, Any]:
-    """The fields of a report that need a version with instances."""
-    return {
-        "is_on_gpu": any(device != "cpu" for device in version.pool.devices),
-        "statistics": model_statistics(version.metrics),
-        "share": model.share(version),
-        "alive": version.pool.alive,
-        "queue_length": version.dispatcher.queue_length,
-        "memory_bytes": version.pool.memory_bytes,
-    }

@@ -27,7 +27,7 @@ from qa_service.server.config import ServerConfig
 from qa_service.server.engine_report import versions_of
 from qa_service.server.models.catalog import check_memory, estimated_bytes
 from qa_service.server.models.plan import VersionSpec
-from qa_service.server.models.preparing import is_prepared_first
+from qa_service.server.models.preparing import unprepared
 
 QUIET = LogOptions(log_level="error")
 
@@ -86,7 +86,7 @@ def check_files(config: ServerConfig) -> Iterator[Finding]:
 
 
 def _is_prepared_first(config: ServerConfig) -> bool:
-    return not config.models and is_prepared_first(config.repository)
+    return not config.models and unprepared(config.repository) is not None
 
 
 def _versions(config: ServerConfig) -> dict[str, VersionSpec]:

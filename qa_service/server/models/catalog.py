@@ -105,7 +105,12 @@ class Catalog:
 
     def _move(self) -> None:
         """Moves routes, and requests without a model's name, to what is ready; ends the rest."""
-        is_done = self._is_done
+        is_done = all(  # but for what was unloaded by request
+            spec in self.by_name[name].ready_specs
+            for name, its in self.plan.models.items()
+            if name not in self._unloaded
+            for spec in its.versions.values()
+        )
         working = {n: r for n, r in self.routes.items() if all(map(self._serves, r.cascade))}
         moved = {
             name: route
@@ -120,16 +125,6 @@ class Catalog:
         for name, model in self.by_name.items():
             if is_done and name not in self.plan.models and model.plan.versions:
                 model.apply(ModelPlan(name))
-
-    @property
-    def _is_done(self) -> bool:
-        """Whether every planned version takes requests, except those unloaded by request."""
-        return all(
-            spec in self.by_name[name].ready_specs
-            for name, its in self.plan.models.items()
-            if name not in self._unloaded
-            for spec in its.versions.values()
-        )
 
     def _serves(self, name: str) -> bool:
         return name in self.by_name and bool(self.by_name[name].ready_specs)
@@ -192,7 +187,11 @@ class Catalog:
     @property
     def memory_bytes(self) -> int:
         """The memory of all instances, measured where possible, else estimated."""
-        return sum(map(self._memory_of, self.versions))
+        return sum(
+            max(one.pool.memory_bytes, one.pool.size * self._instance_bytes(one.spec))
+            for one in self.versions
+            if one.state is not VersionState.GONE
+        )
 
     def dispatch(self) -> None:
         for version in self.versions:
@@ -285,12 +284,6 @@ class Catalog:
         """Whether a model is planned, or about to be replaced."""
         is_planned = name in self.plan.models or bool(self.by_name[name].plan.versions)
         return is_planned and name not in self._unloaded
-
-    def _memory_of(self, version: Version) -> int:
-        pool = version.pool
-        if version.state is VersionState.GONE:
-            return 0
-        return max(pool.memory_bytes, pool.size * self._instance_bytes(version.spec))
 
     def _instance_bytes(self, spec: VersionSpec) -> int:
         """An instance's memory: as one of this model measured it, else by its files."""

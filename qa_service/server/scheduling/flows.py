@@ -208,10 +208,13 @@ class Flows:
             self._set_sort_key(flow)
         if self._has_texts:
             self._end_turns_for_texts()
-        if self.size:
-            self._count_gone()
-        else:
+        if not self.size:
             self._start_equal()
+            return
+        since_batch = self._since_batch  # flows that are present no longer
+        flows = self._without_turn.values()
+        for flow in [f for f in flows if f.last_batch <= since_batch and not f.reserved]:
+            self._count(flow)
 
     def _start_equal(self) -> None:
         """On an idle machine no flow has a debt: only those of long texts are kept."""
@@ -236,13 +239,6 @@ class Flows:
             flow.texts_finish = -math.inf
             if flow.sort_key and not flow.line:
                 self._set_sort_key(flow)
-
-    def _count_gone(self) -> None:
-        """Takes the flows that are no longer present out of `weight`."""
-        since_batch = self._since_batch
-        flows = self._without_turn.values()
-        for flow in [f for f in flows if f.last_batch <= since_batch and not f.reserved]:
-            self._count(flow)
 
     def turns(self) -> Iterator[Turn]:
         segments = iter(self._segments)

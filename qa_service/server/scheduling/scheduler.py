@@ -162,7 +162,9 @@ class Scheduler:
         while before >= 0 or after < len(others):
             shorter = others[before] if before >= 0 else None
             longer = others[after] if after < len(others) else None
-            if longer and _is_nearer(longer, shorter, leader):
+            if longer and (
+                shorter is None or longer.ticket.tokens - tokens <= tokens - shorter.ticket.tokens
+            ):
                 if rule.admits(len(batch), longest, longer.ticket.tokens, num_waiting):
                     batch.append(longer)
                     longest = longer.ticket.tokens
@@ -206,8 +208,3 @@ class Scheduler:
 
 
 _by_length = operator.attrgetter("ticket.tokens", "ticket.number")
-
-
-def _is_nearer(longer: Turn, shorter: Turn | None, leader: Turn) -> bool:
-    tokens = leader.ticket.tokens
-    return shorter is None or longer.ticket.tokens - tokens <= tokens - shorter.ticket.tokens

@@ -31,11 +31,9 @@ class Health:
     ]
     phase: Annotated[
         str,
-        Meta(
-            description="`starting` until every model is loaded, `serving`, `draining` or "
-            "`stopping`"
-        ),
-    ]
+        Meta(description="`starting` until every model is loaded, `serving`, `draining` or "
+             "`stopping`"),
+    ]  # fmt: skip
     sessions_alive: Annotated[
         int, Meta(description="instances that answered their warmup question and still live")
     ]
