@@ -14,11 +14,7 @@ class PlotError(Exception): ...
 
 
 def check_plot(path: Path) -> None:
-    """Checks, before anything is measured, that a plot can be drawn.
-
-    Raises:
-        PlotError: It cannot.
-    """
+    """Raises `PlotError`, before anything is measured, if no plot can be drawn."""
     if importlib.util.find_spec("matplotlib") is None:
         raise PlotError(f"--plot needs matplotlib: {install_hint('bench')}")
     if path.suffix not in PLOT_SUFFIXES:

@@ -38,11 +38,7 @@ def listening_addresses(host: str) -> list[str]:
 
 
 def try_port(address: str, port: int) -> None:
-    """Binds for a moment.
-
-    Raises:
-        OSError: The port cannot be had.
-    """
+    """Binds for a moment; raises `OSError` if the port cannot be had."""
     with make_socket(address) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((address, port))

@@ -62,11 +62,7 @@ class Listener:
         self._sock.setblocking(False)
 
     def open(self) -> None:
-        """Starts to listen; until then, connections are refused.
-
-        Raises:
-            SetupError: Another program listens there.
-        """
+        """Starts to listen; raises `SetupError` if another program listens there."""
         try:
             self._sock.listen(BACKLOG)
         except OSError as error:
@@ -241,11 +237,7 @@ class UnixListener(Listener):
 
 
 def check_unix_path(path: Path) -> None:
-    """Checks whether a Unix socket could be made at a path, and changes nothing.
-
-    Raises:
-        SetupError: It could not.
-    """
+    """Raises `SetupError` if no Unix socket could be made at a path; changes nothing."""
     try:
         _try_path(path)
     except OSError as error:
@@ -268,11 +260,7 @@ def _try_path(path: Path) -> None:
 
 
 def _bound(path: Path) -> tuple[socket.socket, _File | None]:
-    """A socket bound to a path, and its file.
-
-    Raises:
-        OSError: The path cannot be had.
-    """
+    """A socket bound to a path, and its file; raises `OSError` if it cannot be had."""
     _try_path(path)
     sock = socket.socket(socket.AF_UNIX)
     try:

@@ -82,11 +82,7 @@ class ByteStream(Protocol):
 
 
 class Stream:
-    """One connected socket on the loop: a `ByteStream`.
-
-    Args:
-        sock: Becomes non-blocking; the stream owns it.
-    """
+    """One connected socket on the loop, which it owns: a `ByteStream`."""
 
     def __init__(self, loop: EventLoop, sock: socket.socket) -> None:
         sock.setblocking(False)

@@ -82,11 +82,7 @@ class _State(Enum):
 
 
 class TlsStream:
-    """One connected socket on the loop, with TLS: a `ByteStream`.
-
-    Args:
-        sock: Becomes non-blocking; the stream owns it.
-    """
+    """One connected socket on the loop, which it owns, with TLS: a `ByteStream`."""
 
     def __init__(self, loop: EventLoop, sock: socket.socket, name: str, terms: TlsTerms) -> None:
         self._name = name

@@ -23,11 +23,7 @@ INDEX_PROGRAM = "qa_service.retrieval.index_main"
 
 
 def with_demo(source: ConfigSource) -> ConfigSource:
-    """Prepares the model and makes the collection; returns the configuration with it.
-
-    Raises:
-        SetupError: Other collections are named, or it cannot be made.
-    """
+    """Prepares the model and makes the collection, or raises `SetupError`; the new source."""
     its = source.read().repository
     if its.collections_dir:
         raise SetupError("--demo serves its own collection: leave --collections_dir out")

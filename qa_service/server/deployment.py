@@ -54,11 +54,7 @@ class _Look:
 
 
 def collections_of(config: ServerConfig) -> Mapping[str, CollectionOptions]:
-    """The collections that are named.
-
-    Raises:
-        SetupError: One is for some tokens, and no client has any.
-    """
+    """The named collections; raises `SetupError` if one needs a token and no client has any."""
     for name, options in config.collections.items():
         if options.tokens is not None and config.auth.auth_token_file is None:
             raise SetupError(f"[collections.{name}] tokens: needs --auth_token_file")

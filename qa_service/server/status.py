@@ -78,11 +78,7 @@ class Status:
         }
 
     def answer(self, query: Query, client: str) -> object:
-        """Answers a query of a client, which sees the collections that it may ask, and counts it.
-
-        Raises:
-            QaError: A command names an unknown model.
-        """
+        """Answers and counts a query of a client, which sees the collections that it may ask."""
         self._metrics.queries_total[query.type] += 1
         return self._answers[query.type](query, client)
 

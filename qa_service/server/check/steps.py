@@ -63,11 +63,7 @@ class Step:
 
 
 def require(config: ServerConfig) -> None:
-    """Takes the first steps of a start: logs warnings.
-
-    Raises:
-        SetupError: The server cannot start.
-    """
+    """Takes the first steps of a start: logs warnings, and raises `SetupError` for an error."""
     for step in STEPS:
         for finding in step.look(config) if step.is_first else ():
             if finding.level is Level.ERROR:

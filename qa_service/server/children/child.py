@@ -186,11 +186,7 @@ class Child:
     # What is done with it.
 
     def start(self) -> None:
-        """Starts it.
-
-        Raises:
-            OSError: It cannot be started.
-        """
+        """Starts it; raises `OSError` if it cannot be started."""
         self._cancel_restart()
         self._started_s = self._loop.now_s()
         self.failure = ""

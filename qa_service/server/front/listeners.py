@@ -68,11 +68,7 @@ class Listeners:
             self._all.append(UnixListener(loop, self.unix_path, on_local_client))
 
     def open(self) -> None:
-        """Starts to listen.
-
-        Raises:
-            SetupError: Another program listens there.
-        """
+        """Starts to listen; raises `SetupError` if another program listens there."""
         for listener in self._all:
             listener.open()
 
@@ -85,11 +81,7 @@ class Listeners:
 
 
 def check_socket_place(options: ListenOptions) -> None:
-    """Checks whether the Unix sockets that the options want could be made; changes nothing.
-
-    Raises:
-        SetupError: One could not.
-    """
+    """Raises `SetupError` if a wanted Unix socket could not be made; changes nothing."""
     if options.unix_socket is not None:
         check_unix_path(options.unix_socket)
     elif options.grpc_port:

@@ -88,11 +88,7 @@ class TokenSet:
         return sum(entry.has_expired(now) for entry in self._entries)
 
     def check(self, token: str, now: datetime) -> Grant:
-        """Returns what a token grants.
-
-        Raises:
-            UnauthorizedError: The token is unknown or expired.
-        """
+        """What a token grants; raises `UnauthorizedError` if it is unknown or expired."""
         digest = _digest(token)
         found = [entry for entry in self._entries if hmac.compare_digest(entry.digest, digest)]
         if not found:
@@ -163,11 +159,7 @@ def _digest(token: str) -> bytes:
 
 
 class Authenticator:
-    """Checks clients' tokens, as they were read at the start or at the last reload.
-
-    Raises:
-        SetupError: The tokens cannot be read.
-    """
+    """Checks clients' tokens, as they were read at the start or at the last reload."""
 
     def __init__(self, options: AuthOptions) -> None:
         self._token_file = options.auth_token_file
@@ -178,19 +170,11 @@ class Authenticator:
         return self._tokens is not None
 
     def authenticate(self, token: str) -> Grant | None:
-        """Returns what a token grants; None if no token is required, whatever the client sent.
-
-        Raises:
-            UnauthorizedError: The token is unknown or expired.
-        """
+        """What a token grants, as `TokenSet.check`; None if none is required, whatever was sent."""
         return self._tokens.check(token, datetime.now(UTC)) if self._tokens is not None else None
 
     def load(self) -> TokenSet | None:
-        """Reads the tokens; None if none is required.
-
-        Raises:
-            SetupError: The file cannot be used.
-        """
+        """Reads the tokens, or raises `SetupError`; None if none is required."""
         return load_tokens(self._token_file) if self._token_file else None
 
     def use(self, tokens: TokenSet | None) -> None:

@@ -209,11 +209,7 @@ class Worker:
                 self.child.expect(number, timeout_s, batch.since_s)
 
     def take(self, body: bytes) -> None:
-        """Takes a message of the instance.
-
-        Raises:
-            DecodeError: It is none.
-        """
+        """Takes a message of the instance; raises `DecodeError` if it is none."""
         message = to_loop_decoder.decode(body)
         if isinstance(message, Failed):
             self.failure = message.message

@@ -70,11 +70,7 @@ class Catalog:
         self._unloaded: set[str] = set()
 
     def apply(self, plan: Plan) -> None:
-        """Starts to serve another plan.
-
-        Raises:
-            SetupError: A named device is missing; nothing has changed.
-        """
+        """Starts to serve another plan, or raises `SetupError` if a named device is missing."""
         leaving = {n: m.plan for n, m in self.by_name.items() if m.ready_specs}
         plans = {**leaving, **plan.models}
         specs = [spec for its in plans.values() for spec in its.versions.values()]
@@ -130,11 +126,7 @@ class Catalog:
         return name in self.by_name and bool(self.by_name[name].ready_specs)
 
     def load(self, name: str) -> dict[str, str]:
-        """Loads an unloaded model again, and tries failed versions at once; returns the reply.
-
-        Raises:
-            UnknownModelError: No model of the plan has this name.
-        """
+        """Loads an unloaded model again, and tries failed versions at once; returns the reply."""
         model = self._planned(name)
         self._unloaded.discard(name)
         model.apply(self.plan.models[name])
@@ -142,22 +134,14 @@ class Catalog:
         return {"model": name}
 
     def unload(self, name: str) -> dict[str, str]:
-        """Starts to drain a model, which `load` or another plan brings back; returns the reply.
-
-        Raises:
-            UnknownModelError: No model of the plan has this name.
-        """
+        """Starts to drain a model, which `load` or another plan brings back; returns the reply."""
         model = self._planned(name)
         self._unloaded.add(name)
         model.apply(ModelPlan(name))
         return {"model": name}
 
     def find(self, name: str | None) -> Model:
-        """The model of a name; without a name, the only model.
-
-        Raises:
-            UnknownModelError: No model has the name, or the only model is not unique.
-        """
+        """The model of a name, or the only one without a name; raises `UnknownModelError`."""
         name = name or self._only or None
         if name is None or name not in self.by_name or not self._can_be_asked(name):
             raise self._unknown(name)
@@ -304,11 +288,7 @@ def estimated_bytes(spec: VersionSpec) -> int:
 def check_memory(
     spec: VersionSpec, num_instances: int, needed: int, taken: int, max_memory_bytes: int
 ) -> None:
-    """Checks that a version's instances fit; all in bytes, a maximum of 0 is none.
-
-    Raises:
-        SetupError: They do not.
-    """
+    """Raises `SetupError` if a version's instances do not fit; in bytes, a maximum of 0 is none."""
     if max_memory_bytes and taken + needed > max_memory_bytes:
         raise SetupError(
             f"{plural(num_instances, 'instance')} of {spec} would take about {needed} bytes "

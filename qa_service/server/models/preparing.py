@@ -71,11 +71,7 @@ def source_to_prepare(its: RepositoryOptions) -> str | None:
 
 
 def prepare_first(its: RepositoryOptions) -> None:
-    """Prepares what `--model` names, unless it is prepared, before anything else is done.
-
-    Raises:
-        SetupError: It cannot be prepared, or may not be.
-    """
+    """Prepares what `--model` names, unless it is prepared; raises `SetupError` if it cannot."""
     source = source_to_prepare(its)
     if source is None:
         return

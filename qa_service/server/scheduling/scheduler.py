@@ -54,11 +54,7 @@ class Scheduler:
         return self.flows.size + len(self._retries) >= self._max_size
 
     def add(self, ticket: Ticket) -> None:
-        """Queues a request in its flow's line.
-
-        Raises:
-            QueueFullError: The queue is full, and this is no segment of an admitted text.
-        """
+        """Queues a request in its flow's line; a full queue takes segments of admitted texts alone."""
         if ticket.core is None and self.is_full():
             raise QueueFullError
         ticket.number = next(self._numbers)

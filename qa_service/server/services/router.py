@@ -17,11 +17,7 @@ from qa_service.server.services.service_options import DEFAULT_ROUTE, RouteOptio
 
 class Models(Protocol):
     def find(self, name: str | None) -> Service:
-        """A model; the default one without a name.
-
-        Raises:
-            UnknownModelError: There is none of that name.
-        """
+        """A model, the default one without a name; raises `UnknownModelError`."""
 
 
 RouteMaker = Callable[[str, RouteOptions, Service], Service]

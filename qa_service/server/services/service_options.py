@@ -23,11 +23,7 @@ ModelName = Annotated[str, Meta(pattern=NAME)]
 
 
 def check_name(name: str) -> None:
-    """Checks the name of a table.
-
-    Raises:
-        SetupError: It is no `NAME`.
-    """
+    """Raises `SetupError` if the name of a table is no `NAME`."""
     if not re.match(NAME, name):
         raise SetupError("a name has letters, digits, _, . and -")
 
