@@ -212,7 +212,6 @@ def add_flags(parser: argparse.ArgumentParser, kind: type[Struct]) -> None:
 
 
 def from_flags(kind: type[_T], flags: Mapping[str, Any]) -> _T:
-    """The struct of a program's flags, as they were parsed."""
     fields = {field.name: field.type for field in structs.fields(kind)}
     inner = {n: from_flags(its, flags) for n, its in fields.items() if _is_section(its)}
     return kind(**inner, **{name: flags[name] for name in fields.keys() & flags.keys()})

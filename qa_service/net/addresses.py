@@ -53,7 +53,6 @@ def make_socket(address: str) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a name or an address."""
     try:
         return all(ipaddress.ip_address(one).is_loopback for one in _addresses(host))
     except (OSError, ValueError):

@@ -96,7 +96,6 @@ class EventLoop:
         return {"cpu": round(cpu_s, 6), "waiting": round(self._waited_s, 6)}
 
     def call_at(self, when_s: float, callback: Callback) -> Timer:
-        """Calls back once, at a time on the loop's clock."""
         return self._timers.add(when_s, callback)
 
     def call_soon(self, callback: Callback) -> None:
@@ -137,7 +136,6 @@ class EventLoop:
             self._round()
 
     def stop(self) -> None:
-        """Makes `run` return at the end of this round."""
         self._running = False
 
     def close(self) -> None:
@@ -174,7 +172,6 @@ class EventLoop:
         self._call(self.after_each)
 
     def _poll(self, wait_s: float) -> None:
-        """Waits for sockets, and calls back for those that are ready."""
         began_s = self.now_s()
         ready = self._selector.select(None if wait_s == math.inf else wait_s)
         self._waited_s += self.now_s() - began_s

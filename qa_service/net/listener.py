@@ -194,7 +194,6 @@ class UnixListener(Listener):
         super().__init__(loop, sock, str(path), on_client)
 
     def open(self) -> None:
-        """Starts to listen, and to look after the socket's file."""
         super().open()
         self._loop.call_at(self._loop.now_s() + CHECK_S, self._check)
 

@@ -94,7 +94,7 @@ class TlsSession:
         return True
 
     def read(self) -> bytes:
-        """Takes out the plain bytes of all complete records; a malformed one is an `ssl.SSLError`."""
+        """Takes out the plain bytes of all complete records; raises `ssl.SSLError` for another."""
         pieces = []
         # An incomplete record is inside the SSLObject and not pending, so this ends.
         while (self._incoming.pending or self._ssl.pending()) and not self.has_ended:

@@ -131,7 +131,6 @@ class TlsStream:
             self._let_go()
 
     def close_gently(self) -> None:
-        """Closes when all is sent and the peer has seen it, or after a while."""
         if self._state is _State.OPEN:
             self._session.say_goodbye()
             self._stream.write(self._session.output())

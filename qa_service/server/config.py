@@ -125,7 +125,7 @@ class ConfigSource:
     action: Action = "serve"
 
     def read(self) -> ServerConfig:
-        """Reads the configuration as it is now, or raises `SetupError`; the flags win over the file."""
+        """Reads it as it is now, or raises `SetupError`; the flags win over the file."""
         return with_values(_read_file(self.file, self.given), self.given)
 
     def stamp(self) -> Stamp:

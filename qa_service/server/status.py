@@ -218,7 +218,6 @@ class Status:
         }
 
     def _instances(self, versions: Iterable[Version]) -> tuple[int, int]:
-        """How many instances are alive, and how many of them are answering."""
         pools = [version.pool for version in versions]
         since_s = busy_since_s(self._clock.now_s())
         return sum(pool.alive for pool in pools), sum(pool.answering(since_s) for pool in pools)

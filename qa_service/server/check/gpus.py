@@ -102,7 +102,6 @@ def _steps(config: ServerConfig, gpus: Gpus, root: Path) -> Iterator[tuple[str, 
 
 
 def _missing_packages(config: ServerConfig) -> Iterator[tuple[str, str]]:
-    """Packages that are built without CUDA, of those that the engine needs."""
     engine_type = config.instances.inference_engine_type
     onnx, torch = _all_wanted()
     needed = {"pytorch": [torch], AUTO: [onnx, torch]}.get(engine_type, [onnx])
@@ -135,7 +134,6 @@ def _module_text(module: str, name: str) -> str | None:
 
 
 def _value(text: str | None, name: str) -> str:
-    """A string that a module assigns to a name."""
     found = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([\d.]+)", text or "", re.MULTILINE)
     return found[1] if found else ""
 

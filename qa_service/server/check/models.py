@@ -80,7 +80,6 @@ def check_hooks(config: ServerConfig) -> Iterator[Finding]:
 
 
 def check_files(config: ServerConfig) -> Iterator[Finding]:
-    """Each version's files, and its known answers on every engine."""
     for name, spec in _versions(config).items():
         yield from _check_version(name, spec.found.path, spec.instances)
 

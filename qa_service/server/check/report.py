@@ -32,7 +32,6 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def ok(text: str) -> Finding:
-    """What is as it should be, or only worth knowing."""
     return Finding(Level.OK, text)
 
 

@@ -158,7 +158,6 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """The latest process's id; None before the first start."""
         return self._run.process.pid if self._run else None
 
     @property
@@ -230,7 +229,6 @@ class Child:
         self._late.arm(self._until_s(since_s, timeout_s))
 
     def done(self, what: object) -> None:
-        """Notes that it is no longer at this."""
         self._doing.pop(what, None)
 
     def end(self, failure: str) -> None:

@@ -125,11 +125,9 @@ class Call:
         return child
 
     def resolve(self, answers: Sequence[Answer], timings: Timings) -> None:
-        """Ends it with answers; does nothing if it has ended."""
         self.settle(Answered(answers, timings))
 
     def fail(self, error: QaError) -> None:
-        """Ends it with an error; does nothing if it has ended."""
         self.settle(error)
 
     def settle(self, outcome: Outcome) -> None:

@@ -101,11 +101,9 @@ class Flow:
 
     @property
     def cost(self) -> float:
-        """The cost of all its work, queued or not."""
         return self.waiting + self.reserved
 
     def insert(self, ticket: Ticket) -> None:
-        """Puts a request into its place in the line."""
         bisect.insort(self.line, _in_line(ticket))
         self.weight = -self.line[0][0]
         self.waiting += ticket.cost

@@ -54,7 +54,7 @@ class Scheduler:
         return self.flows.size + len(self._retries) >= self._max_size
 
     def add(self, ticket: Ticket) -> None:
-        """Queues a request in its flow's line; a full queue takes segments of admitted texts alone."""
+        """Queues a request in its flow's line; refuses if it is full, but no segment of a text."""
         if ticket.core is None and self.is_full():
             raise QueueFullError
         ticket.number = next(self._numbers)
@@ -62,7 +62,6 @@ class Scheduler:
         self._note_deadline(ticket)
 
     def begin(self, text: Ticket) -> None:
-        """Reserves the work of a long text whose segments will be queued."""
         text.number = next(self._numbers)
         self.flows.begin(text)
 
@@ -101,7 +100,6 @@ class Scheduler:
         return False
 
     def expired(self, now_s: float) -> list[Ticket]:
-        """Removes and returns every request whose deadline has passed."""
         items = self._deadlines
         late = [item[2] for item in items[: bisect.bisect_right(items, (now_s, math.inf))]]
         late += [ticket for ticket in self._retries if ticket.deadline_s <= now_s]

@@ -79,7 +79,6 @@ class Dispatcher:
             call.fail(error)
 
     def submit_segment(self, segment: Ticket) -> None:
-        """Queues a segment of a text that was admitted."""
         rule = self._rule()
         segment.cost = segment.turn_cost = estimate_cost(segment.tokens, rule)
         segment.min_turn_cost = self._turn_cost(rule)
@@ -110,11 +109,9 @@ class Dispatcher:
         check(ticket, self._scheduler, ms_per_cost=ms_per_cost, time_ms=self._time_ms(ticket))
 
     def begin(self, text: Ticket) -> None:
-        """Reserves the work of a text that will be submitted in segments."""
         self._scheduler.begin(text)
 
     def reserve(self, text: Ticket, cost: float) -> None:
-        """Adds to a long text's reserved cost; a negative cost releases some."""
         self._scheduler.flows.reserve(text, cost)
 
     def can_finish(self, text: Ticket, cost: float) -> bool:

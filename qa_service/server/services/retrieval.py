@@ -98,7 +98,6 @@ class Retrieval:
         _each(call, {its: Count(its.name, request.question) for its in here}, on_counted)
 
     def _on_searched(self, on_found: OnFound, usual: int, results: Results) -> None:
-        """Takes the results of a question's searches, one or several."""
         found = {its: self._noted(its, result) for its, result in results.items()}
         errors = [one for one in found.values() if isinstance(one, QaError)]
         # There are several cases: a field of the filter may be unknown in some collections; any

@@ -158,7 +158,6 @@ class ServedCollection:
             logger.error("collection %s: a search failed: %s", self.name, reason)
 
     def note_success(self) -> None:
-        """Notes that a search has succeeded, by which some faults are over."""
         if self.ends_with_success:
             self.search_fault, self.ends_with_success, self.faulty_until_s = "", False, 0.0
         if self.is_remote:

@@ -52,7 +52,6 @@ class _Pair:
         self._compare()
 
     def drop_if_cancelled(self, call: Call) -> None:
-        """Drops the copy of a request whose client has disconnected."""
         if call.is_cancelled:
             self._drop()
 
@@ -63,7 +62,6 @@ class _Pair:
         self.copy.cancel()
 
     def _compare(self) -> None:
-        """Counts whether the answers are equal, once both are there."""
         if self.answer and self.copys_answer:
             here = (self.answer.start, self.answer.end)
             there = (self.copys_answer.start, self.copys_answer.end)

@@ -111,7 +111,6 @@ def record_model(call: Call, model: str, parent: Span, clock: Clock) -> None:
 
 
 def record_run(ticket: Ticket, parent: Span, results: Results, batch_size: int) -> None:
-    """Records how long a request waited and ran, by stages."""
     began_s, end_s = results.started_s, results.started_s + results.inference_ms / 1e3
     attributes: dict[str, AttributeValue] = {"qa.batch_size": batch_size}
     if ticket.attempts:
