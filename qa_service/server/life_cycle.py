@@ -105,10 +105,12 @@ class QaServer:
         self._metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
         self._store = CacheStore(config.cache.cache_bytes)
         self._counts = ServiceCounts()
-        self._collections = self._make_collections()
-        self._retrieval = Retrieval(self._collections, self._counts)
         services = self._make_services()
-        self.catalog = self._make_catalog(services)
+        self.catalog = Catalog(
+            self._loop, config.queue, self._metrics, services, config.logs,
+            max_memory_bytes=config.repository.max_memory_bytes,
+            drain_timeout_s=config.server.drain_timeout_ms / 1e3,
+        )  # fmt: skip
         router = Router(self.catalog, services.route)
         self._gate = Gate(Access(router, self._collections))
         has_room = not config.repository.max_memory_bytes
@@ -132,44 +134,25 @@ class QaServer:
         self._serves_until_s = self._drain_deadline_s = self._exit_deadline_s = math.inf
         self._failure: SetupError | None = None
 
-    def _make_collections(self) -> CollectionSet:
-        launch = partial(search_program, self.config.logs, encoder_of(self.config))
-        return CollectionSet(
-            self._loop,
-            launch,
-            self._counts,
-            self.config.queue.max_queue_size,
-            look_interval_s=LOOK_INTERVAL_S,
-        )
-
     def _make_services(self) -> Services:
+        queue_size = self.config.queue.max_queue_size
+        launch = partial(search_program, self.config.logs, encoder_of(self.config))
+        self._collections = CollectionSet(
+            self._loop, launch, self._counts, queue_size, look_interval_s=LOOK_INTERVAL_S
+        )
+        retrieval = Retrieval(self._collections, self._counts)
         return Services(
-            self._loop,
-            self._store,
-            self._counts,
-            self.config.queue.max_queue_size,
-            self._retrieval,
+            self._loop, self._store, self._counts, queue_size, retrieval,
             num_wrong=lambda: self._metrics.num_wrong,
-        )
-
-    def _make_catalog(self, services: Services) -> Catalog:
-        return Catalog(
-            self._loop,
-            self.config.queue,
-            self._metrics,
-            services,
-            self.config.logs,
-            max_memory_bytes=self.config.repository.max_memory_bytes,
-            drain_timeout_s=self.config.server.drain_timeout_ms / 1e3,
-        )
+        )  # fmt: skip
 
     def _make_status(self) -> Status:
         return Status(
-            self._loop,
-            self.catalog,
-            self._connections,
-            self._metrics,
-            self._store,
+            clock=self._loop,
+            catalog=self.catalog,
+            connections=self._connections,
+            metrics=self._metrics,
+            store=self._store,
             counts=self._counts,
             phase=lambda: self._phase_name,
             collections=self._collections,
@@ -265,8 +248,6 @@ class QaServer:
         else:
             logger.info("the server is %s: nothing is read again", self._phase_name)
 
-    # The models.
-
     def _reconcile(self) -> None:
         """Follows what was marked: an instance, a version, the plan or a chosen engine is new."""
         self.catalog.reconcile(at_once=self._phase is _Phase.STARTING)
@@ -276,8 +257,11 @@ class QaServer:
             self._deployment.follow()
         if self._phase is _Phase.STARTING:
             self._follow_start()
-        elif self.catalog.loss:
-            self._end_lost(self.catalog.loss)
+        elif self.catalog.loss and self._phase is not _Phase.STOPPING:
+            logger.critical("no instance can be started any more: %s", self.catalog.loss)
+            self._failure = InstancesLostError(self.catalog.loss)
+            self._fail_all(UnavailableError())
+            self._end_gently()
 
     def _follow_start(self) -> None:
         """The server serves when all versions and collections are ready or have failed.
@@ -296,15 +280,6 @@ class QaServer:
             self._on_ready(self)
             if self._reload_is_due:
                 self.reload()
-
-    def _end_lost(self, message: str) -> None:
-        if self._phase in {_Phase.SERVING, _Phase.DRAINING}:
-            logger.critical("no instance can be started any more: %s", message)
-            self._failure = InstancesLostError(message)
-            self._fail_all(UnavailableError())
-            self._end_gently()
-
-    # The connections.
 
     def _on_client(self, sock: socket.socket, name: str) -> None:
         self._connect(self._transport.open_stream(sock, name), name)
@@ -348,8 +323,6 @@ class QaServer:
         for connection in self._connections:
             connection.calls.fail_all(error)
 
-    # The end of each round, and of everything.
-
     def _after_round(self) -> None:
         self.catalog.dispatch()
         if self._phase is _Phase.DRAINING and not self._gate.is_open:
@@ -357,13 +330,12 @@ class QaServer:
 
     def _drain(self) -> None:
         """Ends when every accepted request is answered, or the time to drain is over."""
-        is_over = self._loop.now_s() >= self._drain_deadline_s
-        if is_over:
+        if self._loop.now_s() >= self._drain_deadline_s:
             self._fail_all(ShuttingDownError())
-        if not is_over and any(connection.is_busy for connection in self._connections):
+        elif any(connection.is_busy for connection in self._connections):
             self._drain_timer.arm(self._drain_deadline_s)
-        else:
-            self._end_gently()
+            return
+        self._end_gently()
 
     def _end_gently(self) -> None:
         self._phase = _Phase.STOPPING
