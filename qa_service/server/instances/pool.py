@@ -250,10 +250,15 @@ class WorkerPool:
     def _on_end(self, number: int) -> None:
         """Replaces an instance that has died; its status says why it could not start."""
         worker = self._forget(number)
+
+        def replace_if_wanted() -> None:
+            if number in self._wanted:
+                self._replace(worker)
+
         if worker.ready or worker.failure or worker.child.failure:
             self._replace(worker)
         else:
-            worker.child.when_exited(lambda: number in self._wanted and self._replace(worker))
+            worker.child.when_exited(replace_if_wanted)
 
     def _forget(self, number: int) -> Worker:
         worker = self._workers.pop(number)
