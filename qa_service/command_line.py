@@ -224,16 +224,14 @@ def count(value: str) -> int:
     return int(value)
 
 
-def seconds(value: str) -> float:
+def seconds(value: str, *, what: str = "time") -> float:
     if not 0 < float(value) < math.inf:
-        raise argparse.ArgumentTypeError(f"{value} is not a time above 0")
+        raise argparse.ArgumentTypeError(f"{value} is not a {what} above 0")
     return float(value)
 
 
 def rate(value: str) -> float:
-    if not 0 < float(value) < math.inf:
-        raise argparse.ArgumentTypeError(f"{value} is not a rate above 0")
-    return float(value)
+    return seconds(value, what="rate")
 
 
 def list_of(kind: Callable[[str], _T]) -> Callable[[str], list[_T]]:

@@ -41,23 +41,19 @@ _OPEN, _CLOSING, _CLOSED = _State
 
 
 class ByteStream(Protocol):
-    """A connection's transport: `Stream` or `TlsStream`.
-
-    Attributes:
-        is_open: Whether it still reads and writes.
-        output_bytes: Bytes written that the kernel has not taken.
-        waiting_since_s: When the peer last took bytes while output waits; None without waiting
-            output.
-    """
+    """A connection's transport: `Stream` or `TlsStream`."""
 
     @property
-    def is_open(self) -> bool: ...
+    def is_open(self) -> bool:
+        """Whether it still reads and writes."""
 
     @property
-    def output_bytes(self) -> int: ...
+    def output_bytes(self) -> int:
+        """Bytes written that the kernel has not taken."""
 
     @property
-    def waiting_since_s(self) -> float | None: ...
+    def waiting_since_s(self) -> float | None:
+        """When the peer last took bytes while output waits; None without waiting output."""
 
     def start(self, on_data: OnData, on_end: OnEvent, on_flushed: OnEvent = ...) -> None:
         """Begins to read.

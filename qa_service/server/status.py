@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from qa_service import __version__
 from qa_service.net.timers import Clock
@@ -167,6 +168,16 @@ class Status:
         reason = why_not_ready(phase, alive, answering)
         if not spec.is_loadable:
             reason = "its engines are being measured"
+        figures: dict[str, Any] = {}
+        if version:
+            figures = {
+                "is_on_gpu": any(device != "cpu" for device in version.pool.devices),
+                "statistics": model_statistics(version.metrics),
+                "share": model.share(version),
+                "alive": version.pool.alive,
+                "queue_length": version.dispatcher.queue_length,
+                "memory_bytes": version.pool.memory_bytes,
+            }
         return ModelReport(
             name=spec.model,
             version=str(spec.number),
@@ -179,15 +190,8 @@ class Status:
             max_queue_delay_us=self.max_queue_delay_us,
             labels=sorted(label for label, number in model.labels.items() if number == spec.number),
             failed_loads=failure.count if failure else 0,
-            **({} if version is None else {
-                "is_on_gpu": any(device != "cpu" for device in version.pool.devices),
-                "statistics": model_statistics(version.metrics),
-                "share": model.share(version),
-                "alive": version.pool.alive,
-                "queue_length": version.dispatcher.queue_length,
-                "memory_bytes": version.pool.memory_bytes,
-            }),
-        )  # fmt: skip
+            **figures,
+        )
 
     def _gauges(self) -> dict[str, float]:
         in_flight = [len(connection.calls.in_flight) for connection in self.connections]

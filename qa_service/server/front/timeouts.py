@@ -92,9 +92,8 @@ class Timeouts:
         """
         limits, clock = self._limits, self._clock
         if state is _UNAUTHENTICATED:
-            return overdue_s(
-                clock, self._opened_s, limits.handshake_timeout_s
-            ), Timeout.AUTHENTICATING
+            overdue_at_s = overdue_s(clock, self._opened_s, limits.handshake_timeout_s)
+            return overdue_at_s, Timeout.AUTHENTICATING
         if unread_since_s is not None:
             return overdue_s(clock, unread_since_s, limits.client_timeout_s), Timeout.READING
         if self.message_since_s is not None:

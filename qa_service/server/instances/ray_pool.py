@@ -17,11 +17,8 @@ import itertools
 import logging
 import math
 
-from qa_service.instance.instance_options import InstanceOptions
-from qa_service.net.event_loop import EventLoop
 from qa_service.server.instances.base import Worker, WorkerState
-from qa_service.server.instances.pool import ProgramFactory, WorkerPool
-from qa_service.server.telemetry.metrics import ModelMetrics
+from qa_service.server.instances.pool import WorkerPool
 
 logger = logging.getLogger(__name__)
 
@@ -67,22 +64,13 @@ class Autoscaler:
 class RayPool(WorkerPool):
     """Keeps local instances alive, and as many remote ones as there is work for."""
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        options: InstanceOptions,
-        make_program: ProgramFactory,
-        metrics: ModelMetrics,
-        name: str = "",
-        *,
-        drain_timeout_s: float,
-    ) -> None:
-        super().__init__(
-            loop, options, make_program, metrics, name, drain_timeout_s=drain_timeout_s
-        )
-        fewest, most = options.ray_range
-        self._autoscaler = Autoscaler(fewest, most, IDLE_TIMEOUT_S, loop.now_s())
-        if fewest < most:
+    _autoscaler: Autoscaler | None = None
+
+    def resize(self, size: int) -> None:
+        super().resize(size)
+        fewest, most = self._options.ray_range
+        if fewest < most and not self._autoscaler:
+            self._autoscaler = Autoscaler(fewest, most, IDLE_TIMEOUT_S, self._loop.now_s())
             self._scale_later()
 
     @property
@@ -96,7 +84,7 @@ class RayPool(WorkerPool):
         self._loop.call_at(self._loop.now_s() + LOOK_INTERVAL_S, self._scale)
 
     def _scale(self) -> None:
-        if self._is_closed:
+        if self._is_closed or not self._autoscaler:
             return
         remote = [worker for worker in self.workers if worker.number not in self._local]
         there = [w for w in remote if w.state is WorkerState.READY and not w.is_leaving]

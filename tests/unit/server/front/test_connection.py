@@ -239,11 +239,6 @@ def test_a_request_that_waits_for_room_is_before_the_cancel_frame_behind_it(make
     assert [call.is_settled for call in owner.calls] == [True, True, False]
 
 
-def test_null_ids_may_be_in_flight_together(make_owner):
-    owner = make_owner()
-    owner.send(ASK, ASK, calls=2)
-
-
 def test_a_refused_request_is_answered_and_its_id_is_free(make_owner):
     owner = make_owner()
     owner.refuse = QueueFullError()

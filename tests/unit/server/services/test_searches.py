@@ -218,9 +218,7 @@ def test_only_the_hanging_search_fails():
 
 
 @pytest.mark.parametrize("pause_s", [0, 2 * TIMEOUT_S])
-def test_a_result_that_comes_in_time_but_for_a_pause_replaces_no_process(
-    setting, pause_s
-):
+def test_a_result_that_comes_in_time_but_for_a_pause_replaces_no_process(setting, pause_s):
     for _ in range(3):
         setting.ask("a")
         setting.clock.pause(pause_s)
