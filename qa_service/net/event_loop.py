@@ -44,10 +44,8 @@ class EventLoop:
     Attributes:
         on_mark: Called at the end of every round with a mark; if it marks again, another round
             follows at once.
-        after_each: Called at the end of every round.
         last_pause_s: When the last pause ended; minus infinity if there was none. No time that
             began before it is a measurement.
-        max_wait_s: The longest wait of a round.
     """
 
     now_s = staticmethod(time.monotonic)

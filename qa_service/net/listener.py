@@ -40,11 +40,7 @@ would try again without a pause."""
 
 
 class Listener:
-    """Accepts clients at a bound socket.
-
-    Args:
-        on_client: Takes a new client's socket and name.
-    """
+    """Accepts clients at a bound socket."""
 
     def __init__(
         self,
@@ -111,8 +107,6 @@ class TcpListener(Listener):
     """A TCP port at one address.
 
     Args:
-        host: IP address to bind; `::` takes IPv4 clients too.
-        port: Port to bind; 0 for a free one.
         on_client: Takes a new client's socket and its name, `host:port`.
 
     Raises:

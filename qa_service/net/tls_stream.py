@@ -63,7 +63,6 @@ class TlsTerms:
     """Certificates and bounds of TLS streams.
 
     Attributes:
-        handshake_timeout_s: For the whole handshake.
         plain_reply: Returns the reply, in clear text, to a peer whose first bytes are not TLS;
             empty for none.
     """

@@ -70,10 +70,6 @@ def encoder_of(config: ServerConfig) -> Path:
 class Deployment:
     """Keeps what is served as the configuration has it.
 
-    Args:
-        config: As the server was started.
-        source: Where it can be read again.
-
     Attributes:
         fault: Why the configuration or a folder could not be read again; empty if it could.
         failure: Why the server cannot start; empty if that is not known.

@@ -76,7 +76,6 @@ class QaServer:
     """A question-answering server.
 
     Args:
-        on_listening: Called once, when clients can connect.
         on_ready: Called once, when every model is loaded.
         source: Where the configuration can be read again; None if it stays as it is.
 

@@ -34,7 +34,6 @@ class Step:
     """One thing that a start needs.
 
     Attributes:
-        part: Of the report.
         look: Yields findings; a `SetupError` is one more, and an error.
         is_first: Whether a start takes it before anything else; its class does so otherwise.
     """

@@ -26,7 +26,6 @@ class Calls:
 
     Args:
         name: The client's name, with which those of its calls begin.
-        tracer: Records their spans; None if nothing is traced.
     """
 
     def __init__(self, name: str, clock: Clock, metrics: Metrics, tracer: Tracer | None) -> None:

@@ -57,13 +57,9 @@ READ_AHEAD_BYTES = 65536  # as much as one read brings
 class Connection:
     """A client's connection.
 
-    Attributes:
-        has_spoken: Whether the client has sent anything.
-
     Args:
         codec_for: Chooses the protocol by the client's first bytes. For `b""`: the codec for errors
             sent before any bytes arrive.
-        report: Answers a query of the client with this name.
         tracer: Records spans of its requests; None if nothing is traced.
         on_end: Called once when the connection ends by itself; not after `close`.
     """

@@ -23,9 +23,6 @@ Loaded = tuple[TlsTerms | None, TokenSet | None]
 class Credentials:
     """What connections are encrypted with and who may ask, as it is on disk.
 
-    Args:
-        on_taken: Called when new ones are in use.
-
     Attributes:
         fault: Why they could not be read again; empty if they could.
     """

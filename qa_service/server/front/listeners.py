@@ -34,10 +34,6 @@ OnClient = Callable[[socket.socket, str], None]
 class Listeners:
     """The listening sockets, opened and closed together.
 
-    Args:
-        on_client: Takes a client of the port, and its name.
-        on_local_client: Takes one of the Unix socket.
-
     Attributes:
         address: The port, as `host:port`.
         unix_path: The Unix socket's path; None without one.

@@ -47,7 +47,6 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes:
         name: Requests of one name share one flow. By default made of the token's digest.
-        weight: Its share of the machine, relative to others'.
         max_priority: Higher priorities are lowered to it.
     """
 

@@ -82,7 +82,6 @@ class Worker:
     """One inference instance, from its start to its death, from the loop's side of its channel.
 
     Attributes:
-        number: Which instance of the pool it is, from 0.
         child: The program, which may be started again as another instance.
         since_s: When it started, got a batch while idle, or sent results, whichever was last.
         rule: The bounds on its batches; once ready, with its present cost table.
@@ -91,7 +90,6 @@ class Worker:
         is_wrong: Whether it has ended because it does not give its known answers.
         tested_s: When it last gave a known answer; before it is ready, when it started.
         num_answers: How many answers it has given since.
-        is_leaving: Whether it ends once it has finished its batches.
         times: Where its time goes; the pool may give it those of the process before.
     """
 

@@ -47,8 +47,6 @@ class Autoscaler:
         Args:
             alive: Instances that can take batches, local ones included.
             starting: Remote instances that start, or wait to start again.
-            idle: Remote instances without a batch.
-            waiting_s: How long one instance would need for the queue.
         """
         if waiting_s > 0 or not idle:
             self._needed_s = now_s

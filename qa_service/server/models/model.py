@@ -43,7 +43,6 @@ class LoadFailure:
     """Why a version could not be loaded.
 
     Attributes:
-        count: Failures in a row.
         retry_s: When the next attempt is due, on the loop's clock.
     """
 

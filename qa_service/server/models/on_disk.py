@@ -40,7 +40,6 @@ class FoundVersion:
     """A prepared model in a folder.
 
     Attributes:
-        fingerprint: The SHA-256 of its manifest.
         file_bytes: The size of each file that the manifest names and that is there.
     """
 

@@ -68,7 +68,6 @@ class ModelPlan:
 
     Attributes:
         versions: By number, ascending.
-        labels: The version of each label.
         traffic: Weights of versions, for requests that name none; empty for the latest.
         shadow: Percent of the requests that are copied to each version.
         is_rolling: Whether a version replaces another an instance at a time.

@@ -93,7 +93,6 @@ class Preparing:
 
     Args:
         source: What `prepare_model.py --model` takes.
-        models: Its `--output_dir`.
         on_end: Called once, with why it failed or with an empty string; not after `close`.
 
     Raises:

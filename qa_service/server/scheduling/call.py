@@ -47,7 +47,6 @@ class Scope(msgspec.Struct, frozen=True):
     """What a call and its children share.
 
     Attributes:
-        arrived_s: When the request arrived, on the loop's clock.
         deadline_s: When the request expires if no instance has started it; infinity for never.
         flow: The client whose share of the machine it uses.
         weight: The size of that share relative to others; within a flow, more weight goes first.
@@ -78,7 +77,6 @@ class Call:
     """A request, and what happens when it ends.
 
     Attributes:
-        is_settled: Whether it was resolved, failed or cancelled.
         is_cancelled: Whether it ended without an outcome.
     """
 
@@ -112,8 +110,6 @@ class Call:
         """Makes a call that ends when this one does.
 
         Args:
-            request: What to ask.
-            suffix: Appended to the name.
             changes: Fields of the scope to replace.
         """
         child = Call(request, self.scope.derive(suffix, **changes))

@@ -72,12 +72,10 @@ class Flow:
     Attributes:
         line: Its waiting requests, in their order.
         weight: That of its first request.
-        start: When its next turn starts.
         paid: Where the turns that it has had end; it is not behind the virtual time when it asks.
         finish: When a fair machine would finish its short requests.
         texts_finish: When a fair machine would finish its long texts; until then it has turns, in
             which other flows' texts may be read. -infinity without texts.
-        waiting: The cost of the line.
         reserved: The cost of the segments of its long texts that are not queued yet.
         last_batch: The number of the last batch with a request or a turn of it; -infinity for none.
         sort_key: Its place among the flows; None if it has no turn.
@@ -122,10 +120,8 @@ class Flows:
     """All clients' lines, and the virtual time.
 
     Attributes:
-        size: How many requests wait.
         cost: The cost of all flows, reserved work included.
         weight: The sum over the flows that are present.
-        num_instances: How many instances share the work.
     """
 
     def __init__(self) -> None:

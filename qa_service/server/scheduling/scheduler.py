@@ -113,7 +113,6 @@ class Scheduler:
         """Removes and returns the requests that an instance should run now.
 
         Args:
-            rule: The instance's.
             is_idle: Whether the instance holds no batch; only then it may get a retry.
 
         Returns:
@@ -140,11 +139,7 @@ class Scheduler:
     def _with_members(
         self, leader: Turn, turns: Iterator[Turn], rule: BatchRule, num_waiting: float
     ) -> list[Turn]:
-        """Adds requests nearest to the leader in length, on either side until one is refused.
-
-        Args:
-            turns: Those after the leader's.
-        """
+        """Adds requests nearest to the leader in length, on either side until one is refused."""
         tokens = leader.ticket.tokens
         if not rule.admits(1, tokens, tokens, num_waiting):
             return [leader]  # if an equally long request would not pay, no request does

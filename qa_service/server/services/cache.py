@@ -56,7 +56,6 @@ class Cached:
     """Keeps the answers of one version of a model.
 
     Args:
-        store: Shared by all versions.
         model: Names what answers a request now; part of the key.
         max_queue_size: How many requests may wait for other requests' runs; further ones run
             themselves, so that the queue's bounds apply to them.

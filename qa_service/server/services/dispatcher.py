@@ -87,10 +87,6 @@ class Dispatcher:
     def admit(self, ticket: Ticket, *, is_long: bool = False) -> None:
         """Estimates a request's cost, and checks that it can be done in time.
 
-        Args:
-            ticket: The request's.
-            is_long: Whether it will be submitted in segments.
-
         Raises:
             DeadlineExceededError: The deadline has passed, or is too soon even if nothing waits.
             TextTooLongError: The text has too many tokens, or takes longer than any request may.

@@ -58,12 +58,7 @@ class Piece(NamedTuple):
 
 
 class Reading:
-    """A question's parts under way, from the first to the answer.
-
-    Args:
-        whole: The question's, which has been admitted.
-        pieces: The parts, each taken when it is due.
-    """
+    """A question's parts under way, from the first to the answer."""
 
     ahead_per_instance: float = math.inf  # all at once
 

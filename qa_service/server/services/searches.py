@@ -60,8 +60,6 @@ def search_program(
     """What starts a search process.
 
     Args:
-        encoder: The folder of what embeds questions.
-        num_threads: How many pieces of work it does at a time.
         only_checks: Whether it writes nothing, and opens no index on disk.
     """
     options = [str(num_threads), str(encoder), logs.log_level, logs.log_format]
@@ -83,9 +81,7 @@ class Searches:
 
     Args:
         name: Of what is searched, for the log.
-        concurrency: How much the process does at a time.
         on_start: A new process is there: it has nothing open.
-        on_death: The process has died.
         on_fault: A search has ended its process, or held it for too long.
     """
 

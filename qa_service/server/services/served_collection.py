@@ -40,12 +40,10 @@ class ServedCollection:
         editions: Numbers, each for one edition of all collections.
         edition: A number that changes when a search may find something else.
         identity: Of the index that is open; empty before the first.
-        is_opening: Whether the process was asked to open it.
         was_tried: Whether it has been opened, or could not be, once.
         open_fault: Why its newest index could not be opened; empty if it could.
         index_fault: Why its open index is searched worse than it could be: without embeddings, or
             by a cluster that does not answer.
-        search_fault: Why a search failed last.
         ends_with_success: Whether that is over when a search succeeds; else the next search may
             only have gone elsewhere in a damaged index.
         faulty_until_s: Until when that is reported.

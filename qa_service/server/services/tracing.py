@@ -37,9 +37,6 @@ class Tracer:
     Args:
         sample_rate: The share, 0 to 1, of the requests without a trace id that are traced.
         take: Takes a trace when its request ends; its outcome is added later in that round.
-
-    Attributes:
-        server: The server's address, for the spans.
     """
 
     def __init__(
