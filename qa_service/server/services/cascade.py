@@ -37,34 +37,32 @@ class _Asking:
     inference_ms: float = 0.0
 
 
+@dataclass(frozen=True)
 class Cascade:
-    def __init__(
-        self, router: Service, options: RouteOptions, clock: Clock, counts: CascadeCounts
-    ) -> None:
-        self._router = router
-        self._options = options
-        self._clock = clock
-        self._counts = counts
+    router: Service
+    options: RouteOptions
+    clock: Clock
+    counts: CascadeCounts
 
     def submit(self, call: Call) -> None:
         self._ask_next(_Asking(call))
 
     def _ask_next(self, asking: _Asking) -> None:
-        model = self._options.cascade[asking.models_asked]
+        model = self.options.cascade[asking.models_asked]
         asking.models_asked += 1
         request = msgspec.structs.replace(asking.whole.request, model=model, version=None)
-        child = asking.whole.child(request, f"[{model}]", arrived_s=self._clock.now_s())
+        child = asking.whole.child(request, f"[{model}]", arrived_s=self.clock.now_s())
         child.then(partial(self._on_settled, asking))
         if child.scope.span:
-            record_model(child, model, child.scope.span, self._clock)
-        self._router.submit(child)
+            record_model(child, model, child.scope.span, self.clock)
+        self.router.submit(child)
 
     def _on_settled(self, asking: _Asking, outcome: Outcome) -> None:
         if isinstance(outcome, Answered):
             asking.last = outcome
             asking.queue_ms += outcome.timings.queue
             asking.inference_ms += outcome.timings.inference
-            its = self._options
+            its = self.options
             best, if_unknown = outcome.answers[0], not its.ask_next_if_unknown
             is_last = asking.models_asked == len(its.cascade)
             if not (is_last or best.is_sure(its.min_score, if_unknown=if_unknown)):
@@ -74,8 +72,8 @@ class Cascade:
             asking.whole.fail(outcome)
             return
         else:
-            self._counts.fallbacks += 1
-        self._counts.models_asked[asking.models_asked] += 1
+            self.counts.fallbacks += 1
+        self.counts.models_asked[asking.models_asked] += 1
         source = msgspec.structs.replace(asking.last.source, models_asked=asking.models_asked)
         timings = Timings(round(asking.queue_ms, 3), round(asking.inference_ms, 3))
         asking.whole.settle(Answered(asking.last.answers, timings, source))
