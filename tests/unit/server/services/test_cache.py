@@ -84,14 +84,9 @@ def test_all_answers_and_no_answer_are_kept(setting, answers):
 
 @pytest.mark.parametrize(
     "other",
-    [
-        {"question": "Who"},
-        {"question": " Who?"},
-        {"text": TEXT + " "},
-        {"text": " " + TEXT},
-        {"top_k": 2},
-    ],
-)
+    [{"question": "Who"}, {"question": " Who?"}, {"text": TEXT + " "}, {"text": " " + TEXT},
+     {"top_k": 2}],
+)  # fmt: skip
 def test_a_request_that_differs_in_one_field_is_not_cached(setting, other):
     setting.ask()
     setting.service.resolve()

@@ -153,11 +153,6 @@ def test_further_passages_are_read_if_they_match_nearly_as_well(setting, scores,
     assert len(setting.dispatcher.submitted) == num_read
 
 
-def test_the_cache_keeps_the_usual_passages_and_as_many_apart(setting):
-    asked = [setting.ask(max_passages=number).request for number in (None, 3)]
-    assert len(set(map(setting.retrieval.edition, asked))) == 2
-
-
 def test_an_answers_offsets_are_of_its_document(setting):
     setting.ask_and_search()
     for number, log_score in enumerate((2.0, 1.0, 1.0)):
@@ -202,12 +197,12 @@ def test_with_an_answer_none_is_not_sure_enough(setting):
     assert setting.outcomes[0].source.unsure == ()
 
 
-def test_the_cache_keeps_replies_with_other_passages_apart(setting):
-    editions = {
-        setting.retrieval.edition(setting.ask(passages=passages).request)
-        for passages in (None, 0, 2)
-    }
-    assert len(editions) == 3
+@pytest.mark.parametrize(
+    ("field", "values"), [("passages", (None, 0, 2)), ("max_passages", (None, 3))]
+)
+def test_the_cache_keeps_replies_with_other_passages_apart(setting, field, values):
+    asked = [setting.ask(**{field: value}).request for value in values]
+    assert len(set(map(setting.retrieval.edition, asked))) == len(values)
 
 
 def test_the_search_score_is_part_of_an_answers_score(setting):
@@ -295,11 +290,12 @@ def test_as_many_passages_as_asked_for_or_configured(setting):
     assert [work.max_passages for work in setting.process.works[-2:]] == [2 * 3, 1]
 
 
-def test_searches_are_counted(setting):
+def test_searches_and_documents_that_are_no_passages_are_counted(setting):
     setting.ask()
-    setting.process.find(FOUND, took_ms=5.0)
+    setting.process.reply(Found(FOUND, 5.0, 3))
     counts = setting.counts.collections["docs"]
     assert (counts.search_ms.sum, counts.passages_total, counts.failed_total) == (5.0, 3, 0)
+    assert counts.left_out_total == 3
 
 
 def test_a_cancelled_search_reads_no_passage(setting):
@@ -324,12 +320,6 @@ def test_a_cluster_that_does_not_answer_is_an_error_and_a_fault_until_it_does(se
     setting.ask()
     setting.process.find(FOUND)
     assert faults() == {}
-
-
-def test_documents_that_are_no_passages_are_counted(setting):
-    setting.ask()
-    setting.process.reply(Found(FOUND, 0.5, 3))
-    assert setting.counts.collections["docs"].left_out_total == 3
 
 
 def test_a_damaged_index_is_an_error_and_opened_afresh(setting):
