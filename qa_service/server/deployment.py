@@ -176,16 +176,12 @@ class Deployment:
         self._is_serving = True
         self._loop.mark()
 
-    def reload(self) -> None:
-        """Reads the configuration again and applies what has changed.
+    def reload(self, *, is_asked: bool = True) -> None:
+        """Reads the configuration again and applies what has changed; if it is asked for, at once.
 
         A model that no file names is loaded again, unless certificates or tokens have changed: the
         reload is for those. What could not be loaded is tried again at once.
         """
-        self._start_look(is_asked=True)
-
-    def _start_look(self, *, is_asked: bool = False) -> None:
-        """Looks again; if somebody has asked for it, at once, and more is tried again."""
         self._looks.start(
             partial(self._read, is_asked=is_asked), partial(self._on_read, is_asked=is_asked)
         )
@@ -278,4 +274,4 @@ class Deployment:
     def _poll(self) -> None:
         self._poll_later()
         if self._is_serving and not self._looks.is_running:
-            self._start_look()
+            self.reload(is_asked=False)

@@ -17,6 +17,7 @@ from qa_service.server.services.searches import DIED, HUNG
 from qa_service.server.services.served_collection import FAULT_KEPT_S, LOG_AGAIN_S, MAX_RETRY_S
 from qa_service.server.services.service_options import CollectionOptions
 from qa_service.server.telemetry.services import ServiceCounts
+from tests.support import present
 from tests.unit.server.fake_services import ManualClock
 from tests.unit.server.services.search_processes import FakeProcess, concurrency_of
 
@@ -306,11 +307,11 @@ def test_new_indexes_and_collections_are_looked_for_now_and_then():
         assert setting.processes["far"].waiting == []
         setting.list("docs")
         setting.settle()
-    edition = setting.collections.get("docs").edition
+    edition = present(setting.collections.get("docs")).edition
     setting.processes["docs"].identity = "two"
     setting.clock.advance(2.0)
     setting.settle()
-    assert setting.collections.get("docs").edition != edition
+    assert present(setting.collections.get("docs")).edition != edition
 
 
 def test_what_could_not_be_opened_waits_longer_than_for_the_next_look():
