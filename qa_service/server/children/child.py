@@ -16,10 +16,10 @@ import logging
 import math
 import signal
 import socket
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import msgspec
 
@@ -50,7 +50,18 @@ _OWN_SIGNALS = {
 short of memory, a supervisor."""
 
 
-Launch = Callable[[], tuple[subprocess.Popen[bytes], socket.socket]]
+class Process(Protocol):
+    """What a child needs of `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def kill(self) -> None: ...
+
+
+Launch = Callable[[], tuple[Process, socket.socket]]
 """Starts a process; returns it, and this end of its channel."""
 
 
@@ -63,7 +74,7 @@ class _Run:
         is_ended_here: Whether it was closed or killed by this side.
     """
 
-    process: subprocess.Popen[bytes]
+    process: Process
     stream: Stream
     kill_s: float = math.inf
     is_ended_here: bool = False
