@@ -4,45 +4,26 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from qa_service.errors import SetupError
-from qa_service.net.event_loop import EventLoop
 from qa_service.retrieval.search_messages import Close, List, Listed, Open, Opened, Refused, Search
-from qa_service.server.services.collection_set import LIST_AGAIN_S, REMOTE_SEARCHES, CollectionSet
-from qa_service.server.services.retrieval import Retrieval
+from qa_service.server.services.collection_set import LIST_AGAIN_S, REMOTE_SEARCHES
 from qa_service.server.services.searches import DIED, HUNG
 from qa_service.server.services.served_collection import FAULT_KEPT_S, LOG_AGAIN_S, MAX_RETRY_S
 from qa_service.server.services.service_options import CollectionOptions
-from qa_service.server.telemetry.services import ServiceCounts
 from tests.support import present
-from tests.unit.server.fake_services import ManualClock
-from tests.unit.server.services.search_processes import FakeProcess, concurrency_of
+from tests.unit.server.services.search_processes import Searching
 
 FOLDER = Path("folder")
 DAMAGED = Refused("the manifest is no JSON", "damaged")
 DOCS = {"docs": CollectionOptions(path=Path("docs"))}
 
 
-class Setting:
-    def __init__(self, **bounds):
-        self.clock, self.counts = ManualClock(), ServiceCounts()
-        self.processes = FakeProcess.made
-        loop = cast(EventLoop, self.clock)
-        self.retrieval = Retrieval(
-            CollectionSet(loop, concurrency_of, self.counts, 256, **bounds), self.counts
-        )
-        self.collections = self.retrieval.collections
-
+class Setting(Searching):
     def use(self, options=DOCS, folder=None):
-        self.retrieval.collections.use(options, folder)
-
-    def settle(self):
-        for process in list(self.processes.values()):
-            if process.is_running:
-                process.settle()
+        self.collections.use(options, folder)
 
     def use_and_settle(self, options=DOCS):
         self.use(options)

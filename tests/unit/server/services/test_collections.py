@@ -11,21 +11,17 @@ import pytest
 from qa_service.errors import QueueFullError, WorkerCrashedError
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.worker_messages import ModelFacts
-from qa_service.net.event_loop import EventLoop
 from qa_service.retrieval.retriever import MAX_LEAD, TYPICAL_COSINE, FoundPassage, read_text
 from qa_service.retrieval.search_messages import Found, Open, Refused
 from qa_service.server.scheduling.call import SegmentRead
-from qa_service.server.services.collection_set import CollectionSet
 from qa_service.server.services.collections import Collections
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.service_options import CollectionOptions
-from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.messages import Passage, Place
 from qa_service.wire.spans import ReadPassage, ScoredSpan, SegmentResult, answers_from_passages
 from tests.unit.calls import make_call
-from tests.unit.server.fake_services import TIMINGS, FakeDispatcher, FakeService, ManualClock
-from tests.unit.server.services.search_processes import FakeProcess, concurrency_of
+from tests.unit.server.fake_services import TIMINGS, FakeDispatcher, FakeService
+from tests.unit.server.services.search_processes import Searching
 
 # Were the threshold of given texts taken, "no answer" would always be the first.
 MODEL = ModelFacts(
@@ -50,17 +46,12 @@ FOUND = [
 ]
 
 
-class Setting:
+class Setting(Searching):
     def __init__(self):
-        self.clock, self.counts = ManualClock(), ServiceCounts()
-        self.processes = FakeProcess.made
+        super().__init__()
         self.dispatcher, self.texts, self.found = FakeDispatcher(MODEL), FakeService(), FOUND
-        loop = cast(EventLoop, self.clock)
-        self.retrieval = Retrieval(
-            CollectionSet(loop, concurrency_of, self.counts, 256), self.counts
-        )
         self.options = {"docs": CollectionOptions(path=Path("docs"), max_passages=3)}
-        self.retrieval.collections.use(self.options)
+        self.collections.use(self.options)
         self.process = self.processes["docs"]
         self.process.settle()
         dispatcher = cast(Dispatcher, self.dispatcher)
@@ -314,7 +305,7 @@ def test_a_cluster_that_does_not_answer_is_an_error_and_a_fault_until_it_does(se
         assert "cluster/" not in error.message, "a client is not told where it is"
         assert counts.failed_total == total
     assert [record.levelname for record in caplog.records] == ["ERROR"], "said once"
-    faults = setting.retrieval.collections.faults
+    faults = setting.collections.faults
     assert faults() == {"docs": "a search failed: http://cluster/docs: HTTP 401"}
     assert setting.process.waiting == [], "its index is not damaged"
     setting.ask()
@@ -330,11 +321,11 @@ def test_a_damaged_index_is_an_error_and_opened_afresh(setting):
     assert "secret" not in error.message
     assert setting.process.waiting == [Open("docs", "docs", "", is_fresh=True)]
     assert setting.counts.collections["docs"].failed_total == 1
-    assert "PanicException" in setting.retrieval.collections.faults()["docs"]
+    assert "PanicException" in setting.collections.faults()["docs"]
 
 
 def test_a_collection_that_is_not_open_is_not_searched(setting):
-    setting.retrieval.collections.use(setting.options)
+    setting.collections.use(setting.options)
     setting.process.reply(Refused("it is gone", "damaged"))
     setting.ask()
     assert [outcome.code for outcome in setting.outcomes] == ["unavailable"]
@@ -344,11 +335,11 @@ def test_a_collection_that_is_not_open_is_not_searched(setting):
 def test_a_new_index_changes_the_edition(setting):
     request = make_call(collection="docs", text="").request
     before = setting.retrieval.edition(request)
-    setting.retrieval.collections.use(setting.options)
+    setting.collections.use(setting.options)
     setting.process.settle()
     assert setting.retrieval.edition(request) == before
     setting.process.identity = "two"
-    setting.retrieval.collections.use(setting.options)
+    setting.collections.use(setting.options)
     setting.process.settle()
     assert setting.retrieval.edition(request) != before
 
