@@ -81,7 +81,7 @@ class ServedCollection:
         return bool(self.options.url)
 
     def open(self, *, is_fresh: bool = False) -> None:
-        """Opens its newest index; a fresh one even if that is open or being opened."""
+        """Has its newest index opened; `is_fresh` even if that is open or being opened."""
         if self.is_opening and not is_fresh:
             return
         self.is_opening = True
