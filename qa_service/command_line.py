@@ -89,9 +89,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_known_args(  # type: ignore[override]
-        self,
-        args: Sequence[str] | None = None,
-        namespace: argparse.Namespace | None = None,
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         words = sys.argv[1:] if args is None else args
         self._words = list(words)
@@ -155,7 +153,6 @@ class Parser(argparse.ArgumentParser):
         yield f"{flag}={value}"
 
     def _with_real_names(self, words: Sequence[str]) -> Iterator[str]:
-        """`--num-inference-sessions` as `--num_inference_sessions`."""
         real = {_plain(flag): flag for flag in self._option_string_actions}
         words = list(words)
         end = words.index("--") if "--" in words else len(words)
@@ -227,16 +224,14 @@ def count(value: str) -> int:
     return int(value)
 
 
-def seconds(value: str) -> float:
+def seconds(value: str, *, what: str = "time") -> float:
     if not 0 < float(value) < math.inf:
-        raise argparse.ArgumentTypeError(f"{value} is not a time above 0")
+        raise argparse.ArgumentTypeError(f"{value} is not a {what} above 0")
     return float(value)
 
 
 def rate(value: str) -> float:
-    if not 0 < float(value) < math.inf:
-        raise argparse.ArgumentTypeError(f"{value} is not a rate above 0")
-    return float(value)
+    return seconds(value, what="rate")
 
 
 def list_of(kind: Callable[[str], _T]) -> Callable[[str], list[_T]]:

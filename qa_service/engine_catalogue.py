@@ -156,7 +156,6 @@ def precisions_of(engine_type: str) -> tuple[str, ...]:
 
 
 def is_installed(module: str) -> bool:
-    """Whether it could be imported."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # of a package that it is in

@@ -29,11 +29,7 @@ CANNOT_RUN = 2
 
 
 def run(module: str, extra: str) -> int:
-    """Runs a module's `main` as a program; returns its exit code.
-
-    Args:
-        extra: What brings all packages that it needs.
-    """
+    """Runs a module's `main` as a program; returns its exit code."""
     signal.signal(signal.SIGTERM, _end)
     _open_standard_descriptors()
     try:

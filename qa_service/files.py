@@ -37,21 +37,12 @@ def encoding_of(data: bytes) -> str:
 
 
 def read_text(path: Path) -> str:
-    """Reads a text in the encoding of its byte order mark, else in UTF-8.
-
-    Raises:
-        OSError: It cannot be read.
-        UnicodeDecodeError: It is not a text in that encoding.
-    """
+    """Reads a text in the encoding of its byte order mark, else in UTF-8."""
     return decode(path.read_bytes())
 
 
 def decode(data: bytes) -> str:
-    """A text in the encoding of its byte order mark, else in UTF-8.
-
-    Raises:
-        UnicodeDecodeError: It is not a text in that encoding.
-    """
+    """A text in the encoding of its byte order mark, else in UTF-8; or a `UnicodeDecodeError`."""
     return data.decode(encoding_of(data) or "utf-8")
 
 
@@ -68,11 +59,7 @@ def stamp_of(path: Path) -> Stamp:
 
 
 def read_file(path: Path) -> bytes:
-    """Reads a file, and nothing that could make it wait for a writer.
-
-    Raises:
-        OSError: It cannot be read, or is a FIFO, a socket or a device.
-    """
+    """Reads a file, and nothing that could make it wait for a writer, as `open_regular`."""
     with open_regular(path) as file:
         return file.read()
 

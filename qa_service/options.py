@@ -34,6 +34,8 @@ MAX_MS = 2**31 - 1
 
 MAX_COUNT = 1_000_000  # more than any option has a use for
 
+Count = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
+OptionalCount = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 Ms = Annotated[int, Meta(ge=1, le=MAX_MS)]
 OptionalMs = Annotated[int, Meta(ge=0, le=MAX_MS)]
 """0 for no limit, or no time."""
@@ -210,7 +212,6 @@ def add_flags(parser: argparse.ArgumentParser, kind: type[Struct]) -> None:
 
 
 def from_flags(kind: type[_T], flags: Mapping[str, Any]) -> _T:
-    """The struct of a program's flags, as they were parsed."""
     fields = {field.name: field.type for field in structs.fields(kind)}
     inner = {n: from_flags(its, flags) for n, its in fields.items() if _is_section(its)}
     return kind(**inner, **{name: flags[name] for name in fields.keys() & flags.keys()})

@@ -10,16 +10,11 @@ from qa_service.installation import install_hint
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 
 
-class PlotError(Exception):
-    """No plot can be made."""
+class PlotError(Exception): ...
 
 
 def check_plot(path: Path) -> None:
-    """Checks, before anything is measured, that a plot can be drawn.
-
-    Raises:
-        PlotError: It cannot.
-    """
+    """Raises `PlotError`, before anything is measured, if no plot can be drawn."""
     if importlib.util.find_spec("matplotlib") is None:
         raise PlotError(f"--plot needs matplotlib: {install_hint('bench')}")
     if path.suffix not in PLOT_SUFFIXES:

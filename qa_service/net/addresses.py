@@ -38,11 +38,7 @@ def listening_addresses(host: str) -> list[str]:
 
 
 def try_port(address: str, port: int) -> None:
-    """Binds for a moment.
-
-    Raises:
-        OSError: The port cannot be had.
-    """
+    """Binds for a moment; raises `OSError` if the port cannot be had."""
     with make_socket(address) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((address, port))
@@ -57,7 +53,6 @@ def make_socket(address: str) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a name or an address."""
     try:
         return all(ipaddress.ip_address(one).is_loopback for one in _addresses(host))
     except (OSError, ValueError):

@@ -44,10 +44,8 @@ class EventLoop:
     Attributes:
         on_mark: Called at the end of every round with a mark; if it marks again, another round
             follows at once.
-        after_each: Called at the end of every round.
         last_pause_s: When the last pause ended; minus infinity if there was none. No time that
             began before it is a measurement.
-        max_wait_s: The longest wait of a round.
     """
 
     now_s = staticmethod(time.monotonic)
@@ -96,11 +94,9 @@ class EventLoop:
         return {"cpu": round(cpu_s, 6), "waiting": round(self._waited_s, 6)}
 
     def call_at(self, when_s: float, callback: Callback) -> Timer:
-        """Calls back once, at a time on the loop's clock."""
         return self._timers.add(when_s, callback)
 
     def call_soon(self, callback: Callback) -> None:
-        """Calls back in the next round."""
         self._soon.append(callback)
 
     def run_in_thread(self, work: Callable[[], T], on_end: Callable[[T | Exception], None]) -> None:
@@ -132,14 +128,12 @@ class EventLoop:
         signal.signal(signum, lambda _signum, _frame: None)
 
     def run(self) -> None:
-        """Runs until `stop`."""
         self._running = True
         self._looked_s = self.now_s()
         while self._running:
             self._round()
 
     def stop(self) -> None:
-        """Makes `run` return at the end of this round."""
         self._running = False
 
     def close(self) -> None:
@@ -153,7 +147,10 @@ class EventLoop:
         self._wakeup_out.close()
 
     def _round(self) -> None:
-        wait_s = self._wait_s()
+        wait_s = 0.0
+        if not (self._soon or self._is_marked):
+            due_s = self._timers.next_due_s()
+            wait_s = min(self.max_wait_s, max(0.0, due_s - self.now_s()))
         self._poll(wait_s)
         now_s = self.now_s()
         paused_s, self._looked_s = now_s - self._looked_s - wait_s, now_s
@@ -164,14 +161,15 @@ class EventLoop:
         soon, self._soon = self._soon, []
         for callback in soon:
             self._call(callback)
-        self._run_timers()
+        now_s = self.now_s()
+        while timer := self._timers.pop_due(now_s):
+            self._call(timer)
         if self._is_marked:
             self._is_marked = False
             self._call(self.on_mark)
         self._call(self.after_each)
 
     def _poll(self, wait_s: float) -> None:
-        """Waits for sockets, and calls back for those that are ready."""
         began_s = self.now_s()
         ready = self._selector.select(None if wait_s == math.inf else wait_s)
         self._waited_s += self.now_s() - began_s
@@ -181,17 +179,6 @@ class EventLoop:
                 self._call(on_writable)
             if events & selectors.EVENT_READ and on_readable:
                 self._call(on_readable)
-
-    def _wait_s(self) -> float:
-        if self._soon or self._is_marked:
-            return 0.0
-        due_s = self._timers.next_due_s()
-        return min(self.max_wait_s, max(0.0, due_s - self.now_s()))
-
-    def _run_timers(self) -> None:
-        now_s = self.now_s()
-        while callback := self._timers.pop_due(now_s):
-            self._call(callback)
 
     @staticmethod
     def _call(callback: Callback) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from qa_service.options import MAX_COUNT
+from qa_service.options import Count
 
 
 class ListenOptions(Struct, frozen=True, kw_only=True):
@@ -33,20 +33,15 @@ class ListenOptions(Struct, frozen=True, kw_only=True):
     ] = None
     grpc_port: Annotated[
         int,
-        Meta(
-            ge=0,
-            le=65535,
-            description="port of the gRPC gateway (docs/GRPC.md); Triton's is 8001; 0 for none",
-        ),
-    ] = 0
+        Meta(ge=0, le=65535,
+             description="port of the gRPC gateway (docs/GRPC.md); Triton's is 8001; 0 for none"),
+    ] = 0  # fmt: skip
     max_connections: Annotated[
-        int,
+        Count,
         Meta(
-            ge=1,
-            le=MAX_COUNT,
             description="maximum number of open connections; at this bound the longest silent one "
             "is closed for a new one; if none is silent, the new one may only ask for health and "
-            "other queries",
+            "other queries"
         ),
     ] = 1000
 

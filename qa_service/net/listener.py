@@ -1,4 +1,4 @@
-"""The listening socket: accepts a bounded number of clients a round, and pauses on demand."""
+"""The listening socket: accepts a bounded number of clients a round."""
 
 from __future__ import annotations
 
@@ -40,11 +40,7 @@ would try again without a pause."""
 
 
 class Listener:
-    """Accepts clients at a bound socket.
-
-    Args:
-        on_client: Takes a new client's socket and name.
-    """
+    """Accepts clients at a bound socket."""
 
     def __init__(
         self,
@@ -56,40 +52,29 @@ class Listener:
         self.address = address
         self._loop = loop
         self._on_client = on_client
-        self._accepting = False
         self._closed = False
         self._quiet_until_s = 0.0
         self._sock = sock
         self._sock.setblocking(False)
 
     def open(self) -> None:
-        """Starts to listen; until then, connections are refused.
-
-        Raises:
-            SetupError: Another program listens there.
-        """
+        """Starts to listen; raises `SetupError` if another program listens there."""
         try:
             self._sock.listen(BACKLOG)
         except OSError as error:
             raise SetupError(f"cannot listen on {self.address}: {error.strerror}") from None
-        self.set_accepting(True)
-
-    def set_accepting(self, accepting: bool) -> None:
-        """Accepts, or leaves clients waiting in the kernel's backlog."""
-        if accepting != self._accepting and not self._closed:
-            self._accepting = accepting
-            self._watch()
+        self._watch()
 
     def close(self) -> None:
         """Stops listening: further connections are refused."""
         if not self._closed:
-            self.set_accepting(False)
             self._closed = True
+            self._loop.watch(self._sock)
             self._sock.close()
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_A_ROUND):
-            if not self._accepting:
+            if self._closed:
                 break
             try:
                 sock, address = self._sock.accept()
@@ -115,15 +100,13 @@ class Listener:
 
     def _watch(self) -> None:
         if not self._closed:
-            self._loop.watch(self._sock, self._accept if self._accepting else None)
+            self._loop.watch(self._sock, self._accept)
 
 
 class TcpListener(Listener):
     """A TCP port at one address.
 
     Args:
-        host: IP address to bind; `::` takes IPv4 clients too.
-        port: Port to bind; 0 for a free one.
         on_client: Takes a new client's socket and its name, `host:port`.
 
     Raises:
@@ -131,11 +114,7 @@ class TcpListener(Listener):
     """
 
     def __init__(
-        self,
-        loop: EventLoop,
-        host: str,
-        port: int,
-        on_client: Callable[[socket.socket, str], None],
+        self, loop: EventLoop, host: str, port: int, on_client: Callable[[socket.socket, str], None]
     ) -> None:
         sock = make_socket(host)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -157,10 +136,7 @@ class TcpListener(Listener):
 
 
 def tcp_listeners(
-    loop: EventLoop,
-    host: str,
-    port: int,
-    on_client: Callable[[socket.socket, str], None],
+    loop: EventLoop, host: str, port: int, on_client: Callable[[socket.socket, str], None]
 ) -> list[TcpListener]:
     """Listeners on one port at all addresses of a name.
 
@@ -212,25 +188,21 @@ class UnixListener(Listener):
         super().__init__(loop, sock, str(path), on_client)
 
     def open(self) -> None:
-        """Starts to listen, and to look after the socket's file."""
         super().open()
-        self._check_later()
+        self._loop.call_at(self._loop.now_s() + CHECK_S, self._check)
 
     def close(self) -> None:
-        """Stops listening, and removes the socket's file."""
         if not self._closed:
             super().close()
             if self._file == _file_at(self._path):
                 with contextlib.suppress(OSError):
                     self._path.unlink()
 
-    def _check_later(self) -> None:
-        self._loop.call_at(self._loop.now_s() + CHECK_S, self._check)
-
     def _check(self) -> None:
-        """Makes the file again if it is gone."""
+        """Makes the file again if it is gone, and looks again later."""
         if self._closed:
             return
+        self._loop.call_at(self._loop.now_s() + CHECK_S, self._check)
         if _file_at(self._path) is None:
             try:
                 self._renew()
@@ -241,15 +213,13 @@ class UnixListener(Listener):
             else:
                 logger.warning("%s was removed by another program: recreated", self._path)
                 self._has_failed = False
-        self._check_later()
 
     def _renew(self) -> None:
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
         sock, self._file = _bound(self._path)
         sock.setblocking(False)
         sock.listen(BACKLOG)
-        if self._accepting:
-            self._accept()  # those that connected before the file was removed
+        self._accept()  # those that connected before the file was removed
         self._loop.watch(self._sock)
         self._sock.close()
         self._sock = sock
@@ -260,11 +230,7 @@ class UnixListener(Listener):
 
 
 def check_unix_path(path: Path) -> None:
-    """Checks whether a Unix socket could be made at a path, and changes nothing.
-
-    Raises:
-        SetupError: It could not.
-    """
+    """Raises `SetupError` if no Unix socket could be made at a path; changes nothing."""
     try:
         _try_path(path)
     except OSError as error:
@@ -287,11 +253,7 @@ def _try_path(path: Path) -> None:
 
 
 def _bound(path: Path) -> tuple[socket.socket, _File | None]:
-    """A socket bound to a path, and its file.
-
-    Raises:
-        OSError: The path cannot be had.
-    """
+    """A socket bound to a path, and its file; raises `OSError` if it cannot be had."""
     _try_path(path)
     sock = socket.socket(socket.AF_UNIX)
     try:

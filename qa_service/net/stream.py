@@ -41,23 +41,19 @@ _OPEN, _CLOSING, _CLOSED = _State
 
 
 class ByteStream(Protocol):
-    """A connection's transport: `Stream` or `TlsStream`.
-
-    Attributes:
-        is_open: Whether it still reads and writes.
-        output_bytes: Bytes written that the kernel has not taken.
-        waiting_since_s: When the peer last took bytes while output waits; None without waiting
-            output.
-    """
+    """A connection's transport: `Stream` or `TlsStream`."""
 
     @property
-    def is_open(self) -> bool: ...
+    def is_open(self) -> bool:
+        """Whether it still reads and writes."""
 
     @property
-    def output_bytes(self) -> int: ...
+    def output_bytes(self) -> int:
+        """Bytes written that the kernel has not taken."""
 
     @property
-    def waiting_since_s(self) -> float | None: ...
+    def waiting_since_s(self) -> float | None:
+        """When the peer last took bytes while output waits; None without waiting output."""
 
     def start(self, on_data: OnData, on_end: OnEvent, on_flushed: OnEvent = ...) -> None:
         """Begins to read.
@@ -82,11 +78,7 @@ class ByteStream(Protocol):
 
 
 class Stream:
-    """One connected socket on the loop: a `ByteStream`.
-
-    Args:
-        sock: Becomes non-blocking; the stream owns it.
-    """
+    """One connected socket on the loop, which it owns: a `ByteStream`."""
 
     def __init__(self, loop: EventLoop, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -110,11 +102,9 @@ class Stream:
 
     @property
     def output_bytes(self) -> int:
-        """Bytes written to it that the kernel has not taken yet."""
         return len(self._out)
 
     def write(self, data: bytes | bytearray) -> None:
-        """Sends as much as fits and keeps the rest; ignored once closing or closed."""
         if self._state is not _OPEN:
             return
         self._out += data
@@ -122,13 +112,11 @@ class Stream:
             self._flush()
 
     def set_reading(self, reading: bool) -> None:
-        """Stops or resumes reading: the peer feels it as backpressure."""
         if reading != self._reading:
             self._reading = reading
             self._update_interest()
 
     def close(self) -> None:
-        """Closes at once; what is not sent yet is lost."""
         if self._state is _CLOSED:
             return
         self._state = _CLOSED
@@ -169,14 +157,11 @@ class Stream:
         if not data:
             self._ended()
         elif self._state is _OPEN:
-            self._handle(data)
-
-    def _handle(self, data: bytes) -> None:
-        try:
-            self._on_data(data)
-        except Exception:
-            logger.exception("a stream's data could not be handled; closing it")
-            self._ended()
+            try:
+                self._on_data(data)
+            except Exception:
+                logger.exception("a stream's data could not be handled; closing it")
+                self._ended()
 
     def _writable(self) -> None:
         if self._state is not _CLOSED:

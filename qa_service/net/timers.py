@@ -40,11 +40,9 @@ class Clock(Protocol):
 
     last_pause_s: float
 
-    def now_s(self) -> float:
-        """The time, monotonic, in seconds."""
+    def now_s(self) -> float: ...
 
-    def call_at(self, when_s: float, callback: Callback) -> Timer:
-        """Calls back once, at that time."""
+    def call_at(self, when_s: float, callback: Callback) -> Timer: ...
 
     def call_soon(self, callback: Callback) -> None:
         """Calls back once, in the next round."""
@@ -67,7 +65,6 @@ class TimerQueue:
         self._cancelled = 0
 
     def add(self, when_s: float, callback: Callback) -> Timer:
-        """Adds a timer."""
         timer = Timer(callback, self._count_cancelled)
         heapq.heappush(self._items, (when_s, next(self._numbers), timer))
         return timer

@@ -41,8 +41,11 @@ def server_context(cert: Path, key: Path, client_ca: Path | None) -> ssl.SSLCont
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
     for flag, path in (("cert", cert), ("key", key), ("client_ca", client_ca)):
-        if path is not None:
-            _check_readable(flag, path)
+        try:  # OpenSSL's errors do not name the file that cannot be read
+            if path is not None:
+                open_regular(path).close()
+        except OSError as error:
+            raise SetupError(f"cannot read --tls_{flag} {path}: {error.strerror}") from None
 
     def refuse_to_ask() -> bytes:
         raise SetupError(f"--tls_key {key} has a passphrase; use a key without one")
@@ -52,16 +55,12 @@ def server_context(cert: Path, key: Path, client_ca: Path | None) -> ssl.SSLCont
     except ssl.SSLError as error:
         raise SetupError(f"--tls_cert {cert} and --tls_key {key}: {_mismatch(error)}") from None
     if client_ca is not None:
-        _ask_for_certificates(context, client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(client_ca)
+        except ssl.SSLError:
+            raise SetupError(f"--tls_client_ca {client_ca}: holds no certificate in PEM") from None
     return context
-
-
-def _check_readable(flag: str, path: Path) -> None:
-    """Names the file that cannot be read, which OpenSSL's errors do not."""
-    try:
-        open_regular(path).close()
-    except OSError as error:
-        raise SetupError(f"cannot read --tls_{flag} {path}: {error.strerror}") from None
 
 
 def _mismatch(error: ssl.SSLError) -> str:
@@ -72,17 +71,7 @@ def _mismatch(error: ssl.SSLError) -> str:
     return "not a certificate and its private key in PEM"
 
 
-def _ask_for_certificates(context: ssl.SSLContext, client_ca: Path) -> None:
-    context.verify_mode = ssl.CERT_REQUIRED
-    try:
-        context.load_verify_locations(client_ca)
-    except ssl.SSLError:
-        raise SetupError(f"--tls_client_ca {client_ca}: holds no certificate in PEM") from None
-
-
 class TlsSession:
-    """The server's side of one TLS connection."""
-
     def __init__(self, context: ssl.SSLContext) -> None:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -90,7 +79,6 @@ class TlsSession:
         self.has_ended = False
 
     def feed(self, data: bytes) -> None:
-        """Takes ciphertext from the peer."""
         self._incoming.write(data)
 
     def shake_hands(self) -> bool:
@@ -106,11 +94,7 @@ class TlsSession:
         return True
 
     def read(self) -> bytes:
-        """Takes out the plain bytes of every complete record.
-
-        Raises:
-            ssl.SSLError: A record is malformed.
-        """
+        """Takes out the plain bytes of all complete records; raises `ssl.SSLError` for another."""
         pieces = []
         # An incomplete record is inside the SSLObject and not pending, so this ends.
         while (self._incoming.pending or self._ssl.pending()) and not self.has_ended:
@@ -135,7 +119,6 @@ class TlsSession:
             self._ssl.unwrap()
 
     def output(self) -> bytes:
-        """Takes out the bytes to send to the peer."""
         return self._outgoing.read()
 
     def free(self) -> None:

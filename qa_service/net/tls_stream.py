@@ -41,7 +41,6 @@ class HandshakeQueue:
         self._is_due = False
 
     def add(self, step: Callback) -> None:
-        """Runs the step when its turn comes."""
         self._steps.append(step)
         self._schedule()
 
@@ -64,7 +63,6 @@ class TlsTerms:
     """Certificates and bounds of TLS streams.
 
     Attributes:
-        handshake_timeout_s: For the whole handshake.
         plain_reply: Returns the reply, in clear text, to a peer whose first bytes are not TLS;
             empty for none.
     """
@@ -83,11 +81,7 @@ class _State(Enum):
 
 
 class TlsStream:
-    """One connected socket on the loop, with TLS: a `ByteStream`.
-
-    Args:
-        sock: Becomes non-blocking; the stream owns it.
-    """
+    """One connected socket on the loop, which it owns, with TLS: a `ByteStream`."""
 
     def __init__(self, loop: EventLoop, sock: socket.socket, name: str, terms: TlsTerms) -> None:
         self._name = name
@@ -111,38 +105,31 @@ class TlsStream:
 
     @property
     def is_open(self) -> bool:
-        """Whether it still reads and writes."""
         return self._state in {_State.SHAKING, _State.OPEN}
 
     @property
     def output_bytes(self) -> int:
-        """Encrypted bytes that the kernel has not taken."""
         return self._stream.output_bytes
 
     @property
     def waiting_since_s(self) -> float | None:
-        """See `ByteStream`."""
         return self._stream.waiting_since_s
 
     def write(self, data: bytes | bytearray) -> None:
-        """Sends as much as fits and keeps the rest; ignored before and after OPEN."""
         if self._state is _State.OPEN:
             self._session.write(data)
             self._stream.write(self._session.output())
 
     def set_reading(self, reading: bool) -> None:
-        """Stops or resumes reading: the peer feels it as backpressure."""
         self._reading = reading
         self._update_reading()
 
     def close(self) -> None:
-        """Closes at once; what is not sent yet is lost."""
         if self._state is not _State.CLOSED:
             self._stream.close()
             self._let_go()
 
     def close_gently(self) -> None:
-        """Closes when all is sent and the peer has seen it, or after a while."""
         if self._state is _State.OPEN:
             self._session.say_goodbye()
             self._stream.write(self._session.output())
@@ -159,11 +146,11 @@ class TlsStream:
             may_read = not self._waits_for_turn and not self._is_unread
             self._stream.set_reading(self._reading and may_read)
 
-    # Callbacks of the stream underneath.
-
     def _on_bytes(self, data: bytes) -> None:
         if self._is_first and data[0] != HANDSHAKE_RECORD:
-            self._refuse_plain(data)
+            self._say_refused("it does not speak TLS")
+            self._stream.write(self._terms.plain_reply(data))
+            self._close_stream_gently()
             return
         self._is_first = False
         self._session.feed(data)
@@ -183,13 +170,6 @@ class TlsStream:
     def _on_stream_end(self) -> None:
         self._let_go()
         self._on_end()
-
-    # Steps.
-
-    def _refuse_plain(self, data: bytes) -> None:
-        self._say_refused("it does not speak TLS")
-        self._stream.write(self._terms.plain_reply(data))
-        self._close_stream_gently()
 
     def _shake_hands(self) -> None:
         if self._state is not _State.SHAKING:
@@ -223,15 +203,12 @@ class TlsStream:
             self._is_unread = self._stream.output_bytes > READ_BYTES
             self._update_reading()
         if data and self.is_open:
-            self._deliver(data)
+            try:
+                self._on_data(data)
+            except Exception:
+                logger.exception("a stream's data could not be handled; closing it")
+                self._end()
         if self._session.has_ended and self.is_open:
-            self._end()
-
-    def _deliver(self, data: bytes) -> None:
-        try:
-            self._on_data(data)
-        except Exception:
-            logger.exception("a stream's data could not be handled; closing it")
             self._end()
 
     def _fail(self, what: str, error: ssl.SSLError) -> None:

@@ -51,6 +51,14 @@ from qa_service.sidecars.gateway_messages import GatewaySettings
 from qa_service.wire.messages import RequestLimits
 
 Action = Literal["serve", "demo", "check", "print_engines"]
+ACTIONS = {
+    "check": "check all that a start needs (configuration, machine, GPUs, models with their known "
+    "answers on every engine, collections, ports, certificates, tokens), print the findings, "
+    "with --log_format json as JSON, and exit: 0, 1 with warnings, 2 if the server would not start",
+    "print_engines": "measure every engine that auto may take, without a time limit; print the "
+    "table, and exit",
+    "demo": "also serve the collection handbook, three documents to ask at once",
+}
 OTHER_DESCRIPTORS = 128
 """What a server has open that is no connection: its log, libraries, channels to instances."""
 _MODELS_LINE = re.compile(r"^\s*(\[\s*models\s*\]|models\s*=)", re.MULTILINE)
@@ -125,11 +133,7 @@ class ConfigSource:
     action: Action = "serve"
 
     def read(self) -> ServerConfig:
-        """Reads the configuration as it is now; the flags win over the file.
-
-        Raises:
-            SetupError: The file cannot be read, or something in it is wrong.
-        """
+        """Reads it as it is now, or raises `SetupError`; the flags win over the file."""
         return with_values(_read_file(self.file, self.given), self.given)
 
     def stamp(self) -> Stamp:
@@ -152,17 +156,14 @@ def find_config(arguments: Sequence[str] | None = None) -> ConfigSource:
     file, is_printed, action = (given.pop(name) for name in ("config", "print_config", "action"))
     source = ConfigSource(file, given, action)
     if is_printed:
-        print(to_toml(_without_passwords(source.read())), end="")
+        config = source.read()
+        shown = {
+            name: structs.replace(its, url=hide_password(its.url))
+            for name, its in config.collections.items()
+        }
+        print(to_toml(structs.replace(config, collections=shown)), end="")
         raise SystemExit(0)
     return source
-
-
-def _without_passwords(config: ServerConfig) -> ServerConfig:
-    collections = {
-        name: structs.replace(its, url=hide_password(its.url))
-        for name, its in config.collections.items()
-    }
-    return structs.replace(config, collections=collections)
 
 
 def _read_file(path: Path | None, given: Mapping[str, object]) -> ServerConfig:
@@ -224,32 +225,15 @@ def _make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print the options that are in force as TOML, for --config, and exit",
     )
-    parser.add_argument(
-        "--check",
-        dest="action",
-        action="store_const",
-        const="check",
-        default="serve",
-        help="check all that a start needs (configuration, machine, GPUs, models with their known "
-        "answers on every engine, collections, ports, certificates, tokens), print the findings, "
-        "with --log_format json as JSON, and exit: 0, 1 with warnings, 2 if the server would not "
-        "start",
-    )
-    parser.add_argument(
-        "--print_engines",
-        dest="action",
-        action="store_const",
-        const="print_engines",
-        help="measure every engine that auto may take, without a time limit; print the table, and "
-        "exit",
-    )
-    parser.add_argument(
-        "--demo",
-        dest="action",
-        action="store_const",
-        const="demo",
-        help="also serve the collection handbook, three documents to ask at once",
-    )
+    for action, text in ACTIONS.items():
+        parser.add_argument(
+            f"--{action}",
+            dest="action",
+            action="store_const",
+            const=action,
+            default="serve",
+            help=text,
+        )
     groups = {
         name: parser.add_argument_group(name, section.__doc__)
         for name, section in sections_of(ServerConfig).items()
@@ -300,7 +284,6 @@ def _key_default(field: structs.FieldInfo) -> str:
 def _table(
     name: str, section: type[Struct], word: str, defaults: Sequence[tuple[Option, str]]
 ) -> Iterator[str]:
-    """A section's table: a row for each option."""
     yield from (f"## `[{name}]`", "", inspect.cleandoc(section.__doc__ or ""), "")
     yield from (f"| {word} | default | value | meaning |", "|---|---|---|---|")
     prefix = "--" if word == "flag" else ""

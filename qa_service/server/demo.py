@@ -11,7 +11,6 @@ import sys
 from dataclasses import replace
 from functools import partial
 from os import getpid
-from pathlib import Path
 
 from qa_service.child_program import end_with_parent, environment_of_programs
 from qa_service.data import HANDBOOK_DIR
@@ -23,21 +22,13 @@ INDEX_PROGRAM = "qa_service.retrieval.index_main"
 
 
 def with_demo(source: ConfigSource) -> ConfigSource:
-    """Prepares the model and makes the collection; returns the configuration with it.
-
-    Raises:
-        SetupError: Other collections are named, or it cannot be made.
-    """
+    """Prepares the model and makes the collection, or raises `SetupError`; the new source."""
     its = source.read().repository
     if its.collections_dir:
         raise SetupError("--demo serves its own collection: leave --collections_dir out")
     prepare_first(its)
     folder = its.models_dir / "demo"
-    _make_collection(folder / HANDBOOK_DIR.name)
-    return replace(source, given={**source.given, "collections_dir": folder})
-
-
-def _make_collection(output: Path) -> None:
+    output = folder / HANDBOOK_DIR.name
     command = [sys.executable, "-m", INDEX_PROGRAM, str(HANDBOOK_DIR), "--output", str(output)]
     if (output / "manifest.json").is_file():
         command.append("--update")
@@ -50,3 +41,4 @@ def _make_collection(output: Path) -> None:
     )
     if done.returncode:
         raise SetupError("the collection of --demo could not be made")
+    return replace(source, given={**source.given, "collections_dir": folder})

@@ -25,6 +25,7 @@ from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.readings import HANGS_AFTER_S, MAX_READINGS, Readings
+from qa_service.retrieval.encoder_folder import encoder_folder
 from qa_service.server.config import ConfigSource, ServerConfig, changed_options
 from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.engine_choices import EngineChoices
@@ -53,11 +54,7 @@ class _Look:
 
 
 def collections_of(config: ServerConfig) -> Mapping[str, CollectionOptions]:
-    """The collections that are named.
-
-    Raises:
-        SetupError: One is for some tokens, and no client has any.
-    """
+    """The named collections; raises `SetupError` if one needs a token and no client has any."""
     for name, options in config.collections.items():
         if options.tokens is not None and config.auth.auth_token_file is None:
             raise SetupError(f"[collections.{name}] tokens: needs --auth_token_file")
@@ -67,15 +64,11 @@ def collections_of(config: ServerConfig) -> Mapping[str, CollectionOptions]:
 def encoder_of(config: ServerConfig) -> Path:
     """The folder of the encoder that embeds questions to collections."""
     models = [model.path for model in config.models.values()]
-    return config.search.encoder_folder(models or [served_folder(config.repository)])
+    return encoder_folder(config.search.encoder, models or [served_folder(config.repository)])
 
 
 class Deployment:
     """Keeps what is served as the configuration has it.
-
-    Args:
-        config: As the server was started.
-        source: Where it can be read again.
 
     Attributes:
         fault: Why the configuration or a folder could not be read again; empty if it could.
@@ -134,17 +127,17 @@ class Deployment:
             return
         name = its.model.name  # until its manifest says it
         self._catalog.apply(Plan({name: ModelPlan(name)}, {}))
-        self._preparing = Preparing(self._loop, source, its.models_dir, self._on_prepared)
 
-    def _on_prepared(self, failure: str) -> None:
-        self._preparing = None
-        try:
-            if failure:
-                raise SetupError(failure)
-            self._begin()
-        except SetupError as error:
-            self.failure = str(error)
-        self._loop.mark()
+        def on_prepared(failure: str) -> None:
+            self._preparing, self.failure = None, failure
+            try:
+                if not failure:
+                    self._begin()
+            except SetupError as error:
+                self.failure = str(error)
+            self._loop.mark()
+
+        self._preparing = Preparing(self._loop, source, its.models_dir, on_prepared)
 
     def _begin(self) -> None:
         plan = self._plan(self._config, self._generation)
@@ -183,18 +176,12 @@ class Deployment:
         self._is_serving = True
         self._loop.mark()
 
-    def reload(self) -> None:
-        """Reads the configuration again and applies what has changed.
+    def reload(self, *, is_asked: bool = True) -> None:
+        """Reads the configuration again and applies what has changed; if it is asked for, at once.
 
         A model that no file names is loaded again, unless certificates or tokens have changed: the
         reload is for those. What could not be loaded is tried again at once.
         """
-        self._start_look(is_asked=True)
-
-    # Looks.
-
-    def _start_look(self, *, is_asked: bool = False) -> None:
-        """Looks again; if somebody has asked for it, at once, and more is tried again."""
         self._looks.start(
             partial(self._read, is_asked=is_asked), partial(self._on_read, is_asked=is_asked)
         )
@@ -209,21 +196,17 @@ class Deployment:
         if self._stamp != before and not is_asked:
             return None
         config = self._source.read()
-        self._check_complete(config)
-        credentials = self._stamp_credentials()
-        is_again = is_asked and credentials == self._credentials
-        generation = self._generation + is_again
-        return _Look(config, self._plan(config, generation), generation, credentials)
-
-    def _check_complete(self, config: ServerConfig) -> None:
-        """Refuses a file with fewer models than before: it may be written only in part."""
         missing = sorted(self._named - config.models.keys())
         if len(config.models) < len(self._named) and not self._source.lists_models():
-            raise SetupError(
+            raise SetupError(  # the file may be written only in part
                 f"{self._source.file} has fewer models than before: {', '.join(missing)} "
                 f"{'is' if len(missing) == 1 else 'are'} missing; a line [models] says that this "
                 "is meant"
             )
+        credentials = self._stamp_credentials()
+        is_again = is_asked and credentials == self._credentials
+        generation = self._generation + is_again
+        return _Look(config, self._plan(config, generation), generation, credentials)
 
     def _stamp_credentials(self) -> Sequence[Stamp]:
         return [stamp_of(path) for path in self._credential_files]
@@ -244,7 +227,12 @@ class Deployment:
         self._generation, self._credentials = found.generation, found.credentials
         self._names_models |= bool(found.config.models)
         self._named = set(found.config.models)
-        self._log_restart_needed(found.config)
+        ours = {"[repository] model"}
+        ours |= {f"[instances] {name}" for name in found.config.instances.__struct_fields__}
+        waiting = [name for name in changed_options(self._config, found.config) if name not in ours]
+        if waiting and waiting != self._waiting:
+            logger.warning("a restart is needed to apply: %s", ", ".join(waiting))
+        self._waiting = waiting
         if is_asked:
             for model in self._catalog.by_name.values():
                 model.try_again()
@@ -262,39 +250,22 @@ class Deployment:
         self._router.use(self._catalog.routes)
 
     def _plan(self, config: ServerConfig, generation: int) -> Plan:
-        if not config.models and not self._names_models:
-            return self._plan_only_model(config, generation)
+        if not config.models and not self._names_models:  # the one model is given by flags
+            if config.routes:
+                raise SetupError(f"{self._source.file}: [routes] needs [models.NAME]")
+            folder = served_folder(config.repository)
+            name = self._only_name = self._only_name or load_manifest(folder).name
+            return plan_only_model(folder, config.instances, self._choose, generation, name)
         with error_context(str(self._source.file)):
             for name in config.models:
                 with error_context(f"[models.{name}]"):
                     check_name(name)
             return make_plan(config.models, config.routes, self._choose)
 
-    def _plan_only_model(self, config: ServerConfig, generation: int) -> Plan:
-        """The plan where the one model is given by flags."""
-        if config.routes:
-            raise SetupError(f"{self._source.file}: [routes] needs [models.NAME]")
-        folder = served_folder(config.repository)
-        self._only_name = self._only_name or load_manifest(folder).name
-        name, instances = self._only_name, config.instances
-        return plan_only_model(folder, instances, self._choose, generation, name)
-
     def _choose(self, model: str, found: FoundVersion, options: InstanceOptions) -> InstanceOptions:
         return self._engines.choose(
             model, found.path, found.fingerprint, options, may_measure=not self._is_serving
         )
-
-    def _log_restart_needed(self, config: ServerConfig) -> None:
-        ours = {
-            "[repository] model",
-            *(f"[instances] {f}" for f in config.instances.__struct_fields__),
-        }
-        waiting = [name for name in changed_options(self._config, config) if name not in ours]
-        if waiting and waiting != self._waiting:
-            logger.warning("a restart is needed to apply: %s", ", ".join(waiting))
-        self._waiting = waiting
-
-    # Polling.
 
     def _poll_later(self) -> None:
         if interval_s := self._config.repository.poll_interval_s:
@@ -303,4 +274,4 @@ class Deployment:
     def _poll(self) -> None:
         self._poll_later()
         if self._is_serving and not self._looks.is_running:
-            self._start_look()
+            self.reload(is_asked=False)

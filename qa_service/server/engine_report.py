@@ -20,21 +20,13 @@ from qa_service.server.models.preparing import served_folder
 
 
 def measured_engines(config: ServerConfig) -> Iterator[str]:
-    """Yields each version's table, or why there is none; measures what no table has yet.
-
-    Raises:
-        SetupError: The configuration cannot be served, or a version's reference cannot run.
-    """
+    """Yields each version's table, or why there is none; measures what no table has yet."""
     for name, spec in versions_of(config).items():
         yield f"{name}:\n{_measured(config, spec.found.path, spec.instances)}"
 
 
 def versions_of(config: ServerConfig) -> dict[str, VersionSpec]:
-    """Each version as a start plans it, by its name; with the engine as the options have it.
-
-    Raises:
-        SetupError: The configuration cannot be served.
-    """
+    """Each version as a start plans it, by its name, or a `SetupError`; its engine may be open."""
     if not config.models:
         if config.routes:
             raise SetupError("[routes] needs [models.NAME]")

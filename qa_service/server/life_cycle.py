@@ -33,23 +33,22 @@ from qa_service.net.stream import ByteStream, Stream
 from qa_service.net.timers import LazyTimer
 from qa_service.server.config import ConfigSource, ServerConfig
 from qa_service.server.deployment import Deployment, encoder_of
-from qa_service.server.front.auth import Authenticator
 from qa_service.server.front.connection import Connection
 from qa_service.server.front.credentials import Credentials
 from qa_service.server.front.listeners import Listeners, warn_if_exposed
 from qa_service.server.front.open_connections import OpenConnections
 from qa_service.server.front.protocols import Protocols
+from qa_service.server.front.tokens import Authenticator
 from qa_service.server.front.transport import Transport
 from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.engine_choices import EngineChoices
-from qa_service.server.services.access import Access
 from qa_service.server.services.cache_store import CacheStore
 from qa_service.server.services.chain import Services
 from qa_service.server.services.collection_set import LOOK_INTERVAL_S, CollectionSet
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.router import Router
 from qa_service.server.services.searches import search_program
-from qa_service.server.services.service import Gate
+from qa_service.server.services.service import Access, Gate
 from qa_service.server.services.tracing import Tracer
 from qa_service.server.sidecars.gateway import GrpcProcess
 from qa_service.server.sidecars.gpu_meter import GpuMeter
@@ -77,7 +76,6 @@ class QaServer:
     """A question-answering server.
 
     Args:
-        on_listening: Called once, when clients can connect.
         on_ready: Called once, when every model is loaded.
         source: Where the configuration can be read again; None if it stays as it is.
 
@@ -106,10 +104,12 @@ class QaServer:
         self._metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
         self._store = CacheStore(config.cache.cache_bytes)
         self._counts = ServiceCounts()
-        self._collections = self._make_collections()
-        self._retrieval = Retrieval(self._collections, self._counts)
         services = self._make_services()
-        self.catalog = self._make_catalog(services)
+        self.catalog = Catalog(
+            self._loop, config.queue, self._metrics, services, config.logs,
+            max_memory_bytes=config.repository.max_memory_bytes,
+            drain_timeout_s=config.server.drain_timeout_ms / 1e3,
+        )  # fmt: skip
         router = Router(self.catalog, services.route)
         self._gate = Gate(Access(router, self._collections))
         has_room = not config.repository.max_memory_bytes
@@ -133,44 +133,25 @@ class QaServer:
         self._serves_until_s = self._drain_deadline_s = self._exit_deadline_s = math.inf
         self._failure: SetupError | None = None
 
-    def _make_collections(self) -> CollectionSet:
-        launch = partial(search_program, self.config.logs, encoder_of(self.config))
-        return CollectionSet(
-            self._loop,
-            launch,
-            self._counts,
-            self.config.queue.max_queue_size,
-            look_interval_s=LOOK_INTERVAL_S,
-        )
-
     def _make_services(self) -> Services:
+        queue_size = self.config.queue.max_queue_size
+        launch = partial(search_program, self.config.logs, encoder_of(self.config))
+        self._collections = CollectionSet(
+            self._loop, launch, self._counts, queue_size, look_interval_s=LOOK_INTERVAL_S
+        )
+        retrieval = Retrieval(self._collections, self._counts)
         return Services(
-            self._loop,
-            self._store,
-            self._counts,
-            self.config.queue.max_queue_size,
-            self._retrieval,
+            self._loop, self._store, self._counts, queue_size, retrieval,
             num_wrong=lambda: self._metrics.num_wrong,
-        )
-
-    def _make_catalog(self, services: Services) -> Catalog:
-        return Catalog(
-            self._loop,
-            self.config.queue,
-            self._metrics,
-            services,
-            self.config.logs,
-            max_memory_bytes=self.config.repository.max_memory_bytes,
-            drain_timeout_s=self.config.server.drain_timeout_ms / 1e3,
-        )
+        )  # fmt: skip
 
     def _make_status(self) -> Status:
         return Status(
-            self._loop,
-            self.catalog,
-            self._connections,
-            self._metrics,
-            self._store,
+            clock=self._loop,
+            catalog=self.catalog,
+            connections=self._connections,
+            metrics=self._metrics,
+            store=self._store,
             counts=self._counts,
             phase=lambda: self._phase_name,
             collections=self._collections,
@@ -253,11 +234,10 @@ class QaServer:
             self._refuse_new_work()
 
     def _refuse_new_work(self) -> None:
-        self._gate.close()
+        self._gate.is_open = False
         self._gateway.child.close()
 
     def reload(self) -> None:
-        """Reloads; old versions serve until replacements are ready."""
         if self._phase is _Phase.SERVING:
             self._credentials.reload()
             self._deployment.reload()
@@ -266,8 +246,6 @@ class QaServer:
             self._reload_is_due = True
         else:
             logger.info("the server is %s: nothing is read again", self._phase_name)
-
-    # The models.
 
     def _reconcile(self) -> None:
         """Follows what was marked: an instance, a version, the plan or a chosen engine is new."""
@@ -278,8 +256,11 @@ class QaServer:
             self._deployment.follow()
         if self._phase is _Phase.STARTING:
             self._follow_start()
-        elif self.catalog.loss:
-            self._end_lost(self.catalog.loss)
+        elif self.catalog.loss and self._phase is not _Phase.STOPPING:
+            logger.critical("no instance can be started any more: %s", self.catalog.loss)
+            self._failure = InstancesLostError(self.catalog.loss)
+            self._fail_all(UnavailableError())
+            self._end_gently()
 
     def _follow_start(self) -> None:
         """The server serves when all versions and collections are ready or have failed.
@@ -298,15 +279,6 @@ class QaServer:
             self._on_ready(self)
             if self._reload_is_due:
                 self.reload()
-
-    def _end_lost(self, message: str) -> None:
-        if self._phase in {_Phase.SERVING, _Phase.DRAINING}:
-            logger.critical("no instance can be started any more: %s", message)
-            self._failure = InstancesLostError(message)
-            self._fail_all(UnavailableError())
-            self._end_gently()
-
-    # The connections.
 
     def _on_client(self, sock: socket.socket, name: str) -> None:
         self._connect(self._transport.open_stream(sock, name), name)
@@ -350,8 +322,6 @@ class QaServer:
         for connection in self._connections:
             connection.calls.fail_all(error)
 
-    # The end of each round, and of everything.
-
     def _after_round(self) -> None:
         self.catalog.dispatch()
         if self._phase is _Phase.DRAINING and not self._gate.is_open:
@@ -359,13 +329,12 @@ class QaServer:
 
     def _drain(self) -> None:
         """Ends when every accepted request is answered, or the time to drain is over."""
-        is_over = self._loop.now_s() >= self._drain_deadline_s
-        if is_over:
+        if self._loop.now_s() >= self._drain_deadline_s:
             self._fail_all(ShuttingDownError())
-        if not is_over and any(connection.is_busy for connection in self._connections):
+        elif any(connection.is_busy for connection in self._connections):
             self._drain_timer.arm(self._drain_deadline_s)
-        else:
-            self._end_gently()
+            return
+        self._end_gently()
 
     def _end_gently(self) -> None:
         self._phase = _Phase.STOPPING

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from qa_service import __version__
@@ -36,65 +37,48 @@ from qa_service.wire.http.prometheus import write_text
 from qa_service.wire.messages import Query, QueryType
 
 
+@dataclass(kw_only=True, eq=False)
 class Status:
     """Answers queries; an instance busy for `READY_TIMEOUT_S` does not count as answering."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        catalog: Catalog,
-        connections: OpenConnections,
-        metrics: Metrics,
-        store: CacheStore,
-        *,
-        counts: ServiceCounts,
-        phase: Callable[[], str],
-        collections: CollectionSet,
-        gpus: Callable[[], Sequence[GpuReading]],
-        loop_times: Callable[[], Mapping[str, float]],
-        reload_fault: Callable[[], str],
-        max_queue_delay_us: int,
-    ) -> None:
-        self._clock = clock
-        self._catalog = catalog
-        self._connections = connections
-        self._metrics = metrics
-        self._store = store
-        self._counts = counts
-        self._phase = phase
-        self._collections = collections
-        self._gpus = gpus
-        self._loop_times = loop_times
-        self._reload_fault = reload_fault
-        self._max_queue_delay_us = max_queue_delay_us
-        self._started_s = clock.now_s()
+    clock: Clock
+    catalog: Catalog
+    connections: OpenConnections
+    metrics: Metrics
+    store: CacheStore
+    counts: ServiceCounts
+    phase: Callable[[], str]
+    collections: CollectionSet
+    gpus: Callable[[], Sequence[GpuReading]]
+    loop_times: Callable[[], Mapping[str, float]]
+    reload_fault: Callable[[], str]
+    max_queue_delay_us: int
+
+    def __post_init__(self) -> None:
+        self._started_s = self.clock.now_s()
         self._answers: dict[QueryType, Callable[[Query, str], object]] = {
-            "health": lambda _, client: self._health(phase(), client),
+            "health": lambda _, client: self._health(self.phase(), client),
             "stats": lambda _, client: self._stats(client),
             "metrics": lambda _, client: self._metrics_text(client),
             "models": lambda *_: self._models(),
-            "load": lambda query, _: catalog.load(query.model),
-            "unload": lambda query, _: catalog.unload(query.model),
+            "load": lambda query, _: self.catalog.load(query.model),
+            "unload": lambda query, _: self.catalog.unload(query.model),
             "document": lambda *_: None,
         }
 
     def answer(self, query: Query, client: str) -> object:
-        """Answers a query of a client, which sees the collections that it may ask, and counts it.
-
-        Raises:
-            QaError: A command names an unknown model.
-        """
-        self._metrics.queries_total[query.type] += 1
+        """Answers and counts a query of a client, which sees the collections that it may ask."""
+        self.metrics.queries_total[query.type] += 1
         return self._answers[query.type](query, client)
 
     def _health(self, phase: str, client: str) -> Health:
         """The server's health in a phase; it is ready if the default model should answer."""
-        default = self._catalog.default
+        default = self.catalog.default
         its = default.versions_in(VersionState.READY) if default else []
         reason = why_not_ready(phase, *self._instances(its))
         if reason and default and default.failures and not its:
             reason += "; " + next(iter(default.failures.values())).message
-        alive, answering = self._instances(self._catalog.ready)
+        alive, answering = self._instances(self.catalog.ready)
         reports = self._versions(phase)
         return Health(
             live=True,
@@ -111,41 +95,38 @@ class Status:
             models={f"{one.name}/{one.version}": one.state for one in reports},
             failures={f"{one.name}/{one.version}": one.reason
                       for one in reports if one.failed_loads},
-            collections=self._collections.states(client),
-            collection_faults=self._collections.faults(client),
-            reload_fault=self._reload_fault() or None,
+            collections=self.collections.states(client),
+            collection_faults=self.collections.faults(client),
+            reload_fault=self.reload_fault() or None,
         )  # fmt: skip
 
     def _stats(self, client: str) -> dict[str, object]:
-        report = self._metrics.report(self._gauges())
-        states, faults = self._collections.states(client), self._collections.faults(client)
-        services = self._counts.report(states, faults)
+        states, faults = self.collections.states(client), self.collections.faults(client)
         return {
-            **report,
-            **services,
-            "loop": self._loop_times(),
+            **self.metrics.report(self._gauges()),
+            **self.counts.report(states, faults),
+            "loop": self.loop_times(),
             "sessions": self._sessions(),
-            "gpus": self._gpus(),
+            "gpus": self.gpus(),
         }
 
     def _sessions(self) -> list[dict[str, object]]:
         return [
             {"model": version.spec.model, "version": version.spec.number, **report}
-            for version in self._catalog.ready
+            for version in self.catalog.ready
             for report in version.pool.reports()
         ]
 
     def _metrics_text(self, client: str) -> bytes:
-        counted = families(self._metrics, self._gauges(), self._versions())
-        services = self._counts.families(self._collections.states(client))
-        gpus = gpu_families(self._gpus())
-        times = time_families(self._loop_times(), self._sessions())
+        counted = families(self.metrics, self._gauges(), self._versions())
+        services = self.counts.families(self.collections.states(client))
+        gpus = gpu_families(self.gpus())
+        times = time_families(self.loop_times(), self._sessions())
         return write_text([*counted, *services, *times, *gpus, *process_families()])
 
     def _models(self) -> list[ModelReport]:
-        """The routes, then every version of every model."""
-        versions = self._versions(self._phase())
-        routes = self._catalog.routes.items()
+        versions = self._versions(self.phase())
+        routes = self.catalog.routes.items()
         return [*(self._route(name, route, versions) for name, route in routes), *versions]
 
     def _route(
@@ -162,7 +143,7 @@ class Status:
             is_ready=best is not None and best.is_ready,
             reason=best.reason if best else f"{route.cascade[0]} is not loaded",
             instances=0,
-            max_queue_delay_us=self._max_queue_delay_us,
+            max_queue_delay_us=self.max_queue_delay_us,
             cascade=route.cascade,
         )
 
@@ -170,7 +151,7 @@ class Status:
         """Every version that is there or planned, by name, the largest share first."""
         reports = [
             self._report(model, spec, version, phase)
-            for model in self._catalog.by_name.values()
+            for model in self.catalog.by_name.values()
             for spec, version in _versions(model)
         ]
         return sorted(reports, key=lambda one: (one.name, -one.share, int(one.version)))
@@ -187,6 +168,16 @@ class Status:
         reason = why_not_ready(phase, alive, answering)
         if not spec.is_loadable:
             reason = "its engines are being measured"
+        figures: dict[str, Any] = {}
+        if version:
+            figures = {
+                "is_on_gpu": any(device != "cpu" for device in version.pool.devices),
+                "statistics": model_statistics(version.metrics),
+                "share": model.share(version),
+                "alive": version.pool.alive,
+                "queue_length": version.dispatcher.queue_length,
+                "memory_bytes": version.pool.memory_bytes,
+            }
         return ModelReport(
             name=spec.model,
             version=str(spec.number),
@@ -196,40 +187,39 @@ class Status:
             is_ready=reason is None,
             reason=failure.message if failure else reason or "",
             instances=spec.instances.num_instances,
-            max_queue_delay_us=self._max_queue_delay_us,
+            max_queue_delay_us=self.max_queue_delay_us,
             labels=sorted(label for label, number in model.labels.items() if number == spec.number),
             failed_loads=failure.count if failure else 0,
-            **(_figures(model, version) if version else {}),
+            **figures,
         )
 
     def _gauges(self) -> dict[str, float]:
-        in_flight = [len(connection.calls.in_flight) for connection in self._connections]
+        in_flight = [len(connection.calls.in_flight) for connection in self.connections]
         return {
             "uptime_s": self._uptime_s(),
             "connections_open": len(in_flight),
             "requests_in_flight": sum(in_flight),
             "queue_length": sum(
-                version.dispatcher.queue_length for version in self._catalog.versions
+                version.dispatcher.queue_length for version in self.catalog.versions
             ),
-            "sessions_alive": self._instances(self._catalog.ready)[0],
+            "sessions_alive": self._instances(self.catalog.ready)[0],
             "sessions_wanted": self._wanted(),
-            "cache_bytes": self._store.num_bytes,
-            "cache_entries": len(self._store),
-            "reload_failed": int(bool(self._reload_fault())),
+            "cache_bytes": self.store.num_bytes,
+            "cache_entries": len(self.store),
+            "reload_failed": int(bool(self.reload_fault())),
         }
 
     def _instances(self, versions: Iterable[Version]) -> tuple[int, int]:
-        """How many instances are alive, and how many of them are answering."""
         pools = [version.pool for version in versions]
-        since_s = busy_since_s(self._clock.now_s())
+        since_s = busy_since_s(self.clock.now_s())
         return sum(pool.alive for pool in pools), sum(pool.answering(since_s) for pool in pools)
 
     def _wanted(self) -> int:
-        plans = (model.plan for model in self._catalog.by_name.values())
+        plans = (model.plan for model in self.catalog.by_name.values())
         return sum(s.instances.num_instances for plan in plans for s in plan.versions.values())
 
     def _uptime_s(self) -> float:
-        return round(self._clock.now_s() - self._started_s, 3)
+        return round(self.clock.now_s() - self._started_s, 3)
 
 
 def _versions(model: Model) -> Iterable[tuple[VersionSpec, Version | None]]:
@@ -262,15 +252,3 @@ _STATES: dict[VersionState, State] = {
     VersionState.DRAINING: "UNLOADING",
     VersionState.ENDING: "UNLOADING",
 }
-
-
-def _figures(model: Model, version: Version) -> dict[str, Any]:
-    """The fields of a report that need a version with instances."""
-    return {
-        "is_on_gpu": any(device != "cpu" for device in version.pool.devices),
-        "statistics": model_statistics(version.metrics),
-        "share": model.share(version),
-        "alive": version.pool.alive,
-        "queue_length": version.dispatcher.queue_length,
-        "memory_bytes": version.pool.memory_bytes,
-    }

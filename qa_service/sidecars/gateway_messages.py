@@ -17,14 +17,13 @@ from qa_service.engine_catalogue import is_installed
 from qa_service.errors import SetupError
 from qa_service.installation import say_missing
 from qa_service.logs import LogFormat, LogLevel
-from qa_service.options import MAX_COUNT, OptionalMs
+from qa_service.options import Count, OptionalCount, OptionalMs
 from qa_service.wire.messages import MAX_FRAME_BYTES, MIN_FRAME_BYTES
 
 LISTENING = b"listening\n"
 RELOAD = b"reload\n"
 
 _SERVERS = Meta(description="the server's flag of this name")
-_Count = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 
 
 PACKAGES = ("grpcio", "grpcio-health-checking", "grpcio-reflection", "protobuf")
@@ -51,13 +50,13 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     unix_socket: Annotated[Path, _SERVERS]
     host: Annotated[str, Meta(min_length=1, description="address to listen on")] = "localhost"
     port: Annotated[int, Meta(ge=1, le=65535, description="port to listen on")] = 8001
-    max_connections: Annotated[_Count, Meta(description="peers at a time")] = 1000
+    max_connections: Annotated[Count, Meta(description="peers at a time")] = 1000
     max_frame_bytes: Annotated[int, Meta(ge=MIN_FRAME_BYTES, le=MAX_FRAME_BYTES), _SERVERS] = (
         1 << 18
     )
-    max_in_flight_per_connection: Annotated[_Count, _SERVERS] = 64
+    max_in_flight_per_connection: Annotated[Count, _SERVERS] = 64
     idle_timeout_ms: Annotated[OptionalMs, _SERVERS] = 600_000
-    max_connection_age_s: Annotated[int, Meta(ge=0, le=MAX_COUNT), _SERVERS] = 0
+    max_connection_age_s: Annotated[OptionalCount, _SERVERS] = 0
     tls_cert: Annotated[Path | None, _SERVERS] = None
     tls_key: Annotated[Path | None, _SERVERS] = None
     tls_client_ca: Annotated[Path | None, _SERVERS] = None

@@ -54,12 +54,7 @@ class Client:
     """
 
     def __init__(
-        self,
-        num_servers=1,
-        *,
-        token: str | None = None,
-        with_hedging=False,
-        opens_at_once=True,
+        self, num_servers=1, *, token: str | None = None, with_hedging=False, opens_at_once=True
     ):
         self.now_s = 100.0
         terms = Terms(TIMEOUT_S, MAX_BYTES, None, token)

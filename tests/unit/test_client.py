@@ -360,10 +360,7 @@ class TestAskMany:
             while (request := peer.receive()) is not None:
                 peer.send(answer_to(request, echo=request["text"]))
 
-        with (
-            ScriptedPeer(script, receive_buffer_bytes=4096) as peer,
-            client_of(peer) as client,
-        ):
+        with ScriptedPeer(script, receive_buffer_bytes=4096) as peer, client_of(peer) as client:
             results = client.ask_many((("q", f"{n}{text}") for n in range(300)), max_in_flight=100)
         assert answers(results) == [f"{number}word" for number in range(300)]
 

@@ -26,8 +26,7 @@ def complaint(parser, capsys, *words):
 
 
 @pytest.mark.parametrize(
-    "words",
-    [["--max-body-bytes", "5"], ["--max-body_bytes=5"], ["--max_body_bytes", "5"]],
+    "words", [["--max-body-bytes", "5"], ["--max-body_bytes=5"], ["--max_body_bytes", "5"]]
 )
 def test_a_flag_may_have_hyphens(parser, words):
     assert parser.parse_args(words).max_body_bytes == 5

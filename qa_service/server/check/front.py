@@ -16,8 +16,8 @@ from qa_service.net.listener import tcp_listeners
 from qa_service.server.check.processes import Process, process_at_path, process_at_port
 from qa_service.server.check.report import Finding, error, ok, warning
 from qa_service.server.config import ServerConfig
-from qa_service.server.front.auth import Authenticator
 from qa_service.server.front.listeners import check_socket_place, warn_if_exposed
+from qa_service.server.front.tokens import Authenticator
 from qa_service.server.front.transport import Transport
 
 SOON = timedelta(days=30)

@@ -59,7 +59,11 @@ def check_gpus(config: ServerConfig, root: Path = ROOT) -> Iterator[Finding]:
         yield ok(f"cuda:{gpu.index} has {gpu.memory_bytes / GIB:.1f} GiB of memory")
     if driver := gpu_driver(root):
         yield ok(f"driver: {driver}")
-    missing = list(_missing(config, gpus, root))
+    complain, steps = error if devices != AUTO else warning, list(_steps(config, gpus, root))
+    missing = [
+        complain(f"step {number} of {len(steps)}: {text}", remedy)
+        for number, (text, remedy) in enumerate(steps, 1)
+    ]
     if not gpus.found and devices == AUTO:
         yield ok(f"instances run on the CPU: CUDA sees no GPU ({gpus.why_none})")
         if _pci_gpus(root):
@@ -70,15 +74,8 @@ def check_gpus(config: ServerConfig, root: Path = ROOT) -> Iterator[Finding]:
     yield from missing
 
 
-def _missing(config: ServerConfig, gpus: Gpus, root: Path) -> Iterator[Finding]:
-    """The steps to a GPU that serves, those that are done left out; numbered as they are to go."""
-    complain = error if config.instances.devices != AUTO else warning
-    steps = list(_steps(config, gpus, root))
-    for number, (text, remedy) in enumerate(steps, 1):
-        yield complain(f"step {number} of {len(steps)}: {text}", remedy)
-
-
 def _steps(config: ServerConfig, gpus: Gpus, root: Path) -> Iterator[tuple[str, str]]:
+    """What is missing and its remedy, in the order in which a person goes to a GPU that serves."""
     if not gpus.found:
         if not _pci_gpus(root):
             yield (
@@ -102,7 +99,6 @@ def _steps(config: ServerConfig, gpus: Gpus, root: Path) -> Iterator[tuple[str, 
 
 
 def _missing_packages(config: ServerConfig) -> Iterator[tuple[str, str]]:
-    """Packages that are built without CUDA, of those that the engine needs."""
     engine_type = config.instances.inference_engine_type
     onnx, torch = _all_wanted()
     needed = {"pytorch": [torch], AUTO: [onnx, torch]}.get(engine_type, [onnx])
@@ -135,7 +131,6 @@ def _module_text(module: str, name: str) -> str | None:
 
 
 def _value(text: str | None, name: str) -> str:
-    """A string that a module assigns to a name."""
     found = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([\d.]+)", text or "", re.MULTILINE)
     return found[1] if found else ""
 

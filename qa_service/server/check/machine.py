@@ -63,17 +63,13 @@ def check_machine(config: ServerConfig) -> Iterator[Finding]:
     its = processor()
     formats = [name for name, flags in PROCESSOR_FLAGS.items() if flags & its.flags]
     yield ok(f"{its.name}; it computes in {', '.join(['float32', *formats])}")
-    yield from _cpus(config)
-    yield from _memory()
-    yield from _folders(config)
-    yield from _clock()
-
-
-def _cpus(config: ServerConfig) -> Iterator[Finding]:
     usable, there = num_cpus(), os.cpu_count() or 1
     yield ok(f"{plural(usable, 'CPU')} of {there} may be used, by affinity and the cgroup's quota")
     if shortage := find_cpu_shortage(config.models.values() or [config.instances]):
         yield warning(*shortage)
+    yield from _memory()
+    yield from _folders(config)
+    yield from _clock()
 
 
 def _memory() -> Iterator[Finding]:
@@ -89,7 +85,12 @@ def _memory() -> Iterator[Finding]:
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY:
         yield warning(f"a process may map {soft / GIB:.1f} GiB", "ulimit -v unlimited")
-    yield from _shared_memory()
+    try:
+        free = shutil.disk_usage("/dev/shm").free
+    except OSError:
+        yield warning("there is no /dev/shm; Ray and PyTorch need it", "mount a tmpfs there")
+    else:
+        yield ok(f"/dev/shm has {free / GIB:.2f} GiB free")
 
 
 def _memory_limit() -> int:
@@ -101,15 +102,6 @@ def _memory_limit() -> int:
             continue
         return number if number < 1 << 60 else 0
     return 0
-
-
-def _shared_memory() -> Iterator[Finding]:
-    try:
-        free = shutil.disk_usage("/dev/shm").free
-    except OSError:
-        yield warning("there is no /dev/shm; Ray and PyTorch need it", "mount a tmpfs there")
-    else:
-        yield ok(f"/dev/shm has {free / GIB:.2f} GiB free")
 
 
 def _folders(config: ServerConfig) -> Iterator[Finding]:

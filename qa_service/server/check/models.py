@@ -27,7 +27,7 @@ from qa_service.server.config import ServerConfig
 from qa_service.server.engine_report import versions_of
 from qa_service.server.models.catalog import check_memory, estimated_bytes
 from qa_service.server.models.plan import VersionSpec
-from qa_service.server.models.preparing import is_prepared_first
+from qa_service.server.models.preparing import unprepared
 
 QUIET = LogOptions(log_level="error")
 
@@ -80,13 +80,12 @@ def check_hooks(config: ServerConfig) -> Iterator[Finding]:
 
 
 def check_files(config: ServerConfig) -> Iterator[Finding]:
-    """Each version's files, and its known answers on every engine."""
     for name, spec in _versions(config).items():
         yield from _check_version(name, spec.found.path, spec.instances)
 
 
 def _is_prepared_first(config: ServerConfig) -> bool:
-    return not config.models and is_prepared_first(config.repository)
+    return not config.models and unprepared(config.repository) is not None
 
 
 def _versions(config: ServerConfig) -> dict[str, VersionSpec]:

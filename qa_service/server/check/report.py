@@ -32,7 +32,6 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def ok(text: str) -> Finding:
-    """What is as it should be, or only worth knowing."""
     return Finding(Level.OK, text)
 
 
@@ -71,13 +70,14 @@ class CheckReport:
     @property
     def exit_code(self) -> int:
         """0; 1 with warnings; 2 if the server would not start."""
-        levels = {finding.level for part in self.parts.values() for finding in part}
-        return 2 if Level.ERROR in levels else 1 if Level.WARNING in levels else 0
+        return 2 if self._count(Level.ERROR) else 1 if self._count(Level.WARNING) else 0
+
+    def _count(self, level: Level) -> int:
+        return sum(one.level is level for part in self.parts.values() for one in part)
 
     @property
     def verdict(self) -> str:
-        levels = [finding.level for part in self.parts.values() for finding in part]
-        errors, warnings = levels.count(Level.ERROR), levels.count(Level.WARNING)
+        errors, warnings = self._count(Level.ERROR), self._count(Level.WARNING)
         words = [plural(errors, "error")] * bool(errors)
         words += [plural(warnings, "warning")] * bool(warnings)
         start = "the server would not start" if errors else "the server would start"

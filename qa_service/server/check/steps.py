@@ -17,27 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qa_service.errors import SetupError
+from qa_service.server.check import front, machine, models
 from qa_service.server.check.collections import check_collections
-from qa_service.server.check.front import (
-    check_certificates,
-    check_exposure,
-    check_ports,
-    check_tokens,
-    check_unix_socket,
-)
 from qa_service.server.check.gpus import check_gpus
-from qa_service.server.check.machine import (
-    check_configuration,
-    check_machine,
-    check_program,
-    temporary_folder,
-)
-from qa_service.server.check.models import (
-    check_files,
-    check_hooks,
-    check_prepared,
-    check_requirements,
-)
 from qa_service.server.check.report import CheckReport, Finding, Level, ok, warning
 from qa_service.server.config import ServerConfig
 from qa_service.server.shortages import raise_descriptor_limit
@@ -52,7 +34,6 @@ class Step:
     """One thing that a start needs.
 
     Attributes:
-        part: Of the report.
         look: Yields findings; a `SetupError` is one more, and an error.
         is_first: Whether a start takes it before anything else; its class does so otherwise.
     """
@@ -63,11 +44,7 @@ class Step:
 
 
 def require(config: ServerConfig) -> None:
-    """Takes the first steps of a start: logs warnings.
-
-    Raises:
-        SetupError: The server cannot start.
-    """
+    """Takes the first steps of a start: logs warnings, and raises `SetupError` for an error."""
     for step in STEPS:
         for finding in step.look(config) if step.is_first else ():
             if finding.level is Level.ERROR:
@@ -96,23 +73,23 @@ def _check_exporter(config: ServerConfig) -> Iterator[Finding]:
 
 
 STEPS = (
-    Step("program", check_program),
-    Step("configuration", check_configuration),
-    Step("machine", check_machine),
+    Step("program", machine.check_program),
+    Step("configuration", machine.check_configuration),
+    Step("machine", machine.check_machine),
     Step("machine", _check_descriptors, is_first=True),
     Step("GPUs", check_gpus),
-    Step("models", check_prepared),
-    Step("models", check_requirements),
-    Step("models", check_hooks),
-    Step("models", check_files),
+    Step("models", models.check_prepared),
+    Step("models", models.check_requirements),
+    Step("models", models.check_hooks),
+    Step("models", models.check_files),
     Step("collections", check_collections),
-    Step("clients", check_ports),
-    Step("clients", check_unix_socket),
+    Step("clients", front.check_ports),
+    Step("clients", front.check_unix_socket),
     Step("clients", _check_grpc, is_first=True),
     Step("clients", _check_exporter, is_first=True),
-    Step("clients", check_certificates),
-    Step("clients", check_tokens),
-    Step("clients", check_exposure),
+    Step("clients", front.check_certificates),
+    Step("clients", front.check_tokens),
+    Step("clients", front.check_exposure),
 )
 
 
@@ -124,7 +101,8 @@ def check(config: ServerConfig) -> int:
     # Neither Python, next to a module of hooks, nor PyTorch's import makes a folder.
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(temporary_folder() or Path.cwd()))
+    caches = machine.temporary_folder() or Path.cwd()
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(caches))
     for step in STEPS:
         report.add(step.part, step.look(config))
     _print_now(report.verdict if is_text else report.to_json())

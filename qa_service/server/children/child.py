@@ -158,7 +158,6 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """The latest process's id; None before the first start."""
         return self._run.process.pid if self._run else None
 
     @property
@@ -186,11 +185,7 @@ class Child:
     # What is done with it.
 
     def start(self) -> None:
-        """Starts it.
-
-        Raises:
-            OSError: It cannot be started.
-        """
+        """Starts it; raises `OSError` if it cannot be started."""
         self._cancel_restart()
         self._started_s = self._loop.now_s()
         self.failure = ""
@@ -234,7 +229,6 @@ class Child:
         self._late.arm(self._until_s(since_s, timeout_s))
 
     def done(self, what: object) -> None:
-        """Notes that it is no longer at this."""
         self._doing.pop(what, None)
 
     def end(self, failure: str) -> None:

@@ -26,7 +26,6 @@ class Calls:
 
     Args:
         name: The client's name, with which those of its calls begin.
-        tracer: Records their spans; None if nothing is traced.
     """
 
     def __init__(self, name: str, clock: Clock, metrics: Metrics, tracer: Tracer | None) -> None:
@@ -66,7 +65,6 @@ class Calls:
             call.fail(CancelledError())
 
     def fail_all(self, error: QaError) -> None:
-        """Fails every call."""
         for call in list(self.in_flight):
             call.fail(error)
 
@@ -76,7 +74,6 @@ class Calls:
             self._abandon(call)
 
     def abandon_all(self) -> None:
-        """Cancels every call."""
         for call in list(self.in_flight):
             self._abandon(call)
 

@@ -35,13 +35,11 @@ from qa_service.errors import (
 )
 from qa_service.net.stream import ByteStream
 from qa_service.net.timers import Clock, LazyTimer
-from qa_service.server.front.auth import Authenticator
 from qa_service.server.front.calls import Calls
 from qa_service.server.front.connection_options import ConnectionOptions
 from qa_service.server.front.events import encode_outcome, kind_of, next_event, say, submit
-from qa_service.server.front.states import State, Timeout
-from qa_service.server.front.timeouts import Timeouts
-from qa_service.server.front.tokens import Grant
+from qa_service.server.front.timeouts import State, Timeout, Timeouts
+from qa_service.server.front.tokens import Authenticator, Grant
 from qa_service.server.scheduling.call import Call, Outcome
 from qa_service.server.services.service import Service
 from qa_service.server.services.tracing import Tracer
@@ -59,13 +57,9 @@ READ_AHEAD_BYTES = 65536  # as much as one read brings
 class Connection:
     """A client's connection.
 
-    Attributes:
-        has_spoken: Whether the client has sent anything.
-
     Args:
         codec_for: Chooses the protocol by the client's first bytes. For `b""`: the codec for errors
             sent before any bytes arrive.
-        report: Answers a query of the client with this name.
         tracer: Records spans of its requests; None if nothing is traced.
         on_end: Called once when the connection ends by itself; not after `close`.
     """
@@ -134,8 +128,6 @@ class Connection:
         self._timer.cancel()
         self._stream.close()
 
-    # Callbacks of the stream and of calls.
-
     def _on_data(self, data: bytes) -> None:
         if self._state in _TAKES_MESSAGES:
             self._times.active_s = self._clock.now_s()
@@ -162,9 +154,8 @@ class Connection:
     def _reply(self, call: Call, outcome: Outcome) -> None:
         self.calls.in_flight.discard(call)
         now_s = self._clock.now_s()
-        if self._times.is_leaving(now_s):
+        if self._times.says_close(now_s):
             self._codec.announce_close()
-            self._times.announce(now_s)
         code, reply = encode_outcome(self._codec, call, outcome)
         if code != ANSWERED and (unwanted := self._codec.take_cancelled()):
             self.calls.abandon(unwanted)
@@ -188,8 +179,6 @@ class Connection:
         if self._codec.has_ended:
             self._state = State.CLOSING
             self._close_when_answered()
-
-    # Turns.
 
     def _schedule_turn(self) -> None:
         if not self._turn_is_due:
@@ -238,16 +227,13 @@ class Connection:
             _TABLE[self._state, kind_of(event)](self, event)
         except Exception:
             logger.exception("%s: not handled: %s", self.name, say(event))
-            self._tell_fault(event)
-
-    def _tell_fault(self, event: object) -> None:
-        if isinstance(event, Query):
-            self._reject(RejectedError(event.id_json, InternalError()))
-        elif isinstance(event, Request):
-            self._metrics.requests_total[InternalError.code] += 1
-            self._write(self._codec.encode_error(event, InternalError()))
-        else:
-            self._break_off(InternalError())
+            if isinstance(event, Query):
+                self._reject(RejectedError(event.id_json, InternalError()))
+            elif isinstance(event, Request):
+                self._metrics.requests_total[InternalError.code] += 1
+                self._write(self._codec.encode_error(event, InternalError()))
+            else:
+                self._break_off(InternalError())
 
     def _authenticate(self, auth: Auth) -> None:
         try:
@@ -286,17 +272,14 @@ class Connection:
     def _answer_query(self, query: Query) -> None:
         try:
             if query.type in COMMANDS:
-                self._check_admin(query)
+                if not self._grant.admin:
+                    raise ForbiddenError
+                logger.info("%s: %s %s", self._grant.name, query.type, query.model[:64])
             report = self._report(query, self._grant.name)
         except QaError as error:
             self._reject(RejectedError(query.id_json, error))
         else:
             self._write(self._codec.encode_report(query, report))
-
-    def _check_admin(self, query: Query) -> None:
-        if not self._grant.admin:
-            raise ForbiddenError
-        logger.info("%s: %s %s", self._grant.name, query.type, query.model[:64])
 
     def _reject(self, rejected: RejectedError) -> None:
         code = rejected.error.code
@@ -337,8 +320,6 @@ class Connection:
     def _close_when_answered(self) -> None:
         if not self.calls.in_flight:
             self._stream.close_gently()
-
-    # Timeouts.
 
     def _deadline(self) -> tuple[float, Timeout]:
         return self._times.deadline(self._state, self.calls.in_flight, self._stream.waiting_since_s)

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from qa_service.options import MAX_COUNT, Ms, OptionalMs
+from qa_service.options import Count, Ms, OptionalCount, OptionalMs
 from qa_service.wire.messages import MAX_PRIORITY
 
 _ORIGIN = r"[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?"
@@ -20,42 +20,29 @@ class ConnectionOptions(Struct, frozen=True, kw_only=True):
     """Bounds and timeouts of one connection."""
 
     max_in_flight_per_connection: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=MAX_COUNT,
-            description="unanswered requests of one connection; at this bound the server stops "
-            "reading",
-        ),
-    ] = 64
+        Count,
+        Meta(description="unanswered requests of one connection; at this bound the server stops "
+             "reading"),
+    ] = 64  # fmt: skip
     max_output_buffer_bytes: Annotated[
         int,
-        Meta(
-            ge=1,
-            le=2**30,
-            description="bytes of unread answers; at this bound the server stops reading",
-        ),
-    ] = 1 << 20
+        Meta(ge=1, le=2**30,
+             description="bytes of unread answers; at this bound the server stops reading"),
+    ] = 1 << 20  # fmt: skip
     max_priority: Annotated[
         int,
-        Meta(
-            ge=0,
-            le=MAX_PRIORITY,
-            description="highest priority that counts for a client without a token; each step is "
-            "one more share of the machine",
-        ),
-    ] = 0
+        Meta(ge=0, le=MAX_PRIORITY,
+             description="highest priority that counts for a client without a token; each step is "
+             "one more share of the machine"),
+    ] = 0  # fmt: skip
     idle_timeout_ms: Annotated[
-        OptionalMs,
-        Meta(description="milliseconds a connection may stay idle; 0 for no limit"),
+        OptionalMs, Meta(description="milliseconds a connection may stay idle; 0 for no limit")
     ] = 600_000
     max_connection_age_s: Annotated[
-        int,
+        OptionalCount,
         Meta(
-            ge=0,
-            le=MAX_COUNT,
             description="seconds, give or take a tenth, after which a connection is closed once it "
-            "has nothing in flight, so that servers started later get their share; 0 for no limit",
+            "has nothing in flight, so that servers started later get their share; 0 for no limit"
         ),
     ] = 0
     client_timeout_ms: Annotated[
@@ -77,7 +64,6 @@ class ConnectionOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def client_timeout_s(self) -> float:
-        """`client_timeout_ms` in seconds."""
         return self.client_timeout_ms / 1e3
 
     @property

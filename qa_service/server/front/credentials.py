@@ -12,8 +12,7 @@ from qa_service.errors import SetupError
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.readings import HANGS_AFTER_S, MAX_READINGS, Readings
 from qa_service.net.tls_stream import TlsTerms
-from qa_service.server.front.auth import Authenticator
-from qa_service.server.front.tokens import TokenSet
+from qa_service.server.front.tokens import Authenticator, TokenSet
 from qa_service.server.front.transport import Transport
 
 logger = logging.getLogger(__name__)
@@ -23,9 +22,6 @@ Loaded = tuple[TlsTerms | None, TokenSet | None]
 
 class Credentials:
     """What connections are encrypted with and who may ask, as it is on disk.
-
-    Args:
-        on_taken: Called when new ones are in use.
 
     Attributes:
         fault: Why they could not be read again; empty if they could.

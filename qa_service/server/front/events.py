@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from qa_service.errors import InternalError, QaError
-from qa_service.server.front.states import Timeout
+from qa_service.server.front.timeouts import Timeout
 from qa_service.server.scheduling.call import Call, Outcome
 from qa_service.server.services.service import Service
 from qa_service.server.telemetry.metrics import ANSWERED

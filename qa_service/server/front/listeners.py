@@ -23,7 +23,7 @@ from qa_service.net.listener import (
     check_unix_path,
     tcp_listeners,
 )
-from qa_service.server.front.auth import Authenticator
+from qa_service.server.front.tokens import Authenticator
 from qa_service.server.front.transport import Transport
 
 logger = logging.getLogger(__name__)
@@ -33,10 +33,6 @@ OnClient = Callable[[socket.socket, str], None]
 
 class Listeners:
     """The listening sockets, opened and closed together.
-
-    Args:
-        on_client: Takes a client of the port, and its name.
-        on_local_client: Takes one of the Unix socket.
 
     Attributes:
         address: The port, as `host:port`.
@@ -59,17 +55,16 @@ class Listeners:
         self.unix_path = options.unix_socket
         self._folder: LockedFolder | None = None
         if options.grpc_port and self.unix_path is None:
-            self._folder = _socket_folder()
+            try:
+                self._folder = LockedFolder("qa-server-")
+            except OSError as error:
+                raise SetupError(_say_no_place(error)) from None
             self.unix_path = self._folder.path / "socket"
         if self.unix_path is not None:
             self._all.append(UnixListener(loop, self.unix_path, on_local_client))
 
     def open(self) -> None:
-        """Starts to listen.
-
-        Raises:
-            SetupError: Another program listens there.
-        """
+        """Starts to listen; raises `SetupError` if another program listens there."""
         for listener in self._all:
             listener.open()
 
@@ -81,20 +76,8 @@ class Listeners:
             self._folder.close()
 
 
-def _socket_folder() -> LockedFolder:
-    """A folder for the Unix socket of a server whose options name none."""
-    try:
-        return LockedFolder("qa-server-")
-    except OSError as error:
-        raise SetupError(_say_no_place(error)) from None
-
-
 def check_socket_place(options: ListenOptions) -> None:
-    """Checks whether the Unix sockets that the options want could be made; changes nothing.
-
-    Raises:
-        SetupError: One could not.
-    """
+    """Raises `SetupError` if a wanted Unix socket could not be made; changes nothing."""
     if options.unix_socket is not None:
         check_unix_path(options.unix_socket)
     elif options.grpc_port:
@@ -117,8 +100,7 @@ def warn_if_exposed(host: str, transport: Transport, authenticator: Authenticato
         return
     if not transport.is_encrypted and not authenticator.is_required:
         logger.warning(
-            "no TLS, no tokens: %s is open to anyone (--tls_cert, --auth_token_file)",
-            host,
+            "no TLS, no tokens: %s is open to anyone (--tls_cert, --auth_token_file)", host
         )
     elif not transport.is_encrypted:
         logger.warning("tokens are sent to %s unencrypted: there is no --tls_cert", host)

@@ -67,7 +67,6 @@ class OpenConnections:
         self._open[connection] = None
 
     def discard(self, connection: Connection) -> None:
-        """Forgets a connection that has ended."""
         self._open.pop(connection, None)
 
     def make_room(self) -> Service | None:

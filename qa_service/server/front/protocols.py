@@ -27,7 +27,6 @@ class Protocols:
     Args:
         options: Who may ask by HTTP; on the Unix socket everyone may, and under any name, since
             no browser reaches it.
-        is_loopback: Whether the server listens for this machine alone.
     """
 
     def __init__(self, max_frame_bytes: int, options: HttpOptions, *, is_loopback: bool) -> None:
@@ -43,7 +42,6 @@ class Protocols:
 
         Args:
             wants_token: Whether the first frame must be a token, which is short.
-            is_local: Whether the client is at the Unix socket.
         """
         if (self._on_port or is_local) and _is_http(data):
             site = self._local_site if is_local else self._site
@@ -61,7 +59,6 @@ class HttpDate:
         self._text = ""
 
     def __call__(self) -> str:
-        """The time now."""
         second = int(time.time())
         if second != self._second:
             self._second, self._text = second, formatdate(second, usegmt=True)

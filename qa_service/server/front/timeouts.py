@@ -1,14 +1,37 @@
-"""Decides when a client is late, and with what."""
+"""A connection's states, and when its client is late, and with what."""
 
 from __future__ import annotations
 
 import math
 import random
 from collections.abc import Collection
+from enum import Enum, auto
 
 from qa_service.net.timers import Clock, overdue_s
 from qa_service.server.front.connection_options import ConnectionOptions
-from qa_service.server.front.states import State, Timeout
+
+
+class State(Enum):
+    """A connection's state; a probing one has sent only queries that need no token."""
+
+    UNAUTHENTICATED = auto()
+    PROBING = auto()
+    OPEN = auto()
+    CLOSING = auto()
+    CLOSED = auto()
+
+    __hash__ = object.__hash__  # a state is looked up for each message, and Enum's own is slow
+
+
+class Timeout(Enum):
+    """What a client is late with; LEAVING closes an old connection."""
+
+    AUTHENTICATING = auto()
+    SENDING = auto()
+    READING = auto()
+    ASKING = auto()
+    LEAVING = auto()
+
 
 # Looked up for each message; as an attribute of the enum each takes 0.1 µs in Python 3.11.
 _UNAUTHENTICATED, _CLOSING, _ASKING = State.UNAUTHENTICATED, State.CLOSING, Timeout.ASKING
@@ -35,25 +58,27 @@ class Timeouts:
         # Within a tenth, so that connections opened together do not close together.
         max_age_s = limits.max_connection_age_s or math.inf
         self.ages_at_s = now_s + max_age_s * random.uniform(0.9, 1.1)
-        self.leaves = self._is_announced = False
+        self._leaves = self._is_announced = False
         self._limits = limits
         self._idle_timeout_s = limits.idle_timeout_s
         self.request_timeout_s = limits.request_timeout_s
 
     def close_when_idle(self, when_idle_s: float) -> None:
         """Has the next answer say that it closes; at `when_idle_s` it closes if it is idle then."""
-        self.leaves = True
+        self._leaves = True
         self.ages_at_s = min(self.ages_at_s, when_idle_s)
 
-    def is_leaving(self, now_s: float) -> bool:
-        """Whether the client is to go: its next answer says so."""
-        return self.leaves or now_s >= self.ages_at_s
+    def says_close(self, now_s: float) -> bool:
+        """Whether the client is to go, so that an answer that is sent now says so.
 
-    def announce(self, now_s: float) -> None:
-        """Notes that an answer has said so; once `CLOSING_GRACE_S` is over, it closes when idle."""
+        `CLOSING_GRACE_S` after the first of these answers, the connection closes when it is idle.
+        """
+        if not (self._leaves or now_s >= self.ages_at_s):
+            return False
         if not self._is_announced:
-            self._is_announced = self.leaves = True
+            self._is_announced = self._leaves = True
             self.ages_at_s = now_s + CLOSING_GRACE_S
+        return True
 
     def deadline(
         self, state: State, calls: Collection[object], unread_since_s: float | None
@@ -67,9 +92,8 @@ class Timeouts:
         """
         limits, clock = self._limits, self._clock
         if state is _UNAUTHENTICATED:
-            return overdue_s(
-                clock, self._opened_s, limits.handshake_timeout_s
-            ), Timeout.AUTHENTICATING
+            overdue_at_s = overdue_s(clock, self._opened_s, limits.handshake_timeout_s)
+            return overdue_at_s, Timeout.AUTHENTICATING
         if unread_since_s is not None:
             return overdue_s(clock, unread_since_s, limits.client_timeout_s), Timeout.READING
         if self.message_since_s is not None:

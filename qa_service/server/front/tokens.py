@@ -1,4 +1,4 @@
-"""Reads the file of tokens, and checks clients' tokens.
+"""Reads the file of tokens, and authenticates clients by theirs.
 
     # who it is for: a comment
     3bQ1…                                    a token that never expires
@@ -13,13 +13,14 @@ hash does not make them easier to guess.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import logging
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,7 @@ import msgspec
 
 from qa_service.errors import SetupError, UnauthorizedError
 from qa_service.files import decode, read_file
+from qa_service.server.front.connection_options import AuthOptions
 from qa_service.wire.messages import MAX_PRIORITY
 
 logger = logging.getLogger(__name__)
@@ -45,7 +47,6 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes:
         name: Requests of one name share one flow. By default made of the token's digest.
-        weight: Its share of the machine, relative to others'.
         max_priority: Higher priorities are lowered to it.
     """
 
@@ -72,13 +73,10 @@ class TokenEntry:
     expires: datetime | None = None
 
     def has_expired(self, now: datetime) -> bool:
-        """Whether the token has expired."""
         return self.expires is not None and now >= self.expires
 
 
 class TokenSet:
-    """The tokens that are accepted."""
-
     def __init__(self, entries: Sequence[TokenEntry]) -> None:
         self._entries = tuple(entries)
 
@@ -86,15 +84,10 @@ class TokenSet:
         return len(self._entries)
 
     def num_expired(self, now: datetime) -> int:
-        """How many of them have expired."""
         return sum(entry.has_expired(now) for entry in self._entries)
 
     def check(self, token: str, now: datetime) -> Grant:
-        """Returns what a token grants.
-
-        Raises:
-            UnauthorizedError: The token is unknown or expired.
-        """
+        """What a token grants; raises `UnauthorizedError` if it is unknown or expired."""
         digest = _digest(token)
         found = [entry for entry in self._entries if hmac.compare_digest(entry.digest, digest)]
         if not found:
@@ -144,30 +137,46 @@ def _parse_line(place: str, parts: Sequence[str]) -> TokenEntry:
     times = [word for word in rest if "=" not in word]
     if len(times) > 1:
         raise SetupError(f"{place}: more than a token, the time it expires, and name=value words")
-    digest = _digest(token)
-    grant = _parse_grant(place, [word for word in rest if "=" in word])
-    if not grant.name:
-        grant = msgspec.structs.replace(grant, name=digest.hex()[:8])
-    return TokenEntry(digest, grant, _parse_expiry(place, times[0]) if times else None)
-
-
-def _parse_grant(place: str, words: Sequence[str]) -> Grant:
-    fields = dict(word.split("=", 1) for word in words)
+    fields = dict(word.split("=", 1) for word in rest if "=" in word)
     try:
-        return msgspec.convert(fields, Grant, strict=False)
+        grant = msgspec.convert(fields, Grant, strict=False)
     except msgspec.ValidationError as error:
         raise SetupError(f"{place}: {error}") from None
-
-
-def _parse_expiry(place: str, word: str) -> datetime:
-    try:
-        expires = datetime.fromisoformat(word)
-    except ValueError:
-        expires = datetime.min
-    if expires.tzinfo is None:
-        raise SetupError(f"{place}: its expiry is not a time like 2027-01-31T00:00:00Z")
-    return expires
+    digest, expires = _digest(token), None
+    if not grant.name:
+        grant = msgspec.structs.replace(grant, name=digest.hex()[:8])
+    for word in times:
+        with contextlib.suppress(ValueError):
+            expires = datetime.fromisoformat(word)
+        if expires is None or expires.tzinfo is None:
+            raise SetupError(f"{place}: its expiry is not a time like 2027-01-31T00:00:00Z")
+    return TokenEntry(digest, grant, expires)
 
 
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+class Authenticator:
+    """Checks clients' tokens, as they were read at the start or at the last reload."""
+
+    def __init__(self, options: AuthOptions) -> None:
+        self._token_file = options.auth_token_file
+        self._tokens = self.load()
+
+    @property
+    def is_required(self) -> bool:
+        return self._tokens is not None
+
+    def authenticate(self, token: str) -> Grant | None:
+        """What a token grants, as `TokenSet.check`; None if none is required, whatever was sent."""
+        return self._tokens.check(token, datetime.now(UTC)) if self._tokens is not None else None
+
+    def load(self) -> TokenSet | None:
+        """Reads the tokens, or raises `SetupError`; None if none is required."""
+        return load_tokens(self._token_file) if self._token_file else None
+
+    def use(self, tokens: TokenSet | None) -> None:
+        self._tokens = tokens
+        if tokens:
+            logger.info("%d tokens are accepted from now on", len(tokens))

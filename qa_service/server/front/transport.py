@@ -32,7 +32,6 @@ class Transport:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether streams speak TLS."""
         return self._tls is not None
 
     def open_stream(self, sock: socket.socket, name: str) -> ByteStream:
@@ -42,7 +41,6 @@ class Transport:
         return TlsStream(self._loop, sock, name, self._tls)
 
     def use(self, terms: TlsTerms | None) -> None:
-        """Uses these terms for new connections."""
         self._tls = terms
         if terms:
             logger.info(

@@ -82,7 +82,6 @@ class Worker:
     """One inference instance, from its start to its death, from the loop's side of its channel.
 
     Attributes:
-        number: Which instance of the pool it is, from 0.
         child: The program, which may be started again as another instance.
         since_s: When it started, got a batch while idle, or sent results, whichever was last.
         rule: The bounds on its batches; once ready, with its present cost table.
@@ -91,7 +90,6 @@ class Worker:
         is_wrong: Whether it has ended because it does not give its known answers.
         tested_s: When it last gave a known answer; before it is ready, when it started.
         num_answers: How many answers it has given since.
-        is_leaving: Whether it ends once it has finished its batches.
         times: Where its time goes; the pool may give it those of the process before.
     """
 
@@ -134,12 +132,8 @@ class Worker:
         return "ray" if self.is_remote else self.setup.device.device
 
     @property
-    def _is_overlapped(self) -> bool:
-        return self.device != CPU
-
-    @property
     def _max_held(self) -> int:
-        return MAX_HELD_OVERLAPPED if self._is_overlapped else MAX_HELD
+        return MAX_HELD if self.device == CPU else MAX_HELD_OVERLAPPED
 
     @property
     def max_begun(self) -> int:
@@ -148,7 +142,6 @@ class Worker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is ready and holds no batch."""
         return self.state is WorkerState.READY and not self.in_flight
 
     def report(self) -> dict[str, object]:
@@ -214,11 +207,7 @@ class Worker:
                 self.child.expect(number, timeout_s, batch.since_s)
 
     def take(self, body: bytes) -> None:
-        """Takes a message of the instance.
-
-        Raises:
-            DecodeError: It is none.
-        """
+        """Takes a message of the instance; raises `DecodeError` if it is none."""
         message = to_loop_decoder.decode(body)
         if isinstance(message, Failed):
             self.failure = message.message
@@ -249,7 +238,7 @@ class Worker:
             self._listener.on_worker_tested(self)
             return
         # An accelerator has run the next batch while this one was read.
-        overlap_s = message.stages_ms.read / 1e3 if self._is_overlapped else 0.0
+        overlap_s = 0.0 if self.device == CPU else message.stages_ms.read / 1e3
         if batch.since_s >= self._clock.last_pause_s:  # other work may slow the machine
             self._pace.observe(batch.cost_s * 1e3, message.inference_ms - overlap_s * 1e3)
         if message.costs:
@@ -270,13 +259,10 @@ class Worker:
 class WorkerListener(Protocol):
     """Hears from an instance: the pool."""
 
-    def on_worker_ready(self, worker: Worker) -> None:
-        """The instance can take batches."""
+    def on_worker_ready(self, worker: Worker) -> None: ...
 
     def on_worker_results(
         self, worker: Worker, members: Sequence[Ticket], results: Results
-    ) -> None:
-        """The instance finished a batch."""
+    ) -> None: ...
 
-    def on_worker_tested(self, worker: Worker) -> None:
-        """The instance has given a known answer."""
+    def on_worker_tested(self, worker: Worker) -> None: ...

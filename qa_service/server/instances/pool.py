@@ -51,8 +51,7 @@ class BatchListener(Protocol):
     def waiting_s(self) -> float:
         """How long one instance would need for the queue."""
 
-    def on_results(self, batch: Sequence[Ticket], results: Results) -> None:
-        """A batch is finished."""
+    def on_results(self, batch: Sequence[Ticket], results: Results) -> None: ...
 
     def on_lost(self, batch: Sequence[Ticket], *, were_running: bool) -> None:
         """An instance died with this batch. A request that ran may have killed it."""
@@ -105,7 +104,6 @@ class WorkerPool:
         )
 
     def resize(self, size: int) -> None:
-        """Starts instances, or ends some after their batches."""
         first, self.size = self.size, size
         self.is_booting = self.is_booting or size > first
         try:
@@ -218,8 +216,6 @@ class WorkerPool:
             self._end(worker.number)
         self._self_tests.on_passed()
 
-    # The children.
-
     def _child(self, number: int) -> Child:
         if number not in self._children:
             program = self._make_program(number)
@@ -227,7 +223,7 @@ class WorkerPool:
                 self._loop,
                 f"{self._prefix}instance {number}",
                 program.launch,
-                on_data=partial(self._on_data, number),
+                on_data=lambda body: self._workers[number].take(body),  # noqa: PLW0108 - the latest
                 max_frame_bytes=MAX_MESSAGE_BYTES,
                 on_start=partial(self._on_start, number, program),
                 on_end=partial(self._on_end, number),
@@ -246,9 +242,6 @@ class WorkerPool:
         worker.times = self._times[worker.number]
         worker.begin()
 
-    def _on_data(self, number: int, body: bytes) -> None:
-        self._workers[number].take(body)
-
     def _on_late(self, number: int, _: Sequence[object]) -> None:
         """Notes why an instance is killed: a C call cannot be interrupted."""
         worker = self._workers[number]
@@ -257,10 +250,15 @@ class WorkerPool:
     def _on_end(self, number: int) -> None:
         """Replaces an instance that has died; its status says why it could not start."""
         worker = self._forget(number)
+
+        def replace_if_wanted() -> None:
+            if number in self._wanted:
+                self._replace(worker)
+
         if worker.ready or worker.failure or worker.child.failure:
             self._replace(worker)
         else:
-            worker.child.when_exited(partial(self._replace_wanted, worker))
+            worker.child.when_exited(replace_if_wanted)
 
     def _forget(self, number: int) -> Worker:
         worker = self._workers.pop(number)
@@ -268,10 +266,6 @@ class WorkerPool:
         worker.times.end(self._loop.now_s())
         self._count_alive()
         return worker
-
-    def _replace_wanted(self, worker: Worker) -> None:
-        if worker.number in self._wanted:
-            self._replace(worker)
 
     def _replace(self, worker: Worker) -> None:
         """Starts an instance again that has ended, or gives up; reports its batches as lost."""
@@ -285,10 +279,14 @@ class WorkerPool:
         )
         if worker.is_wrong:
             self._self_tests.on_wrong(worker)
-        self._note_start(worker)
+        if worker.ready is None and not worker.child.was_killed:
+            self._failed_starts[worker.number] += 1
+            if worker.is_wrong:
+                self._wrong_starts.add(worker.number)
+        is_coming = worker.number in self._workers or worker.child.is_waiting
         if self._is_needed(worker) or self._has_given_up():
             self._fail(f"instance {worker.number} cannot start: {reason}")
-        elif self._is_missing(worker.number):
+        elif worker.number in self._wanted and not is_coming:
             self._metrics.session_restarts_total += 1
             worker.child.start_later()
         self._self_tests.look()
@@ -296,21 +294,9 @@ class WorkerPool:
             were_running = place < worker.max_begun and not worker.is_blameless
             self.batches.on_lost(batch.members, were_running=were_running)
 
-    def _note_start(self, worker: Worker) -> None:
-        """Counts it, if a worker that has ended was never ready, unless it was killed."""
-        if worker.ready is None and not worker.child.was_killed:
-            self._failed_starts[worker.number] += 1
-            if worker.is_wrong:
-                self._wrong_starts.add(worker.number)
-
     def _is_needed(self, worker: Worker) -> bool:
         """Whether the pool cannot boot without this instance, which could not start."""
         return self.is_booting and worker.ready is None and not worker.child.was_killed
-
-    def _is_missing(self, number: int) -> bool:
-        """Whether an instance is wanted that neither is there nor will be started again."""
-        is_coming = number in self._workers or self._children[number].is_waiting
-        return number in self._wanted and not is_coming
 
     def _has_given_up(self) -> bool:
         """Whether no instance is alive and each local one has failed to start too often.

@@ -24,8 +24,6 @@ class SelfTests:
 
     Args:
         interval_s: 0 for no tests.
-        workers: Returns the instances, in every state.
-        prefix: Of log lines.
     """
 
     def __init__(

@@ -70,11 +70,7 @@ class Catalog:
         self._unloaded: set[str] = set()
 
     def apply(self, plan: Plan) -> None:
-        """Starts to serve another plan.
-
-        Raises:
-            SetupError: A named device is missing; nothing has changed.
-        """
+        """Starts to serve another plan, or raises `SetupError` if a named device is missing."""
         leaving = {n: m.plan for n, m in self.by_name.items() if m.ready_specs}
         plans = {**leaving, **plan.models}
         specs = [spec for its in plans.values() for spec in its.versions.values()]
@@ -105,7 +101,12 @@ class Catalog:
 
     def _move(self) -> None:
         """Moves routes, and requests without a model's name, to what is ready; ends the rest."""
-        is_done = self._is_done
+        is_done = all(  # but for what was unloaded by request
+            spec in self.by_name[name].ready_specs
+            for name, its in self.plan.models.items()
+            if name not in self._unloaded
+            for spec in its.versions.values()
+        )
         working = {n: r for n, r in self.routes.items() if all(map(self._serves, r.cascade))}
         moved = {
             name: route
@@ -121,26 +122,11 @@ class Catalog:
             if is_done and name not in self.plan.models and model.plan.versions:
                 model.apply(ModelPlan(name))
 
-    @property
-    def _is_done(self) -> bool:
-        """Whether every planned version takes requests, except those unloaded by request."""
-        return all(
-            spec in self.by_name[name].ready_specs
-            for name, its in self.plan.models.items()
-            if name not in self._unloaded
-            for spec in its.versions.values()
-        )
-
     def _serves(self, name: str) -> bool:
-        """Whether a version of the model takes requests."""
         return name in self.by_name and bool(self.by_name[name].ready_specs)
 
     def load(self, name: str) -> dict[str, str]:
-        """Loads an unloaded model again, and tries failed versions at once; returns the reply.
-
-        Raises:
-            UnknownModelError: No model of the plan has this name.
-        """
+        """Loads an unloaded model again, and tries failed versions at once; returns the reply."""
         model = self._planned(name)
         self._unloaded.discard(name)
         model.apply(self.plan.models[name])
@@ -148,22 +134,14 @@ class Catalog:
         return {"model": name}
 
     def unload(self, name: str) -> dict[str, str]:
-        """Starts to drain a model, which `load` or another plan brings back; returns the reply.
-
-        Raises:
-            UnknownModelError: No model of the plan has this name.
-        """
+        """Starts to drain a model, which `load` or another plan brings back; returns the reply."""
         model = self._planned(name)
         self._unloaded.add(name)
         model.apply(ModelPlan(name))
         return {"model": name}
 
     def find(self, name: str | None) -> Model:
-        """The model of a name; without a name, the only model.
-
-        Raises:
-            UnknownModelError: No model has the name, or the only model is not unique.
-        """
+        """The model of a name, or the only one without a name; raises `UnknownModelError`."""
         name = name or self._only or None
         if name is None or name not in self.by_name or not self._can_be_asked(name):
             raise self._unknown(name)
@@ -193,7 +171,11 @@ class Catalog:
     @property
     def memory_bytes(self) -> int:
         """The memory of all instances, measured where possible, else estimated."""
-        return sum(map(self._memory_of, self.versions))
+        return sum(
+            max(one.pool.memory_bytes, one.pool.size * self._instance_bytes(one.spec))
+            for one in self.versions
+            if one.state is not VersionState.GONE
+        )
 
     def dispatch(self) -> None:
         for version in self.versions:
@@ -287,12 +269,6 @@ class Catalog:
         is_planned = name in self.plan.models or bool(self.by_name[name].plan.versions)
         return is_planned and name not in self._unloaded
 
-    def _memory_of(self, version: Version) -> int:
-        pool = version.pool
-        if version.state is VersionState.GONE:
-            return 0
-        return max(pool.memory_bytes, pool.size * self._instance_bytes(version.spec))
-
     def _instance_bytes(self, spec: VersionSpec) -> int:
         """An instance's memory: as one of this model measured it, else by its files."""
         model = self.by_name[spec.model]
@@ -312,11 +288,7 @@ def estimated_bytes(spec: VersionSpec) -> int:
 def check_memory(
     spec: VersionSpec, num_instances: int, needed: int, taken: int, max_memory_bytes: int
 ) -> None:
-    """Checks that a version's instances fit; all in bytes, a maximum of 0 is none.
-
-    Raises:
-        SetupError: They do not.
-    """
+    """Raises `SetupError` if a version's instances do not fit; in bytes, a maximum of 0 is none."""
     if max_memory_bytes and taken + needed > max_memory_bytes:
         raise SetupError(
             f"{plural(num_instances, 'instance')} of {spec} would take about {needed} bytes "

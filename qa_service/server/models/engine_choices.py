@@ -110,11 +110,7 @@ class EngineChoices:
         return f"{table.reason}; measured on {table.measured_on}".removesuffix("; measured on ")
 
     def measure_next(self, *, is_serving: bool) -> None:
-        """Starts to measure the next version whose engine is not known, unless one is measured.
-
-        Args:
-            is_serving: Whether the likeliest engines serve by now.
-        """
+        """Starts to measure the next version whose engine is not known, unless one is measured."""
         due = (key for key in self._waiting if is_serving or key not in self._provisional)
         key = next(due, None)
         if self._trial or key is None:

@@ -17,7 +17,7 @@ import logging
 import math
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from qa_service.errors import QaError, SetupError, UnavailableError, UnknownModelError, list_choices
@@ -43,7 +43,6 @@ class LoadFailure:
     """Why a version could not be loaded.
 
     Attributes:
-        count: Failures in a row.
         retry_s: When the next attempt is due, on the loop's clock.
     """
 
@@ -90,7 +89,6 @@ class Model:
         self._clock.mark()
 
     def try_again(self) -> None:
-        """Tries failed versions again at once."""
         self.failures.clear()
         self._clock.mark()
 
@@ -101,11 +99,13 @@ class Model:
     def versions_in(self, *states: VersionState) -> list[Version]:
         return [version for version in self.versions if version.state in states]
 
+    @property
+    def shadow(self) -> Mapping[int, int]:
+        return self.plan.shadow
+
     def is_idle(self, number: int) -> bool:
         version = self._serving(number)
         return version is not None and version.is_idle
-
-    # Where calls go.
 
     def submit(self, call: Call) -> None:
         """Sends a call to the version that it names, else to one by its share; or fails it."""
@@ -123,7 +123,9 @@ class Model:
         """
         version = self._by_share() if named is None else self._by_name(named)
         if self.plan.is_rolling and version.pool.size < version.full_size:
-            return self._among_generations(version)
+            # A growing version shares with those that it replaces, by their live instances.
+            alive = [(v.pool.alive, v) for v in (version, *self._unwanted()) if v.pool.alive]
+            return self._pick(alive or [(1.0, version)])
         return version
 
     def share(self, version: Version) -> float:
@@ -139,7 +141,7 @@ class Model:
         alive = [choice for choice in self._choices if choice[1].pool.alive]
         return self._pick(alive or self._choices)
 
-    def _pick(self, choices: list[tuple[float, Version]]) -> Version:
+    def _pick(self, choices: Sequence[tuple[float, Version]]) -> Version:
         mark = self._draw() * sum(weight for weight, _ in choices)
         for weight, version in choices:
             mark -= weight
@@ -169,13 +171,6 @@ class Model:
     def _serving(self, number: int) -> Version | None:
         return next((v for v in reversed(self._ready()) if v.spec.number == number), None)
 
-    def _among_generations(self, version: Version) -> Version:
-        """Draws between a growing version and those that it replaces, by their live instances."""
-        alive = [(v.pool.alive, v) for v in (version, *self._unwanted()) if v.pool.alive]
-        return self._pick([(float(weight), one) for weight, one in alive] or [(1.0, version)])
-
-    # From the versions to the plan.
-
     def reconcile(self, *, at_once: bool = False) -> None:
         """Takes the next steps from the versions to the plan.
 
@@ -200,11 +195,17 @@ class Model:
         for version in growing:
             self._grow(version)
         self._move()
-        if not any(version.is_growing for version in growing):
-            self._drain_unwanted()
-            self._move()
-            self._restore()
-            self._load_next()
+        if any(version.is_growing for version in growing):
+            return
+        is_done = all(spec in self.ready_specs for spec in self.plan.versions.values())
+        for version in self._unwanted():
+            if is_done or self._serving(version.spec.number) is not version:
+                version.drain()
+        self._move()
+        for version in self._ready():  # what was taken for a version that could not be loaded
+            if version.pool.size < version.full_size:
+                version.pool.resize(version.full_size)
+        self._load_next()
 
     def _is_wanted(self, version: Version) -> bool:
         return self.plan.versions.get(version.spec.number) == version.spec
@@ -242,7 +243,10 @@ class Model:
             return
         is_full = version.pool.size >= version.full_size
         if version.state is VersionState.LOADING and (is_full or self.plan.is_rolling):
-            self._note_ready(version)
+            words = "the reloaded model serves: %s" if self._ready() else "%s serves"
+            version.make_ready()
+            self.failures.pop(version.spec, None)
+            logger.info(words, version.spec)
         if not is_full and self._has_made_room(version):
             version.pool.resize(version.pool.size + 1)
 
@@ -263,19 +267,6 @@ class Model:
         minimum = version.pool.size + len(replaced)
         return sum(v.pool.num_processes for v in (version, *replaced)) <= max(most, minimum)
 
-    def _restore(self) -> None:
-        """Gives instances back that were taken for a version that could not be loaded."""
-        for version in self._ready():
-            if version.pool.size < version.full_size:
-                version.pool.resize(version.full_size)
-
-    def _drain_unwanted(self) -> None:
-        """Drains unplanned versions once all planned ones serve, or one of the same number does."""
-        is_done = all(spec in self.ready_specs for spec in self.plan.versions.values())
-        for version in self._unwanted():
-            if is_done or self._serving(version.spec.number) is not version:
-                version.drain()
-
     def _load_next(self) -> None:
         """Loads the first missing version that is due, once no version is ending."""
         if self.versions_in(VersionState.DRAINING, VersionState.ENDING):
@@ -289,10 +280,7 @@ class Model:
             self._retry.arm(failure.retry_s)
 
     def _load(self, spec: VersionSpec, num_instances: int) -> None:
-        if self._ready():
-            logger.info("reloading the model: %s", spec)
-        else:
-            logger.info("loading %s", spec)
+        logger.info("reloading the model: %s" if self._ready() else "loading %s", spec)
         is_rolling = self.plan.is_rolling and self._ready()
         try:
             version = self._make_version(spec, 1 if is_rolling else spec.instances.num_instances)
@@ -301,12 +289,6 @@ class Model:
             return
         self.versions.append(version)
         version.pool.resize(num_instances)
-
-    def _note_ready(self, version: Version) -> None:
-        is_first = not self._ready()
-        version.make_ready()
-        self.failures.pop(version.spec, None)
-        logger.info("%s serves" if is_first else "the reloaded model serves: %s", version.spec)
 
     def _end_failed(self, version: Version, message: str) -> None:
         """Ends a version; a ready one with live instances answers its requests first.

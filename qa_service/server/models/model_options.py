@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, field
 
 from qa_service.files import SAVED_MODELS, saved_models
 from qa_service.instance.instance_options import InstanceOptions
-from qa_service.options import MAX_COUNT
+from qa_service.options import OptionalCount
 from qa_service.server.models.on_disk import MAX_VERSION, NUMBER, VERSIONS_WORDS
 from qa_service.server.services.service_options import NAME
 from qa_service.wire.messages import MAX_NAME_CHARS
@@ -34,8 +34,7 @@ class RepositoryOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = DEFAULT_MODEL
     prepare: Annotated[
-        bool,
-        Meta(description="prepare the model first, if it is not prepared yet"),
+        bool, Meta(description="prepare the model first, if it is not prepared yet")
     ] = True
     saved_models: Annotated[
         Path | None,
@@ -53,23 +52,18 @@ class RepositoryOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     poll_interval_s: Annotated[
-        int,
+        OptionalCount,
         Meta(
-            ge=0,
-            le=MAX_COUNT,
             description="seconds between two checks whether the file or a folder of versions has "
-            "changed; 0 checks only at SIGHUP",
+            "changed; 0 checks only at SIGHUP"
         ),
     ] = 0
     max_memory_bytes: Annotated[
         int,
-        Meta(
-            ge=0,
-            le=2**50,
-            description="bytes of memory that all instances may take; a version that does not fit "
-            "is not loaded; 0 for no limit",
-        ),
-    ] = 0
+        Meta(ge=0, le=2**50,
+             description="bytes of memory that all instances may take; a version that does not fit "
+             "is not loaded; 0 for no limit"),
+    ] = 0  # fmt: skip
 
     @property
     def models_dir(self) -> Path:
@@ -99,30 +93,21 @@ class ModelOptions(InstanceOptions, frozen=True, kw_only=True):
     ] = "latest:1"
     labels: Annotated[
         dict[Annotated[str, Meta(pattern=LABEL)], _Number],
-        Meta(
-            max_length=64,
-            title="a table of labels and the numbers of their versions",
-            description="names that requests may use instead of a version's number",
-        ),
-    ] = field(default_factory=dict)
+        Meta(max_length=64, title="a table of labels and the numbers of their versions",
+             description="names that requests may use instead of a version's number"),
+    ] = field(default_factory=dict)  # fmt: skip
     traffic: Annotated[
         dict[_Key, Annotated[int, Meta(ge=0, le=1_000_000)]],
-        Meta(
-            max_length=64,
-            title="a table of versions or labels and their weights, 0 to 1000000",
-            description="shares of the requests without a version; by default all go to the latest "
-            "version",
-        ),
-    ] = field(default_factory=dict)
+        Meta(max_length=64, title="a table of versions or labels and their weights, 0 to 1000000",
+             description="shares of the requests without a version; by default all go to the "
+             "latest version"),
+    ] = field(default_factory=dict)  # fmt: skip
     shadow: Annotated[
         dict[_Key, Annotated[int, Meta(ge=0, le=100)]],
-        Meta(
-            max_length=64,
-            title="a table of versions or labels and percentages, 0 to 100",
-            description="percent of the requests that are copied to a version on idle instances, "
-            "to compare its answers",
-        ),
-    ] = field(default_factory=dict)
+        Meta(max_length=64, title="a table of versions or labels and percentages, 0 to 100",
+             description="percent of the requests that are copied to a version on idle instances, "
+             "to compare its answers"),
+    ] = field(default_factory=dict)  # fmt: skip
     transition: Annotated[
         Literal["swap", "rolling"],
         Meta(

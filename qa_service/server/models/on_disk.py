@@ -40,7 +40,6 @@ class FoundVersion:
     """A prepared model in a folder.
 
     Attributes:
-        fingerprint: The SHA-256 of its manifest.
         file_bytes: The size of each file that the manifest names and that is there.
     """
 
@@ -71,24 +70,21 @@ def find_versions(path: Path) -> dict[int, FoundVersion]:
     numbers = sorted(int(name) for name in names if re.match(NUMBER, name))
     if len(numbers) > MAX_VERSIONS:
         raise SetupError(f"{path} has {len(numbers)} versions, more than {MAX_VERSIONS}")
-    found = {number: version for number in numbers if (version := _version_in(path, number))}
+    found = {}
+    for number in numbers:
+        folder = path / str(number)
+        if not (fingerprint := fingerprint_of(folder)):
+            logger.info("%s has no manifest: it is not loaded", folder)
+            continue
+        try:
+            file_bytes = _file_bytes(folder, load_manifest(folder))
+        except SetupError as error:
+            logger.warning("%s is not loaded: %s", folder, error)
+        else:
+            found[number] = FoundVersion(number, folder, fingerprint, file_bytes)
     if not found:
         load_manifest(path)  # says what to do
     return found
-
-
-def _version_in(path: Path, number: int) -> FoundVersion | None:
-    """The version in a folder; None, with a log line, if it is incomplete."""
-    folder = path / str(number)
-    if not (fingerprint := fingerprint_of(folder)):
-        logger.info("%s has no manifest: it is not loaded", folder)
-        return None
-    try:
-        manifest = load_manifest(folder)
-    except SetupError as error:
-        logger.warning("%s is not loaded: %s", folder, error)
-        return None
-    return FoundVersion(number, folder, fingerprint, _file_bytes(folder, manifest))
 
 
 def _file_bytes(folder: Path, manifest: Manifest) -> dict[str, int]:

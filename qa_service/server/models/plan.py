@@ -68,7 +68,6 @@ class ModelPlan:
 
     Attributes:
         versions: By number, ascending.
-        labels: The version of each label.
         traffic: Weights of versions, for requests that name none; empty for the latest.
         shadow: Percent of the requests that are copied to each version.
         is_rolling: Whether a version replaces another an instance at a time.
@@ -89,10 +88,15 @@ class Plan:
 
     def with_engines(self, choose: Choose) -> Plan:
         """The plan with the engines that were chosen since it was made."""
+
+        def with_engine(spec: VersionSpec) -> VersionSpec:
+            asked = spec.asked or spec.instances
+            if not asked.is_engine_open:
+                return spec
+            return replace(spec, instances=choose(spec.model, spec.found, asked))
+
         models = {
-            name: replace(
-                its, versions={n: _with_engine(spec, choose) for n, spec in its.versions.items()}
-            )
+            name: replace(its, versions={n: with_engine(spec) for n, spec in its.versions.items()})
             for name, its in self.models.items()
         }
         return replace(self, models=models)
@@ -101,13 +105,6 @@ class Plan:
 Choose = Callable[[str, FoundVersion, InstanceOptions], InstanceOptions]
 """Fills in a version's engine if the options leave it open and it is measured, else leaves it open;
 may raise `SetupError`."""
-
-
-def _with_engine(spec: VersionSpec, choose: Choose) -> VersionSpec:
-    asked = spec.asked or spec.instances
-    if not asked.is_engine_open:
-        return spec
-    return replace(spec, instances=choose(spec.model, spec.found, asked))
 
 
 def make_plan(
@@ -137,11 +134,7 @@ def make_plan(
 
 
 def plan_only_model(
-    folder: Path,
-    instances: InstanceOptions,
-    choose: Choose,
-    generation: int = 0,
-    name: str = "",
+    folder: Path, instances: InstanceOptions, choose: Choose, generation: int = 0, name: str = ""
 ) -> Plan:
     """Makes a plan of the one model that flags name.
 

@@ -61,21 +61,17 @@ def source_to_prepare(its: RepositoryOptions) -> str | None:
     Raises:
         SetupError: It may not be prepared.
     """
-    if not (unprepared := _unprepared(its)):
+    if not (found := unprepared(its)):
         return None
     if not its.prepare:
         raise SetupError(f"{its.model} is not prepared, and --no-prepare is set")
-    source, target = unprepared
+    source, target = found
     logger.info("%s is not prepared yet: preparing it in %s", its.model, target)
     return source
 
 
 def prepare_first(its: RepositoryOptions) -> None:
-    """Prepares what `--model` names, unless it is prepared, before anything else is done.
-
-    Raises:
-        SetupError: It cannot be prepared, or may not be.
-    """
+    """Prepares what `--model` names, unless it is prepared; raises `SetupError` if it cannot."""
     source = source_to_prepare(its)
     if source is None:
         return
@@ -97,7 +93,6 @@ class Preparing:
 
     Args:
         source: What `prepare_model.py --model` takes.
-        models: Its `--output_dir`.
         on_end: Called once, with why it failed or with an empty string; not after `close`.
 
     Raises:
@@ -163,11 +158,7 @@ def _target_of(source: str, models: Path) -> Path:
     return models / Path(source).resolve().name if is_folder else folder_of(source, models)
 
 
-def is_prepared_first(its: RepositoryOptions) -> bool:
-    return _unprepared(its) is not None
-
-
-def _unprepared(its: RepositoryOptions) -> tuple[str, Path] | None:
+def unprepared(its: RepositoryOptions) -> tuple[str, Path] | None:
     """The source that is not prepared yet, and the folder that it goes to."""
     if not (source := _source_of(its)):
         return None

@@ -96,7 +96,6 @@ class Version:
             self.pool.close()
 
     def kill(self) -> None:
-        """Ends it at once, and fails its unanswered calls."""
         self.close()
         self.pool.kill()
         for call in list(self._in_flight):

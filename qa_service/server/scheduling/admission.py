@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from qa_service.errors import DeadlineExceededError, QaError, QueueFullError, TextTooLongError
+from qa_service.errors import DeadlineExceededError, QueueFullError, TextTooLongError
 from qa_service.server.scheduling.scheduler import Scheduler
 from qa_service.server.scheduling.ticket import Ticket
 
@@ -51,7 +51,9 @@ def admit_long(ticket: Ticket, scheduler: Scheduler, *, ms_per_cost: float, time
         raise DeadlineExceededError
     alone_ms = ticket.cost * ms_per_cost
     if alone_ms > time_ms:
-        raise _too_slow(ticket, alone_ms, time_ms)
+        message = _say_too_slow(ticket, alone_ms, time_ms)
+        fits_in_longest = alone_ms <= ticket.call.scope.max_timeout_s * 1e3
+        raise DeadlineExceededError(message) if fits_in_longest else TextTooLongError(message)
     _check_queue(ticket, scheduler, ms_per_cost)
     _check_time(scheduler.flows.cost_until_done(ticket) * ms_per_cost, time_ms)
 
@@ -67,26 +69,16 @@ def _check_queue(ticket: Ticket, scheduler: Scheduler, ms_per_cost: float) -> fl
     return total_ms
 
 
-def _too_slow(ticket: Ticket, alone_ms: float, time_ms: float) -> QaError:
-    """The error for a text that takes longer than its request has."""
-    limit = int(ticket.tokens * time_ms / alone_ms)
-    message = _too_much(
-        ticket,
-        f", which take about {alone_ms:,.0f} ms; "
-        f"about {limit} can be read in its {time_ms:,.0f} ms",
-    )
-    fits_in_longest = alone_ms <= ticket.call.scope.max_timeout_s * 1e3
-    return DeadlineExceededError(message) if fits_in_longest else TextTooLongError(message)
-
-
-def _too_much(ticket: Ticket, why: str) -> str:
+def _say_too_slow(ticket: Ticket, alone_ms: float, time_ms: float) -> str:
     """What is wrong, and what helps where the client did not choose how much text is read."""
-    if ticket.call.request.collection is not None:
-        return (
-            f"the question's passages have about {ticket.tokens} tokens{why}: "
-            "ask for fewer `max_passages`, or a longer `timeout_ms`"
-        )
-    return f"the text has about {ticket.tokens} tokens{why}"
+    limit = int(ticket.tokens * time_ms / alone_ms)
+    why = (
+        f", which take about {alone_ms:,.0f} ms; about {limit} can be read in its {time_ms:,.0f} ms"
+    )
+    if ticket.call.request.collection is None:
+        return f"the text has about {ticket.tokens} tokens{why}"
+    help_words = "ask for fewer `max_passages`, or a longer `timeout_ms`"
+    return f"the question's passages have about {ticket.tokens} tokens{why}: {help_words}"
 
 
 def _check_time(needed_ms: float, time_ms: float) -> None:

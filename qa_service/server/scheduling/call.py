@@ -47,7 +47,6 @@ class Scope(msgspec.Struct, frozen=True):
     """What a call and its children share.
 
     Attributes:
-        arrived_s: When the request arrived, on the loop's clock.
         deadline_s: When the request expires if no instance has started it; infinity for never.
         flow: The client whose share of the machine it uses.
         weight: The size of that share relative to others; within a flow, more weight goes first.
@@ -67,7 +66,6 @@ class Scope(msgspec.Struct, frozen=True):
 
     @property
     def log_extra(self) -> dict[str, str] | None:
-        """The extra fields of its log lines."""
         return {"trace_id": self.trace_id} if self.trace_id else None
 
     def derive(self, suffix: str, **changes: object) -> Scope:
@@ -79,7 +77,6 @@ class Call:
     """A request, and what happens when it ends.
 
     Attributes:
-        is_settled: Whether it was resolved, failed or cancelled.
         is_cancelled: Whether it ended without an outcome.
     """
 
@@ -113,8 +110,6 @@ class Call:
         """Makes a call that ends when this one does.
 
         Args:
-            request: What to ask.
-            suffix: Appended to the name.
             changes: Fields of the scope to replace.
         """
         child = Call(request, self.scope.derive(suffix, **changes))
@@ -126,11 +121,9 @@ class Call:
         return child
 
     def resolve(self, answers: Sequence[Answer], timings: Timings) -> None:
-        """Ends it with answers; does nothing if it has ended."""
         self.settle(Answered(answers, timings))
 
     def fail(self, error: QaError) -> None:
-        """Ends it with an error; does nothing if it has ended."""
         self.settle(error)
 
     def settle(self, outcome: Outcome) -> None:

@@ -72,12 +72,10 @@ class Flow:
     Attributes:
         line: Its waiting requests, in their order.
         weight: That of its first request.
-        start: When its next turn starts.
         paid: Where the turns that it has had end; it is not behind the virtual time when it asks.
         finish: When a fair machine would finish its short requests.
         texts_finish: When a fair machine would finish its long texts; until then it has turns, in
             which other flows' texts may be read. -infinity without texts.
-        waiting: The cost of the line.
         reserved: The cost of the segments of its long texts that are not queued yet.
         last_batch: The number of the last batch with a request or a turn of it; -infinity for none.
         sort_key: Its place among the flows; None if it has no turn.
@@ -101,17 +99,14 @@ class Flow:
 
     @property
     def cost(self) -> float:
-        """The cost of all its work, queued or not."""
         return self.waiting + self.reserved
 
     def insert(self, ticket: Ticket) -> None:
-        """Puts a request into its place in the line."""
         bisect.insort(self.line, _in_line(ticket))
         self.weight = -self.line[0][0]
         self.waiting += ticket.cost
 
     def remove(self, ticket: Ticket) -> None:
-        """Takes a request out of the line."""
         del self.line[bisect.bisect_left(self.line, _in_line(ticket))]
         self.weight = -self.line[0][0] if self.line else self.weight
         self.waiting = self.waiting - ticket.cost if self.line else 0.0
@@ -125,10 +120,8 @@ class Flows:
     """All clients' lines, and the virtual time.
 
     Attributes:
-        size: How many requests wait.
         cost: The cost of all flows, reserved work included.
         weight: The sum over the flows that are present.
-        num_instances: How many instances share the work.
     """
 
     def __init__(self) -> None:
@@ -146,7 +139,6 @@ class Flows:
         self._num_batches = 0
 
     def __len__(self) -> int:
-        """How many flows it keeps."""
         return len(self._flows)
 
     def add(self, ticket: Ticket) -> None:
@@ -210,10 +202,13 @@ class Flows:
             self._set_sort_key(flow)
         if self._has_texts:
             self._end_turns_for_texts()
-        if self.size:
-            self._count_gone()
-        else:
+        if not self.size:
             self._start_equal()
+            return
+        since_batch = self._since_batch  # flows that are present no longer
+        flows = self._without_turn.values()
+        for flow in [f for f in flows if f.last_batch <= since_batch and not f.reserved]:
+            self._count(flow)
 
     def _start_equal(self) -> None:
         """On an idle machine no flow has a debt: only those of long texts are kept."""
@@ -239,15 +234,7 @@ class Flows:
             if flow.sort_key and not flow.line:
                 self._set_sort_key(flow)
 
-    def _count_gone(self) -> None:
-        """Takes the flows that are no longer present out of `weight`."""
-        since_batch = self._since_batch
-        flows = self._without_turn.values()
-        for flow in [f for f in flows if f.last_batch <= since_batch and not f.reserved]:
-            self._count(flow)
-
     def turns(self) -> Iterator[Turn]:
-        """All turns, in their order."""
         segments = iter(self._segments)
         further: list[_Further] = []
         for place in self._sort_keys:

@@ -6,32 +6,26 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from qa_service.options import MAX_COUNT
+from qa_service.options import Count
 
 
 class QueueOptions(Struct, frozen=True, kw_only=True):
     """The queue of requests that wait for an instance."""
 
     max_queue_size: Annotated[
-        int,
+        Count,
         Meta(
-            ge=1,
-            le=MAX_COUNT,
             description="maximum number of requests that wait for an instance; also of those that "
-            "wait for a search process, and with a cache of those that wait for an equal request",
+            "wait for a search process, and with a cache of those that wait for an equal request"
         ),
     ] = 1000
     max_queue_delay_us: Annotated[
         int,
-        Meta(
-            ge=0,
-            le=1_000_000,
-            description="microseconds a request may wait for batch members while an instance is "
-            "idle",
-        ),
-    ] = 0
+        Meta(ge=0, le=1_000_000,
+             description="microseconds a request may wait for batch members while an instance is "
+             "idle"),
+    ] = 0  # fmt: skip
 
     @property
     def max_queue_delay_s(self) -> float:
-        """`max_queue_delay_us` in seconds."""
         return self.max_queue_delay_us / 1e6

@@ -36,7 +36,6 @@ class Pace:
         self._took_ms = self._estimated_ms = MAX_WEIGHT_MS
 
     def observe(self, estimated_ms: float, took_ms: float) -> None:
-        """Updates the pace with a piece of work."""
         if estimated_ms > 0.0:
             weight_ms = min(estimated_ms, MAX_WEIGHT_MS)
             kept = math.exp(-weight_ms / PACE_WINDOW_MS)

@@ -51,15 +51,10 @@ class Scheduler:
         return self.flows.size + len(self._retries)
 
     def is_full(self) -> bool:
-        """Whether the queue has reached its bound."""
         return self.flows.size + len(self._retries) >= self._max_size
 
     def add(self, ticket: Ticket) -> None:
-        """Queues a request in its flow's line.
-
-        Raises:
-            QueueFullError: The queue is full, and this is no segment of an admitted text.
-        """
+        """Queues a request in its flow's line; refuses if it is full, but no segment of a text."""
         if ticket.core is None and self.is_full():
             raise QueueFullError
         ticket.number = next(self._numbers)
@@ -67,7 +62,6 @@ class Scheduler:
         self._note_deadline(ticket)
 
     def begin(self, text: Ticket) -> None:
-        """Reserves the work of a long text whose segments will be queued."""
         text.number = next(self._numbers)
         self.flows.begin(text)
 
@@ -106,7 +100,6 @@ class Scheduler:
         return False
 
     def expired(self, now_s: float) -> list[Ticket]:
-        """Removes and returns every request whose deadline has passed."""
         items = self._deadlines
         late = [item[2] for item in items[: bisect.bisect_right(items, (now_s, math.inf))]]
         late += [ticket for ticket in self._retries if ticket.deadline_s <= now_s]
@@ -120,7 +113,6 @@ class Scheduler:
         """Removes and returns the requests that an instance should run now.
 
         Args:
-            rule: The instance's.
             is_idle: Whether the instance holds no batch; only then it may get a retry.
 
         Returns:
@@ -147,11 +139,7 @@ class Scheduler:
     def _with_members(
         self, leader: Turn, turns: Iterator[Turn], rule: BatchRule, num_waiting: float
     ) -> list[Turn]:
-        """Adds requests nearest to the leader in length, on either side until one is refused.
-
-        Args:
-            turns: Those after the leader's.
-        """
+        """Adds requests nearest to the leader in length, on either side until one is refused."""
         tokens = leader.ticket.tokens
         if not rule.admits(1, tokens, tokens, num_waiting):
             return [leader]  # if an equally long request would not pay, no request does
@@ -163,7 +151,9 @@ class Scheduler:
         while before >= 0 or after < len(others):
             shorter = others[before] if before >= 0 else None
             longer = others[after] if after < len(others) else None
-            if longer and _is_nearer(longer, shorter, leader):
+            if longer and (
+                shorter is None or longer.ticket.tokens - tokens <= tokens - shorter.ticket.tokens
+            ):
                 if rule.admits(len(batch), longest, longer.ticket.tokens, num_waiting):
                     batch.append(longer)
                     longest = longer.ticket.tokens
@@ -207,8 +197,3 @@ class Scheduler:
 
 
 _by_length = operator.attrgetter("ticket.tokens", "ticket.number")
-
-
-def _is_nearer(longer: Turn, shorter: Turn | None, leader: Turn) -> bool:
-    tokens = leader.ticket.tokens
-    return shorter is None or longer.ticket.tokens - tokens <= tokens - shorter.ticket.tokens

@@ -12,7 +12,6 @@ class Ticket:
         tokens: An estimate.
         core: For a segment of a long text, the range in which its spans start, in code points;
             else None. The queue's bounds do not apply to segments: their text was admitted.
-        attempts: How many instances died while they ran it.
         moves: How often an instance ended before it ran it.
         cost: An estimate, in milliseconds of an instance.
         turn_cost: What its flow pays for its turn: the cost, or `min_turn_cost` if that is more (of

@@ -16,7 +16,7 @@ kills instances does not run once for each client that sends it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -51,17 +51,11 @@ class _Flight:
     leader: Call | None = None
     timer: LazyTimer | None = None
 
-    @property
-    def joined(self) -> Iterable[Call]:
-        """The members except the leader."""
-        return (call for call in self.members if call is not self.leader)
-
 
 class Cached:
     """Keeps the answers of one version of a model.
 
     Args:
-        store: Shared by all versions.
         model: Names what answers a request now; part of the key.
         max_queue_size: How many requests may wait for other requests' runs; further ones run
             themselves, so that the queue's bounds apply to them.
@@ -101,7 +95,9 @@ class Cached:
             self._lead(flight, call)
         elif self._num_members - len(self._flights) < self._max_queue_size:
             self._counts.cache_joined_total += 1
-            self._join(flight, call)
+            self._add(flight, call)
+            flight.timer = flight.timer or LazyTimer(self._clock, partial(self._expire, flight))
+            flight.timer.arm(call.scope.deadline_s)
         else:
             self._counts.cache_misses_total += 1
             self._service.submit(call)
@@ -112,16 +108,13 @@ class Cached:
         call.on_end(partial(self._remove, flight))
 
     def _remove(self, flight: _Flight, call: Call) -> None:
-        """Removes a member that has ended; a flight without members ends."""
+        """Removes a member that has ended; a flight without members ends, and so does its run."""
         del flight.members[call]
         self._num_members -= 1
         if call is flight.leader:
             flight.leader = None
-        if not flight.members:
-            self._end(flight)
-
-    def _end(self, flight: _Flight) -> None:
-        """Drops a flight without members, and cancels its run."""
+        if flight.members:
+            return
         del self._flights[flight.key]
         if flight.timer:
             flight.timer.cancel()
@@ -148,17 +141,12 @@ class Cached:
         if flight.members:
             self._lead(flight, max(flight.members, key=lambda call: call.scope.deadline_s))
 
-    # Joined members and their deadlines.
-
-    def _join(self, flight: _Flight, call: Call) -> None:
-        self._add(flight, call)
-        flight.timer = flight.timer or LazyTimer(self._clock, partial(self._expire, flight))
-        flight.timer.arm(call.scope.deadline_s)
-
     def _expire(self, flight: _Flight) -> None:
+        """Fails joined members at their deadlines: only the leader's holds for its run."""
         now_s = self._clock.now_s()
-        late = [call for call in flight.joined if call.scope.deadline_s <= now_s]
-        for call in late:
-            call.fail(DeadlineExceededError())
+        for call in [one for one in flight.members if one is not flight.leader]:
+            if call.scope.deadline_s <= now_s:
+                call.fail(DeadlineExceededError())
+        rest = [one.scope.deadline_s for one in flight.members if one is not flight.leader]
         if flight.timer:
-            flight.timer.arm(min((c.scope.deadline_s for c in flight.joined), default=math.inf))
+            flight.timer.arm(min(rest, default=math.inf))

@@ -23,7 +23,7 @@ from qa_service.server.services.service import Service
 from qa_service.server.services.service_options import RouteOptions
 from qa_service.server.services.tracing import record_model
 from qa_service.server.telemetry.services import CascadeCounts
-from qa_service.wire.messages import Answer, Answered, Timings
+from qa_service.wire.messages import Answered, Timings
 
 
 @dataclass(slots=True, eq=False)
@@ -36,58 +36,44 @@ class _Asking:
     queue_ms: float = 0.0
     inference_ms: float = 0.0
 
-    def take(self, outcome: Answered) -> None:
-        self.last = outcome
-        self.queue_ms += outcome.timings.queue
-        self.inference_ms += outcome.timings.inference
 
-    def resolve(self) -> None:
-        assert self.last
-        source = msgspec.structs.replace(self.last.source, models_asked=self.models_asked)
-        timings = Timings(round(self.queue_ms, 3), round(self.inference_ms, 3))
-        self.whole.settle(Answered(self.last.answers, timings, source))
-
-
+@dataclass(frozen=True)
 class Cascade:
-    """Asks models in turn until one is sure."""
-
-    def __init__(
-        self, router: Service, options: RouteOptions, clock: Clock, counts: CascadeCounts
-    ) -> None:
-        self._router = router
-        self._options = options
-        self._clock = clock
-        self._counts = counts
+    router: Service
+    options: RouteOptions
+    clock: Clock
+    counts: CascadeCounts
 
     def submit(self, call: Call) -> None:
         self._ask_next(_Asking(call))
 
     def _ask_next(self, asking: _Asking) -> None:
-        model = self._options.cascade[asking.models_asked]
+        model = self.options.cascade[asking.models_asked]
         asking.models_asked += 1
         request = msgspec.structs.replace(asking.whole.request, model=model, version=None)
-        child = asking.whole.child(request, f"[{model}]", arrived_s=self._clock.now_s())
+        child = asking.whole.child(request, f"[{model}]", arrived_s=self.clock.now_s())
         child.then(partial(self._on_settled, asking))
         if child.scope.span:
-            record_model(child, model, child.scope.span, self._clock)
-        self._router.submit(child)
+            record_model(child, model, child.scope.span, self.clock)
+        self.router.submit(child)
 
     def _on_settled(self, asking: _Asking, outcome: Outcome) -> None:
         if isinstance(outcome, Answered):
-            asking.take(outcome)
-            if not self._is_final(outcome.answers[0], asking.models_asked):
+            asking.last = outcome
+            asking.queue_ms += outcome.timings.queue
+            asking.inference_ms += outcome.timings.inference
+            its = self.options
+            best, if_unknown = outcome.answers[0], not its.ask_next_if_unknown
+            is_last = asking.models_asked == len(its.cascade)
+            if not (is_last or best.is_sure(its.min_score, if_unknown=if_unknown)):
                 self._ask_next(asking)
                 return
         elif asking.last is None:
             asking.whole.fail(outcome)
             return
         else:
-            self._counts.fallbacks += 1
-        self._counts.models_asked[asking.models_asked] += 1
-        asking.resolve()
-
-    def _is_final(self, best: Answer, models_asked: int) -> bool:
-        """Whether the model is sure, or the last."""
-        its = self._options
-        is_sure = best.is_sure(its.min_score, if_unknown=not its.ask_next_if_unknown)
-        return is_sure or models_asked == len(its.cascade)
+            self.counts.fallbacks += 1
+        self.counts.models_asked[asking.models_asked] += 1
+        source = msgspec.structs.replace(asking.last.source, models_asked=asking.models_asked)
+        timings = Timings(round(asking.queue_ms, 3), round(asking.inference_ms, 3))
+        asking.whole.settle(Answered(asking.last.answers, timings, source))

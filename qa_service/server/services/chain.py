@@ -6,6 +6,7 @@ Gate ▸ Access ▸ Router ▸ Cascade ▸ Version ▸ Shadow ▸ Cached ▸ Col
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from qa_service.instance.instance_options import InstanceOptions
@@ -25,25 +26,16 @@ from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.messages import Request
 
 
+@dataclass(frozen=True)
 class Services:
     """Makes the services that stand before the models, of what all of them share."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        store: CacheStore,
-        counts: ServiceCounts,
-        max_queue_size: int,
-        retrieval: Retrieval,
-        *,
-        num_wrong: Callable[[], int],
-    ) -> None:
-        self._num_wrong = num_wrong
-        self._clock = clock
-        self._store = store
-        self._counts = counts
-        self._max_queue_size = max_queue_size
-        self._retrieval = retrieval
+    clock: Clock
+    store: CacheStore
+    counts: ServiceCounts
+    max_queue_size: int
+    retrieval: Retrieval
+    num_wrong: Callable[[], int]
 
     def around_version(
         self,
@@ -54,26 +46,22 @@ class Services:
         counts: ModelMetrics,
     ) -> Service:
         """What a request passes that has been routed to one version of a model."""
-        service: Service = Collections(Segments(dispatcher), dispatcher, self._retrieval)
+        service: Service = Collections(Segments(dispatcher), dispatcher, self.retrieval)
         # A new service goes here, around what stands: service = MyService(service)
-        if self._store.max_bytes:
+        if self.store.max_bytes:
 
             def answerer(request: Request) -> str:
                 its = dispatcher.pool.model
                 runs = f"{its.fingerprint} {options.inference_engine_type} {options.precision}"
                 # What an instance answered that then failed its self-test is in doubt.
-                doubts = self._num_wrong()
-                return f"{runs} {its.hooks} {self._retrieval.edition(request)} {doubts}"
+                doubts = self.num_wrong()
+                return f"{runs} {its.hooks} {self.retrieval.edition(request)} {doubts}"
 
             service = Cached(
-                service,
-                self._store,
-                answerer,
-                self._clock,
-                counts,
-                max_queue_size=self._max_queue_size,
-            )
-        return Shadow(service, model, number, partial(self._counts.shadow, model.name))
+                service, self.store, answerer, self.clock, counts,
+                max_queue_size=self.max_queue_size,
+            )  # fmt: skip
+        return Shadow(service, model, number, partial(self.counts.shadow, model.name))
 
     def route(self, name: str, options: RouteOptions, models: Service) -> Service:
-        return Cascade(models, options, self._clock, self._counts.cascade(name))
+        return Cascade(models, options, self.clock, self.counts.cascade(name))

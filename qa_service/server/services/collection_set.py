@@ -1,4 +1,4 @@
-"""The collections that are served, and their search processes: how they come, are opened, and go.
+"""The collections that are served, and their search processes: how they come and go.
 
 Each is searched by a separate process, up to `MAX_SEARCH_PROCESSES`; further ones share these. A
 search engine elsewhere always has a separate process. The loop opens no file of a collection: a
@@ -15,12 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from qa_service.errors import (
-    SetupError,
-    UnknownCollectionError,
-    error_context,
-    list_choices,
-)
+from qa_service.errors import SetupError, UnknownCollectionError, error_context, list_choices
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import Timer
 from qa_service.retrieval.search_messages import (
@@ -28,8 +23,6 @@ from qa_service.retrieval.search_messages import (
     Count,
     List,
     Listed,
-    Open,
-    Opened,
     Refused,
     Result,
     Search,
@@ -37,11 +30,7 @@ from qa_service.retrieval.search_messages import (
 )
 from qa_service.server.children.child import Launch
 from qa_service.server.services.searches import HUNG, Searches
-from qa_service.server.services.served_collection import (
-    FIRST_RETRY_S,
-    MAX_RETRY_S,
-    ServedCollection,
-)
+from qa_service.server.services.served_collection import ServedCollection
 from qa_service.server.services.service_options import CollectionOptions, check_name
 from qa_service.server.telemetry.health import CollectionState
 from qa_service.server.telemetry.services import ServiceCounts
@@ -59,8 +48,7 @@ SEARCH_TIMEOUT_S = 10.0
 """How long a search may take, and a third of the time for opening a collection, before its process
 is replaced: it takes milliseconds unless a disk or a cluster hangs."""
 MAX_SEARCH_PROCESSES = 16
-"""The processes for collections on disk, of about 16 MB each: one for each collection, and further
-collections share them."""
+"""The processes for collections on disk, of about 16 MB each; further collections share them."""
 
 LaunchSearches = Callable[[int], Launch]
 """What starts a process that makes a number of searches at a time."""
@@ -111,7 +99,12 @@ class CollectionSet:
             SetupError: What is said of a collection is wrong; nothing is changed.
         """
         for name, options in named.items():
-            _check(name, options)
+            with error_context(f"[collections.{name}]"):
+                check_name(name)
+                if bool(options.path) == bool(options.url):
+                    raise SetupError("needs either path or url")
+                if options.path:
+                    _check_path("path", options.path)
         if folder:
             _check_path("--collections_dir", folder)
         if folder != self._folder:
@@ -134,7 +127,7 @@ class CollectionSet:
             self._list()
         for served in self._served.values():
             if not (served.is_remote or served.retry):
-                self._open(served)
+                served.open()
         self._look_later()
 
     @property
@@ -156,26 +149,13 @@ class CollectionSet:
 
     def faults(self, token: str | None = None) -> dict[str, str]:
         """What is wrong with them, by their names; nothing of those that are well."""
-        now_s = self._loop.now_s()
-        faults = {its.name: its.fault(now_s) for its in self._seen_by(token)}
-        return {name: fault for name, fault in faults.items() if fault}
+        return {its.name: its.fault for its in self._seen_by(token) if its.fault}
 
     def _seen_by(self, token: str | None) -> list[ServedCollection]:
-        served = self._served.values()
-        return [its for its in served if token is None or its.options.is_for(token)]
+        return [its for its in self._served.values() if its.options.is_for(token)]
 
-    def get(self, name: str | None) -> ServedCollection | None:
-        return self._served.get(name) if name else None
-
-    def find(self, name: str) -> ServedCollection:
-        """The collection of that name.
-
-        Raises:
-            UnknownCollectionError: No collection has this name.
-        """
-        if found := self._served.get(name):
-            return found
-        raise UnknownCollectionError(f"there is no collection {name}")
+    def get(self, name: str) -> ServedCollection | None:
+        return self._served.get(name)
 
     def choose(self, names: tuple[str, ...], token: str) -> tuple[str, ...]:
         """The names of the collections that are asked.
@@ -201,11 +181,18 @@ class CollectionSet:
     def note_damage(self, served: ServedCollection, reason: str) -> None:
         """Has the index opened afresh in which a search has failed."""
         self._note_fault(served, reason)
-        self._open(served, is_fresh=True)
+        served.open(is_fresh=True)
 
     def note_unavailable(self, served: ServedCollection, reason: str) -> None:
         """Notes that a cluster did not answer a search."""
         self._note_fault(served, reason, ends_with_success=True)
+
+    def _note_fault(
+        self, served: ServedCollection, reason: str, *, ends_with_success: bool = False
+    ) -> None:
+        served.note_search_fault(reason, ends_with_success=ends_with_success)
+        if counts := self._counts.collections.get(served.name):
+            counts.failed_total += 1
 
     def _make_searches(self, name: str, concurrency: int) -> Searches:
         """A new search process, by what is searched and how many at a time."""
@@ -236,13 +223,11 @@ class CollectionSet:
         served = {its.searches: None for its in self._served.values()}
         return [*served, *([self._lister] if self._lister else []), *self._ending]
 
-    # Reports of searches.
-
     def _on_process_start(self, searches: Searches) -> None:
         """Has a new process open what the one before had open."""
         for served in self._served.values():
             if served.searches is searches and served.state != "UNAVAILABLE":
-                self._open(served)
+                served.open()
 
     def _on_process_death(self, searches: Searches) -> None:
         """What the process had open is not open any more."""
@@ -255,15 +240,6 @@ class CollectionSet:
         """Blames the collection whose search has ended its process, or held it for too long."""
         if isinstance(work, Search | Count) and (served := self._served.get(work.collection)):
             self._note_fault(served, reason, ends_with_success=reason == HUNG)
-
-    def _note_fault(
-        self, served: ServedCollection, reason: str, *, ends_with_success: bool = False
-    ) -> None:
-        now_s = self._loop.now_s()
-        if served.note_search_fault(reason, now_s, ends_with_success=ends_with_success):
-            logger.error("collection %s: a search failed: %s", served.name, reason)
-        if counts := self._counts.collections.get(served.name):
-            counts.failed_total += 1
 
     # How they come and go.
 
@@ -283,9 +259,18 @@ class CollectionSet:
             return
         if isinstance(result, Listed):
             self._list_fault = ""
-            self._note_empty(None if result.paths else folder)
-            paths = {name: Path(path) for name, path in result.paths.items() if _is_name(name)}
-            listed = {name: CollectionOptions(path=path) for name, path in paths.items()}
+            if not result.paths and folder != self._empty_folder:
+                logger.warning("there is no collection in %s: qa-index makes them", folder)
+            self._empty_folder = None if result.paths else folder
+            listed = {}
+            for name, path in result.paths.items():
+                try:
+                    check_name(name)
+                except SetupError as error:
+                    words = "the collection in the folder %r is not served: %s"
+                    logger.warning(words, name, error)
+                else:
+                    listed[name] = CollectionOptions(path=Path(path))
             if listed != self._listed:
                 self._listed = listed
                 self._follow()
@@ -295,11 +280,6 @@ class CollectionSet:
             again_s = self._loop.now_s() + LIST_AGAIN_S
             self._list_retry = self._loop.call_at(again_s, self._list)
         self._loop.mark()
-
-    def _note_empty(self, folder: Path | None) -> None:
-        if folder and folder != self._empty_folder:
-            logger.warning("there is no collection in %s: qa-index makes them", folder)
-        self._empty_folder = folder
 
     def _follow(self) -> None:
         """Opens what is new, looks for newer indexes, and closes what is not served any more."""
@@ -314,12 +294,12 @@ class CollectionSet:
             self._close(served)
         for name, options in wanted.items():
             if name not in self._served:
-                searches = self._place(name, options)
-                served = ServedCollection(name, options, searches, next(self._editions))
-                self._served[name] = served
+                self._served[name] = ServedCollection(
+                    self._loop, name, options, self._place(name, options), self._editions
+                )
         self._counts.keep_collections(self._served)
         for served in self._served.values():
-            self._open(served)
+            served.open()
         self._loop.mark()
 
     def _place(self, name: str, options: CollectionOptions) -> Searches:
@@ -332,90 +312,12 @@ class CollectionSet:
         return min(dict.fromkeys(local), key=local.count)
 
     def _close(self, served: ServedCollection) -> None:
-        if served.retry:
-            served.retry.cancel()
+        served.close()
         if any(its.searches is served.searches for its in self._served.values()):
             served.searches.run(Close(served.name), lambda _: None)
         else:
             served.searches.kill()
             self._ending.append(served.searches)
-
-    # How they are opened.
-
-    def _open(self, served: ServedCollection, *, is_fresh: bool = False) -> None:
-        if served.is_opening and not is_fresh:
-            return
-        served.is_opening = True
-        if served.retry:
-            served.retry.cancel()
-            served.retry = None
-        work = served.opening(is_fresh=is_fresh)
-        served.searches.run(work, partial(self._on_opened, served, work))
-
-    def _on_opened(self, served: ServedCollection, work: Open, result: Result) -> None:
-        served.is_opening, served.was_tried = False, True
-        if self._served.get(served.name) is not served:
-            return
-        if (work.path, work.url) != (served.opening().path, served.opening().url):
-            self._open(served)  # another folder was named meanwhile
-        elif isinstance(result, Opened):
-            self._use_opened(served, result)
-        elif isinstance(result, Refused):
-            self._keep_closed(served, result)
-        self._loop.mark()
-
-    def _use_opened(self, served: ServedCollection, opened: Opened) -> None:
-        is_new = opened.identity != served.identity
-        if served.state == "UNAVAILABLE" or not served.identity:
-            logger.info("collection %s is served", served.name)
-        elif is_new:
-            logger.info("collection %s: the new index is served", served.name)
-        if is_new:
-            served.edition = next(self._editions)
-            served.faulty_until_s = 0.0
-        served.identity = opened.identity
-        served.state = "READY"
-        served.open_fault, served.needs_setup = "", False
-        if opened.fault:
-            self._note_index_fault(served, opened.fault)
-            return
-        served.index_fault = ""
-        served.retry_s = FIRST_RETRY_S
-        if served.is_remote:
-            served.note_success()
-
-    def _note_index_fault(self, served: ServedCollection, fault: str) -> None:
-        """Notes why an open index is not searched as well as it could be; looks again later."""
-        if fault not in (served.index_fault, served.search_fault):
-            logger.error("collection %s: %s", served.name, fault)
-        served.index_fault = fault
-        self._open_later(served)
-
-    def _keep_closed(self, served: ServedCollection, refused: Refused) -> None:
-        """Notes why a collection, or its newest index, cannot be opened; tries again later."""
-        if refused.reason != served.open_fault:
-            what = "stays as it is" if refused.is_open else "cannot be opened"
-            logger.error("collection %s %s: %s", served.name, what, refused.reason)
-        served.open_fault = refused.reason
-        served.needs_setup = refused.kind == "setup"
-        served.state = "READY" if refused.is_open else "UNAVAILABLE"
-        self._open_later(served)
-
-    def _open_later(self, served: ServedCollection) -> None:
-        if served.retry:
-            served.retry.cancel()
-        again_s = self._loop.now_s() + served.retry_s
-        served.retry = self._loop.call_at(again_s, partial(self._open, served))
-        served.retry_s = min(2 * served.retry_s, MAX_RETRY_S)
-
-
-def _check(name: str, options: CollectionOptions) -> None:
-    with error_context(f"[collections.{name}]"):
-        check_name(name)
-        if bool(options.path) == bool(options.url):
-            raise SetupError("needs either path or url")
-        if options.path:
-            _check_path("path", options.path)
 
 
 def _check_path(what: str, path: Path) -> None:
@@ -423,12 +325,3 @@ def _check_path(what: str, path: Path) -> None:
         str(path).encode()
     except UnicodeEncodeError:
         raise SetupError(f"{what}: {str(path)!a} is no UTF-8") from None
-
-
-def _is_name(name: str) -> bool:
-    try:
-        check_name(name)
-    except SetupError as error:
-        logger.warning("the collection in the folder %r is not served: %s", name, error)
-        return False
-    return True

@@ -27,7 +27,7 @@ from qa_service.retrieval.retriever import (
 )
 from qa_service.server.scheduling.call import Call, Outcome
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.server.services.parts import Part, read_parts
+from qa_service.server.services.parts import read_parts
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.service import Service
 from qa_service.wire.messages import MAX_UNSURE, Answer, Answered, Passage, Request, Timings
@@ -35,15 +35,12 @@ from qa_service.wire.spans import NO_ANSWER, ReadPassage, SegmentResult, answers
 
 
 class Collections:
-    """Has the dispatcher read passages of collections; passes questions to texts on."""
-
     def __init__(self, service: Service, dispatcher: Dispatcher, retrieval: Retrieval) -> None:
         self._service = service
         self._dispatcher = dispatcher
         self._retrieval = retrieval
 
     def submit(self, call: Call) -> None:
-        """Passes a question to a text on, or searches the collection."""
         if call.request.collection is None:
             self._service.submit(call)
             return
@@ -62,7 +59,12 @@ class Collections:
         else:
             merge = partial(_merge, found, self._dispatcher.pool.model.reading, call.request.top_k)
             call.then(partial(_completed, found, call.request))
-            parts = [_part_of(call.request, its.passage) for its in found]
+            ask = partial(
+                msgspec.structs.replace, call.request,
+                collection=None, max_passages=None, filter=None,
+            )  # fmt: skip
+            read = [_read_text(its.passage) for its in found]
+            parts = [(ask(text=its.text), (its.start, len(its.text))) for its in read]
             read_parts(call, parts, merge, self._dispatcher)
 
 
@@ -80,14 +82,6 @@ def _completed(found: Sequence[FoundPassage], request: Request, outcome: Outcome
         unsure=() if is_known else tuple(answers[1 : 1 + MAX_UNSURE]),
     )
     return msgspec.structs.replace(outcome, answers=answers[: request.top_k], source=source)
-
-
-def _part_of(request: Request, passage: Passage) -> Part:
-    read = _read_text(passage)
-    asked = msgspec.structs.replace(
-        request, text=read.text, collection=None, max_passages=None, filter=None
-    )
-    return asked, (read.start, len(read.text))
 
 
 def _merge(

@@ -48,11 +48,7 @@ class Dispatcher:
     """Queues requests, and gives them to instances in batches."""
 
     def __init__(
-        self,
-        clock: Clock,
-        scheduler: Scheduler,
-        pool: WorkerPool,
-        metrics: ModelMetrics,
+        self, clock: Clock, scheduler: Scheduler, pool: WorkerPool, metrics: ModelMetrics
     ) -> None:
         self._pace = Pace()
         self._turn_rule: BatchRule | None = None
@@ -83,7 +79,6 @@ class Dispatcher:
             call.fail(error)
 
     def submit_segment(self, segment: Ticket) -> None:
-        """Queues a segment of a text that was admitted."""
         rule = self._rule()
         segment.cost = segment.turn_cost = estimate_cost(segment.tokens, rule)
         segment.min_turn_cost = self._turn_cost(rule)
@@ -91,10 +86,6 @@ class Dispatcher:
 
     def admit(self, ticket: Ticket, *, is_long: bool = False) -> None:
         """Estimates a request's cost, and checks that it can be done in time.
-
-        Args:
-            ticket: The request's.
-            is_long: Whether it will be submitted in segments.
 
         Raises:
             DeadlineExceededError: The deadline has passed, or is too soon even if nothing waits.
@@ -107,25 +98,21 @@ class Dispatcher:
         ticket.cost = estimate_cost(ticket.tokens, rule)
         ticket.min_turn_cost = self._turn_cost(rule)
         ticket.turn_cost = max(ticket.cost, ticket.min_turn_cost)
+        # With an empty queue, a slow pace from earlier load does not count.
+        pace = self._pace.value if self._scheduler else min(1.0, self._pace.value)
+        ms_per_cost = pace / (self.pool.alive or 1)
         check = admit_long if is_long else admit
-        check(
-            ticket,
-            self._scheduler,
-            ms_per_cost=self._ms_per_cost(),
-            time_ms=self._time_ms(ticket),
-        )
+        check(ticket, self._scheduler, ms_per_cost=ms_per_cost, time_ms=self._time_ms(ticket))
 
     def begin(self, text: Ticket) -> None:
-        """Reserves the work of a text that will be submitted in segments."""
         self._scheduler.begin(text)
 
     def reserve(self, text: Ticket, cost: float) -> None:
-        """Adds to a long text's reserved cost; a negative cost releases some."""
         self._scheduler.flows.reserve(text, cost)
 
     def can_finish(self, text: Ticket, cost: float) -> bool:
         """Whether the text's rest, of that cost, can be done in time if nothing else runs."""
-        return cost * self._pace.value / self._num_instances() <= self._time_ms(text)
+        return cost * self._pace.value / (self.pool.alive or 1) <= self._time_ms(text)
 
     def cost_of(self, tokens: int) -> float:
         """Estimates what tokens cost, in milliseconds of an instance."""
@@ -137,17 +124,6 @@ class Dispatcher:
             self._turn_rule = rule
             self._min_turn_cost = estimate_cost(MIN_TURN_TOKENS, rule)
         return self._min_turn_cost
-
-    def _ms_per_cost(self) -> float:
-        """Milliseconds that all instances together need for a unit of cost.
-
-        With an empty queue, a slow pace from earlier load does not count.
-        """
-        pace = self._pace.value if self._scheduler else min(1.0, self._pace.value)
-        return pace / self._num_instances()
-
-    def _num_instances(self) -> int:
-        return self.pool.alive or 1
 
     def _time_ms(self, ticket: Ticket) -> float:
         return (ticket.deadline_s - self._clock.now_s()) * 1e3
@@ -169,13 +145,12 @@ class Dispatcher:
             self._fail_expired()
         while self._scheduler and self._dispatch_one(now_s):
             pass
-        if self._scheduler:
-            self._wake.arm(self._next_turn_s(now_s))
-
-    # Reports of the pool.
+        if self._scheduler:  # later, unless an instance sends results before
+            departure_s = self._scheduler.next_departure_s() or 0.0
+            turns_s = [max(worker.takes_from_s(), departure_s) for worker in self.pool.workers]
+            self._wake.arm(min([turn_s for turn_s in turns_s if turn_s > now_s], default=math.inf))
 
     def on_results(self, batch: Sequence[Ticket], results: Results) -> None:
-        """Settles a batch that an instance has finished."""
         now_s = self._clock.now_s()
         self._metrics.count_batch(len(batch), results.inference_ms, results.stages_ms)
         took_ms = max(results.inference_ms, (now_s - results.started_s) * 1e3)
@@ -241,10 +216,7 @@ class Dispatcher:
     def _give(self, worker: Worker, now_s: float) -> bool:
         """Gives an instance a batch; returns whether there was one."""
         batch = self._scheduler.next_batch(
-            now_s,
-            worker.rule,
-            is_idle=worker.is_idle,
-            num_instances=self._num_instances(),
+            now_s, worker.rule, is_idle=worker.is_idle, num_instances=self.pool.alive or 1
         )
         if not batch:
             return False
@@ -257,14 +229,7 @@ class Dispatcher:
         worker.run(batch)
         return True
 
-    def _next_turn_s(self, now_s: float) -> float:
-        """When an instance can take a batch, unless one sends results before."""
-        departure_s = self._scheduler.next_departure_s() or 0.0
-        turns_s = (max(worker.takes_from_s(), departure_s) for worker in self.pool.workers)
-        return min((turn_s for turn_s in turns_s if turn_s > now_s), default=math.inf)
-
     def _fail_expired(self) -> None:
-        """Fails the calls that have waited too long."""
         for ticket in self._scheduler.expired(self._clock.now_s()):
             ticket.call.fail(DeadlineExceededError())
         self._expiry.arm(self._scheduler.next_deadline_s())

@@ -51,8 +51,6 @@ def admitted(call: Call, tokens: int, dispatcher: Dispatcher) -> Ticket | None:
 
 
 class Piece(NamedTuple):
-    """A part that is due."""
-
     request: Request
     core: tuple[int, int]
     name: str
@@ -60,12 +58,7 @@ class Piece(NamedTuple):
 
 
 class Reading:
-    """A question's parts under way, from the first to the answer.
-
-    Args:
-        whole: The question's, which has been admitted.
-        pieces: The parts, each taken when it is due.
-    """
+    """A question's parts under way, from the first to the answer."""
 
     ahead_per_instance: float = math.inf  # all at once
 
@@ -90,7 +83,12 @@ class Reading:
             if piece is None:
                 self._release(self._reserved)  # from here on the parts' own cost counts
                 break
-            self._submit(piece)
+            call = self._whole.call.child(piece.request, f"[{piece.name}]")
+            call.then(partial(self._on_settled, self._num_submitted))
+            part = Ticket(call, piece.tokens, piece.core, self._whole.finish)
+            self._num_submitted += 1
+            self._dispatcher.submit_segment(part)
+            self._release(part.cost)
         if not self._num_under_way:
             found = [self._read[number].segment for number in range(self._num_submitted)]
             self._whole.call.resolve(self._merge(found), total_timings(self._read.values()))
@@ -98,14 +96,6 @@ class Reading:
     @property
     def _num_under_way(self) -> int:
         return self._num_submitted - len(self._read)
-
-    def _submit(self, piece: Piece) -> None:
-        call = self._whole.call.child(piece.request, f"[{piece.name}]")
-        call.then(partial(self._on_settled, self._num_submitted))
-        part = Ticket(call, piece.tokens, piece.core, self._whole.finish)
-        self._num_submitted += 1
-        self._dispatcher.submit_segment(part)
-        self._release(part.cost)
 
     def _release(self, cost: float) -> None:
         """Takes back what was reserved, as far as there is any; a negative cost reserves more."""

@@ -1,5 +1,9 @@
 """Searches in collections, in separate processes.
 
+    in one       searched ──▶ passages
+    in several   words counted in each that is here ──all──▶ searched in each, a word worth the same
+                 in all ──all──▶ passages
+
 Each client has its share of each process, however much it asks at once.
 """
 
@@ -12,14 +16,19 @@ from functools import partial
 
 import msgspec
 
-from qa_service.errors import InvalidRequestError, QaError, UnavailableError
-from qa_service.retrieval.retriever import BM25_WEIGHT, COSINE_WEIGHT, FoundPassage
-from qa_service.retrieval.search_messages import Found, Refused, Result, Search
-from qa_service.server.scheduling.call import Call
-from qa_service.server.services.collection_set import (
-    CollectionSet,
+from qa_service.errors import InvalidRequestError, QaError, UnavailableError, UnknownCollectionError
+from qa_service.retrieval.retriever import BM25_WEIGHT, COSINE_WEIGHT, FoundPassage, WordCounts
+from qa_service.retrieval.search_messages import (
+    Count,
+    Counted,
+    Found,
+    Refused,
+    Result,
+    Search,
+    Work,
 )
-from qa_service.server.services.joint_search import JointSearch, Results
+from qa_service.server.scheduling.call import Call
+from qa_service.server.services.collection_set import CollectionSet
 from qa_service.server.services.served_collection import ServedCollection
 from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.messages import MAX_PASSAGES, Request
@@ -31,11 +40,10 @@ MAX_POINTS_BEHIND = 8.0
 """How far behind the best, in points of the search, such a further passage may be."""
 
 OnFound = Callable[[Sequence[FoundPassage] | QaError], None]
+Results = Mapping[ServedCollection, Result]
 
 
 class Retrieval:
-    """Searches for calls."""
-
     def __init__(self, collections: CollectionSet, counts: ServiceCounts) -> None:
         self.collections = collections
         self._counts = counts
@@ -59,22 +67,37 @@ class Retrieval:
             QueueFullError: As many searches wait as may.
             UnavailableError: The collection cannot be searched now.
         """
-        collections = [self.collections.find(name) for name in call.request.collections]
-        for its in collections:
+        request = call.request
+        collections = []
+        for name in request.collections:
+            if (its := self.collections.get(name)) is None:
+                raise UnknownCollectionError(f"there is no collection {name}")
             if its.state == "UNAVAILABLE":
                 raise _unavailable(its)
-        wanted, usual = call.request.max_passages, _usual(collections)
-        count = wanted or min(2 * usual, MAX_PASSAGES)
+            collections.append(its)
+        wanted, usual = request.max_passages, _usual(collections)
         on_results = partial(self._on_searched, on_found, wanted or usual)
-        if len(collections) > 1:
-            JointSearch(call, collections, count, on_results).begin()
+        search = partial(
+            Search, question=request.question, max_passages=wanted or min(2 * usual, MAX_PASSAGES),
+            wanted=request.filter,
+        )  # fmt: skip
+        if len(collections) == 1:
+            [its] = collections
+            its.searches.submit(call, search(its.name), lambda result: on_results({its: result}))
             return
-        [served] = collections
-        work = Search(served.name, call.request.question, count, call.request.filter)
-        served.searches.submit(call, work, lambda result: on_results({served: result}))
+
+        def on_counted(results: Results) -> None:
+            refused = {its: it for its, it in results.items() if isinstance(it, Refused)}
+            if refused:
+                on_results(refused)
+                return
+            counts = _summed([it for it in results.values() if isinstance(it, Counted)])
+            _each(call, {its: search(its.name, counts=counts) for its in collections}, on_results)
+
+        here = [its for its in collections if not its.is_remote]
+        _each(call, {its: Count(its.name, request.question) for its in here}, on_counted)
 
     def _on_searched(self, on_found: OnFound, usual: int, results: Results) -> None:
-        """Takes the results of a question's searches, one or several."""
         found = {its: self._noted(its, result) for its, result in results.items()}
         errors = [one for one in found.values() if isinstance(one, QaError)]
         # There are several cases: a field of the filter may be unknown in some collections; any
@@ -112,6 +135,33 @@ class Retrieval:
         elif served.state != "UNAVAILABLE":  # else it waited while it could not be opened
             self.collections.note_damage(served, result.reason)
         return _unavailable(served)
+
+
+def _each(
+    call: Call, works: Mapping[ServedCollection, Work], then: Callable[[Results], None]
+) -> None:
+    """Has each piece of work done for a call; `then` takes the results when all are there."""
+    results = dict[ServedCollection, Result]()
+
+    def on_result(served: ServedCollection, result: Result) -> None:
+        results[served] = result
+        if len(results) == len(works):
+            then(results)
+
+    if not works:
+        then({})
+    try:
+        for served, work in works.items():
+            served.searches.submit(call, work, partial(on_result, served))
+    except QaError as error:
+        call.fail(error)
+
+
+def _summed(counted: Sequence[Counted]) -> WordCounts:
+    by_word = Counter[str]()
+    for its in counted:
+        by_word.update(its.counts.by_word)
+    return WordCounts(sum(its.counts.passages for its in counted), dict(by_word))
 
 
 def joined(found: Mapping[str, Sequence[FoundPassage]]) -> list[FoundPassage]:

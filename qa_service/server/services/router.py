@@ -16,14 +16,8 @@ from qa_service.server.services.service_options import DEFAULT_ROUTE, RouteOptio
 
 
 class Models(Protocol):
-    """The models that are served."""
-
     def find(self, name: str | None) -> Service:
-        """A model; the default one without a name.
-
-        Raises:
-            UnknownModelError: There is none of that name.
-        """
+        """A model, the default one without a name; raises `UnknownModelError`."""
 
 
 RouteMaker = Callable[[str, RouteOptions, Service], Service]
@@ -31,8 +25,6 @@ RouteMaker = Callable[[str, RouteOptions, Service], Service]
 
 
 class Router:
-    """Sends calls to routes and models."""
-
     def __init__(self, models: Models, make_route: RouteMaker) -> None:
         self._models = models
         self._make_route = make_route

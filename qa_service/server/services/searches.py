@@ -60,8 +60,6 @@ def search_program(
     """What starts a search process.
 
     Args:
-        encoder: The folder of what embeds questions.
-        num_threads: How many pieces of work it does at a time.
         only_checks: Whether it writes nothing, and opens no index on disk.
     """
     options = [str(num_threads), str(encoder), logs.log_level, logs.log_format]
@@ -83,9 +81,7 @@ class Searches:
 
     Args:
         name: Of what is searched, for the log.
-        concurrency: How much the process does at a time.
         on_start: A new process is there: it has nothing open.
-        on_death: The process has died.
         on_fault: A search has ended its process, or held it for too long.
     """
 
@@ -168,16 +164,15 @@ class Searches:
         if not self._has_started:
             self._has_started = True
             self._child.try_start()
-        while self._child.is_running and self._has_room() and (search := self._next()):
+        while self._child.is_running and len(self._running) < self._concurrency:
+            is_opening = any(isinstance(search.work, Open) for search in self._running.values())
+            if is_opening or (search := self._next()) is None:
+                break
             number = next(self._numbers)
             self._running[number] = search
             times = 1 if search.call else FIRST_TIMES
             self._child.expect(number, times * self._timeout_s)
             self._child.write(encode(Ask(number, search.work)))
-
-    def _has_room(self) -> bool:
-        is_opening = any(isinstance(search.work, Open) for search in self._running.values())
-        return len(self._running) < self._concurrency and not is_opening
 
     def _next(self) -> _Search | None:
         """Takes out what is next; its client's next turn comes after the others'."""
@@ -199,8 +194,6 @@ class Searches:
             line.remove(search)
             if not line:
                 del self._waiting[flow]
-
-    # What the process does.
 
     def _on_start(self) -> None:
         """A new process is there: the indexes are opened again, then searches go on."""

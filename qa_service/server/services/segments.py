@@ -30,8 +30,6 @@ waits where others can have their turns."""
 
 
 class Segments:
-    """Cuts long texts into segments for the dispatcher."""
-
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
 

@@ -1,4 +1,4 @@
-"""The one interface of everything between a connection and the instances, and the first of them.
+"""The one interface of everything between a connection and the instances, and the first two.
 
 After M. Eriksen, "Your Server as a Function" (PLOS 2013). A service around a service is a filter:
 it may change, split, refuse or answer what passes.
@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from qa_service.errors import ShuttingDownError
+import msgspec
+
+from qa_service.errors import QaError, ShuttingDownError
 from qa_service.server.scheduling.call import Call
+from qa_service.server.services.collection_set import CollectionSet
 
 
 class Service(Protocol):
@@ -32,5 +35,27 @@ class Gate:
         else:
             call.fail(ShuttingDownError())
 
-    def close(self) -> None:
-        self.is_open = False
+
+class Access:
+    """Names the collections that a question is about, and refuses some to some tokens.
+
+    It stands before all that answers a question: an equal question of another token may be kept.
+    """
+
+    def __init__(self, service: Service, collections: CollectionSet) -> None:
+        self._service = service
+        self._collections = collections
+
+    def submit(self, call: Call) -> None:
+        names = call.request.collections
+        try:
+            found = self._collections.choose(names, call.scope.flow) if names else names
+        except QaError as error:
+            call.fail(error)
+            return
+        if found == names:
+            self._service.submit(call)
+            return
+        child = call.child(msgspec.structs.replace(call.request, collection=list(found)), "")
+        child.then(call.settle)
+        self._service.submit(child)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from qa_service.errors import SetupError
-from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER, encoder_folder
+from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
 from qa_service.wire.messages import MAX_NAME_CHARS, MAX_PASSAGES
 
 DEFAULT_ROUTE = "default"
@@ -24,11 +23,7 @@ ModelName = Annotated[str, Meta(pattern=NAME)]
 
 
 def check_name(name: str) -> None:
-    """Checks the name of a table.
-
-    Raises:
-        SetupError: It is no `NAME`.
-    """
+    """Raises `SetupError` if the name of a table is no `NAME`."""
     if not re.match(NAME, name):
         raise SetupError("a name has letters, digits, _, . and -")
 
@@ -38,14 +33,10 @@ class RouteOptions(Struct, frozen=True, kw_only=True):
 
     cascade: Annotated[
         list[ModelName],
-        Meta(
-            min_length=1,
-            max_length=8,
-            title="a list of 1 to 8 models' names",
-            description="the models to ask, in this order; each next one only if the score is "
-            "below `min_score`",
-        ),
-    ]
+        Meta(min_length=1, max_length=8, title="a list of 1 to 8 models' names",
+             description="the models to ask, in this order; each next one only if the score is "
+             "below `min_score`"),
+    ]  # fmt: skip
     min_score: Annotated[float, Meta(ge=0, le=1, description="the score that ends the cascade")] = (
         0.5
     )
@@ -62,32 +53,25 @@ class CollectionOptions(Struct, frozen=True, kw_only=True):
     ] = None
     url: Annotated[
         str,
-        Meta(
-            title="a string",
-            description="an OpenSearch index, as http[s]://[USER:PASSWORD@]HOST:PORT/INDEX",
-        ),
-    ] = ""
+        Meta(title="a string",
+             description="an OpenSearch index, as http[s]://[USER:PASSWORD@]HOST:PORT/INDEX"),
+    ] = ""  # fmt: skip
     max_passages: Annotated[
         int,
-        Meta(
-            ge=1,
-            le=MAX_PASSAGES,
-            description="number of passages that are read for a question without `max_passages`; "
-            "up to twice as many if they are short, such as rows of tables",
-        ),
-    ] = 5
+        Meta(ge=1, le=MAX_PASSAGES,
+             description="number of passages that are read for a question without `max_passages`; "
+             "up to twice as many if they are short, such as rows of tables"),
+    ] = 5  # fmt: skip
     tokens: Annotated[
         list[Annotated[str, Meta(min_length=1, max_length=64)]] | None,
-        Meta(
-            title="a list of names of tokens",
-            description="the tokens that may ask and see it, by their `name` in "
-            "`--auth_token_file`; if not given, every client",
-        ),
-    ] = None
+        Meta(title="a list of names of tokens",
+             description="the tokens that may ask and see it, by their `name` in "
+             "`--auth_token_file`; if not given, every client"),
+    ] = None  # fmt: skip
 
-    def is_for(self, token: str) -> bool:
-        """Whether the client with this name may ask it."""
-        return self.tokens is None or token in self.tokens
+    def is_for(self, token: str | None) -> bool:
+        """Whether the client with this name may ask it; None for anyone."""
+        return token is None or self.tokens is None or token in self.tokens
 
 
 class SearchOptions(Struct, frozen=True, kw_only=True):
@@ -102,23 +86,16 @@ class SearchOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = None
 
-    def encoder_folder(self, models: Iterable[Path]) -> Path:
-        """The encoder's folder, where these folders of models are served."""
-        return encoder_folder(self.encoder, models)
-
 
 class CacheOptions(Struct, frozen=True, kw_only=True):
     """A cache of answers to equal requests."""
 
     cache_bytes: Annotated[
         int,
-        Meta(
-            ge=0,
-            le=2**40,
-            description="size of the response cache in bytes of memory; 0 disables the cache and "
-            "the coalescing of equal requests in flight",
-        ),
-    ] = 0
+        Meta(ge=0, le=2**40,
+             description="size of the response cache in bytes of memory; 0 disables the cache and "
+             "the coalescing of equal requests in flight"),
+    ] = 0  # fmt: skip
 
 
 class TraceOptions(Struct, frozen=True, kw_only=True):
@@ -135,10 +112,7 @@ class TraceOptions(Struct, frozen=True, kw_only=True):
     ] = ""
     trace_sample_rate: Annotated[
         float,
-        Meta(
-            ge=0,
-            le=1,
-            description="share of the requests without a traceparent that are traced; one with it "
-            "is traced if its client's sampled flag says so",
-        ),
-    ] = 1.0
+        Meta(ge=0, le=1,
+             description="share of the requests without a traceparent that are traced; one with it "
+             "is traced if its client's sampled flag says so"),
+    ] = 1.0  # fmt: skip

@@ -52,7 +52,6 @@ class _Pair:
         self._compare()
 
     def drop_if_cancelled(self, call: Call) -> None:
-        """Drops the copy of a request whose client has disconnected."""
         if call.is_cancelled:
             self._drop()
 
@@ -63,31 +62,21 @@ class _Pair:
         self.copy.cancel()
 
     def _compare(self) -> None:
-        """Counts whether the answers are equal, once both are there."""
         if self.answer and self.copys_answer:
             here = (self.answer.start, self.answer.end)
             there = (self.copys_answer.start, self.copys_answer.end)
             self.counts.outcomes["agreed" if here == there else "differed"] += 1
 
 
-class ShadowPlan(Protocol):
-    """Which versions get copies."""
-
-    @property
-    def shadow(self) -> Mapping[int, int]:
-        """Percent of the requests, by version."""
-
-
 class ShadowedModel(Service, Protocol):
     """A model whose versions may get copies of requests."""
 
     @property
-    def name(self) -> str:
-        """The model's name."""
+    def name(self) -> str: ...
 
     @property
-    def plan(self) -> ShadowPlan:
-        """The plan as it is now."""
+    def shadow(self) -> Mapping[int, int]:
+        """Percent of the requests, by version, as it is planned now."""
 
     def is_idle(self, version: int) -> bool:
         """Whether an instance of a version has nothing to do."""
@@ -116,7 +105,7 @@ class Shadow:
         self._service.submit(call)
         if call.is_settled or call.scope.flow == FLOW:
             return  # answered from the cache, refused, or a copy
-        for version, percent in self._model.plan.shadow.items():
+        for version, percent in self._model.shadow.items():
             if version != self._version:
                 self._offer(call, version, percent)
 
@@ -126,12 +115,9 @@ class Shadow:
         counts.seen += 1
         if self._draw() * 100 >= percent:
             return
-        if self._model.is_idle(version):
-            self._copy(call, version, counts)
-        else:
+        if not self._model.is_idle(version):
             counts.outcomes["dropped"] += 1
-
-    def _copy(self, call: Call, version: int, counts: ShadowCounts) -> None:
+            return
         request = msgspec.structs.replace(call.request, model=self._model.name, version=version)
         # No child: where the call is answered first, its copy goes on.
         copy = Call(request, call.scope.derive(f"[{version}]", flow=FLOW, weight=1.0, span=None))

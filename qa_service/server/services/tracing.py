@@ -37,9 +37,6 @@ class Tracer:
     Args:
         sample_rate: The share, 0 to 1, of the requests without a trace id that are traced.
         take: Takes a trace when its request ends; its outcome is added later in that round.
-
-    Attributes:
-        server: The server's address, for the spans.
     """
 
     def __init__(
@@ -69,7 +66,8 @@ class Tracer:
         Args:
             since_s: When the first byte came, if the message came in pieces; else None.
         """
-        if not self._is_sampled(context):
+        is_drawn = not context.trace_id and self._draw() < self._sample_rate
+        if not (is_drawn or (context.trace_id and context.is_sampled)):
             return
         trace_id = context.trace_id or f"{random.getrandbits(128) or 1:032x}"
         scope, request = call.scope, call.request
@@ -87,11 +85,6 @@ class Tracer:
         record(call, root, self._clock)
         trace = Trace(trace_id, context.parent_id, root)
         call.on_end(lambda _: self._take(trace))
-
-    def _is_sampled(self, context: TraceContext) -> bool:
-        if context.trace_id:
-            return context.is_sampled
-        return self._draw() < self._sample_rate
 
 
 def _address(whose: str, address: str) -> dict[str, AttributeValue]:
@@ -115,7 +108,6 @@ def record_model(call: Call, model: str, parent: Span, clock: Clock) -> None:
 
 
 def record_run(ticket: Ticket, parent: Span, results: Results, batch_size: int) -> None:
-    """Records how long a request waited and ran, by stages."""
     began_s, end_s = results.started_s, results.started_s + results.inference_ms / 1e3
     attributes: dict[str, AttributeValue] = {"qa.batch_size": batch_size}
     if ticket.attempts:

@@ -31,7 +31,6 @@ class GrpcProcess:
         flags: The gateway's; without any, there is no gateway, and its program never runs.
 
     Attributes:
-        failure: Why the gateway cannot start; empty if it can.
         has_started: Whether it has listened, or there is none.
     """
 

@@ -31,11 +31,7 @@ MAX_OUTPUT_BYTES = 1 << 20
 
 
 def need_exporter() -> None:
-    """Checks that OpenTelemetry's exporter is installed.
-
-    Raises:
-        SetupError: It is not.
-    """
+    """Raises `SetupError` if OpenTelemetry's exporter is not installed."""
     if not is_installed(EXPORTER_PACKAGE):
         raise SetupError(f"--otlp_endpoint needs OpenTelemetry: {install_hint('otlp')}")
 

@@ -208,19 +208,17 @@ def _histogram(name: str, histogram: Histogram) -> Family:
 
 
 def duration_samples(histogram: Histogram, labels: Labels) -> list[Sample]:
-    """The samples, in seconds, of a histogram in milliseconds with `DURATION_BOUNDS_MS`."""
-    return histogram_samples(_thinned(histogram), histogram.sum / 1e3, labels)
+    """The samples, in seconds, of a histogram in milliseconds with `DURATION_BOUNDS_MS`.
 
-
-def _thinned(histogram: Histogram) -> Iterator[tuple[float, int]]:
-    """About 1, 2 and 5 of each decade's ten bounds, from 0.1 ms up, in seconds."""
-    count = 0
+    Of each decade's ten bounds, from 0.1 ms up, about 1, 2 and 5 are kept.
+    """
+    count, kept = 0, []
     for number, (bound_ms, values) in enumerate(histogram.buckets()):
         count += values
-        is_kept = number >= 10 and number % 10 in {0, 3, 7}
-        if is_kept or math.isinf(bound_ms):
-            yield bound_ms / 1e3, count
+        if (number >= 10 and number % 10 in {0, 3, 7}) or math.isinf(bound_ms):
+            kept.append((bound_ms / 1e3, count))
             count = 0
+    return histogram_samples(kept, histogram.sum / 1e3, labels)
 
 
 def process_families() -> list[Family]:

@@ -31,14 +31,11 @@ class Health:
     ]
     phase: Annotated[
         str,
-        Meta(
-            description="`starting` until every model is loaded, `serving`, `draining` or "
-            "`stopping`"
-        ),
-    ]
+        Meta(description="`starting` until every model is loaded, `serving`, `draining` or "
+             "`stopping`"),
+    ]  # fmt: skip
     sessions_alive: Annotated[
-        int,
-        Meta(description="instances that answered their warmup question and still live"),
+        int, Meta(description="instances that answered their warmup question and still live")
     ]
     sessions_answering: Annotated[int, Meta(description="those of them that are responsive")]
     sessions_wanted: Annotated[int, Meta(description="wanted instances, of all versions")]

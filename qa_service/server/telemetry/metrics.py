@@ -83,7 +83,6 @@ class Metrics:
 
     Args:
         error_codes: The outcomes a request can have, besides being answered or abandoned.
-        queries: The kinds of request that ask about the server.
     """
 
     def __init__(self, error_codes: Iterable[str], queries: Iterable[str]) -> None:

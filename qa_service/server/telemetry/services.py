@@ -25,7 +25,6 @@ class CascadeCounts:
     """The counts of a route's cascade.
 
     Attributes:
-        models_asked: Requests answered, by how many models were asked.
         fallbacks: Requests answered by an unsure model because the next one failed.
     """
 
@@ -106,12 +105,7 @@ class ServiceCounts:
         self.collections = {name: self.collections.get(name, CollectionCounts()) for name in names}
 
     def report(self, states: Mapping[str, str], faults: Mapping[str, str]) -> dict[str, object]:
-        """Their part of the reply to a `stats` query.
-
-        Args:
-            states: The states of the collections that may be seen.
-            faults: What is wrong with collections.
-        """
+        """Their part of the reply to a `stats` query."""
         return {
             "cascades": {
                 route: {"models_asked": counts.models_asked, "fallbacks": counts.fallbacks}
@@ -122,22 +116,14 @@ class ServiceCounts:
                 for (model, version), counts in self.shadows.items()
             ],
             "collections": {
-                name: {
-                    "state": state,
-                    "fault": faults.get(name),
-                    **self.collections[name].report(),
-                }
+                name: {"state": state, "fault": faults.get(name), **self.collections[name].report()}
                 for name, state in states.items()
             },
             "search_process_deaths_total": self.search_process_deaths_total,
         }
 
     def families(self, states: Mapping[str, str]) -> Iterator[Family]:
-        """The metrics; none of what there is not.
-
-        Args:
-            states: The states of the collections that may be seen.
-        """
+        """The metrics; none of what there is not."""
         if self.cascades:
             yield from self._cascade_families()
         if self.shadows:

@@ -10,13 +10,7 @@ import pytest
 from qa_service.errors import SetupError
 from qa_service.net import addresses
 from qa_service.net.addresses import is_loopback, listening_addresses
-from qa_service.net.listener import (
-    CHECK_S,
-    LOG_INTERVAL_S,
-    REST_S,
-    UnixListener,
-    tcp_listeners,
-)
+from qa_service.net.listener import CHECK_S, LOG_INTERVAL_S, REST_S, UnixListener, tcp_listeners
 from tests.support import FakeTimeLoop, run_until
 
 

@@ -63,6 +63,29 @@ class LoopClock(ManualClock):
             self.soon.pop(0)()
 
 
+class ThreadClock(ManualClock):
+    """One whose threads run when the test says.
+
+    Attributes:
+        threads: Those that have not run yet.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.threads = []
+
+    def run_in_thread(self, work, on_end):
+        self.threads.append((work, on_end))
+
+    def run_thread(self, number=0):
+        work, on_end = self.threads.pop(number)
+        try:
+            outcome = work()
+        except Exception as error:
+            outcome = error
+        on_end(outcome)
+
+
 class FakeService:
     """Remembers what is submitted and cancelled; fails new calls if the test says so."""
 

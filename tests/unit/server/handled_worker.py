@@ -5,13 +5,15 @@ import socket
 
 from qa_service.errors import ERROR_KINDS
 from qa_service.instance.channel import WorkerChannel
-from qa_service.instance.worker_messages import MAX_MESSAGE_BYTES, Setup
+from qa_service.instance.worker_messages import MAX_MESSAGE_BYTES, Ready, Setup
 from qa_service.server.children.child import Child
 from qa_service.server.instances.base import InstanceProgram, Worker, WorkerState
 from qa_service.server.instances.pool import WorkerPool
 from qa_service.server.telemetry.metrics import ModelMetrics
+from tests.support import run_until
 
 DRAIN_TIMEOUT_S = 30.0
+READY = Ready(can_test=True)
 
 
 class HandledProcess:
@@ -67,7 +69,6 @@ class HandledPool:
         self.loop, self.options = loop, options
         self.workers, self.lost, self.results = {}, [], []
         self.metrics = ModelMetrics(ERROR_KINDS)
-
         self.pool = kind(loop, options, self.make, self.metrics, drain_timeout_s=drain_timeout_s)
         self._begin, self.pool._begin = self.pool._begin, self.begin
         self.pool.batches = self
@@ -85,6 +86,32 @@ class HandledPool:
         self._begin(worker)
         if worker.state is not WorkerState.DEAD:
             worker.peer.receive()
+
+    def on_results(self, batch, results):
+        self.results.append(results)
+
+    def on_lost(self, batch, *, were_running):
+        self.lost += [(ticket.number, were_running) for ticket in batch]
+
+    def settle(self, seconds=0.0):
+        self.loop.clock.pass_s(seconds)
+        rounds = iter(range(4))
+        run_until(self.loop, lambda: next(rounds, None) is None)
+
+    def hear(self, number, *messages, end=False):
+        """An instance says something, and perhaps dies of it."""
+        worker = self.workers[number]
+        for message in messages:
+            worker.peer.send(message)
+        if end:
+            worker.peer.close()
+        awaited = WorkerState.DEAD if end else WorkerState.READY
+        run_until(self.loop, lambda: worker.state is awaited)
+        return worker
+
+    def become_ready(self, *numbers, ready=READY):
+        for number in numbers:
+            self.hear(number, ready)
 
     def close(self):
         self.pool.close()

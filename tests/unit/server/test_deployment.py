@@ -16,33 +16,10 @@ from qa_service.server.config import ServerConfig
 from qa_service.server.deployment import Deployment, encoder_of
 from qa_service.server.models import plan
 from qa_service.server.models.model_options import ModelOptions
-from tests.unit.server.fake_services import ManualClock
+from tests.unit.server.fake_services import ThreadClock
 from tests.unit.server.test_config import parse_server_flags
 
 POLL_S = 5
-
-
-class Loop(ManualClock):
-    """One whose threads run when the test says.
-
-    Attributes:
-        threads: Those that have not run yet.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.threads = []
-
-    def run_in_thread(self, work, on_end):
-        self.threads.append((work, on_end))
-
-    def run_thread(self, number=0):
-        work, on_end = self.threads.pop(number)
-        try:
-            outcome = work()
-        except Exception as error:
-            outcome = error
-        on_end(outcome)
 
 
 class Source:
@@ -86,7 +63,7 @@ class Setting:
     """A deployment that serves, with what is around it."""
 
     def __init__(self, monkeypatch, **options):
-        self.loop, self.catalog, self.used = Loop(), Catalog(), []
+        self.loop, self.catalog, self.used = ThreadClock(), Catalog(), []
         self.source = Source(ServerConfig.of(poll_interval_s=POLL_S, **options))
         self.plan = SimpleNamespace(routes={})
         monkeypatch.setattr(module, "load_manifest", lambda _: SimpleNamespace(name="a"))

@@ -10,13 +10,7 @@ import msgspec
 import pytest
 
 from qa_service.child_program import start_program
-from qa_service.server.children.child import (
-    EXIT_S,
-    FIRST_BACKOFF_S,
-    MAX_BACKOFF_S,
-    STEADY_S,
-    Child,
-)
+from qa_service.server.children.child import EXIT_S, FIRST_BACKOFF_S, MAX_BACKOFF_S, STEADY_S, Child
 from qa_service.wire.frames import frame_of
 from tests.support import FakeTimeLoop, run_until
 from tests.unit.server.handled_worker import HandledProcess

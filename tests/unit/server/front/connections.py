@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from qa_service.errors import ERROR_KINDS
-from qa_service.server.front.auth import Authenticator
 from qa_service.server.front.connection import Connection
 from qa_service.server.front.connection_options import AuthOptions, ConnectionOptions
+from qa_service.server.front.tokens import Authenticator
 from qa_service.server.telemetry.metrics import Metrics
 from qa_service.wire.messages import QUERY_TYPES, Answer, Timings
 

@@ -199,16 +199,12 @@ def test_the_siblings_of_a_question_that_fails_are_cancelled(make):
     assert setting.statuses == [503]
 
 
-def test_the_first_frame_of_a_client_without_a_token_is_short(make):
+@pytest.mark.parametrize(
+    "first", [(MAX_AUTH_FRAME_BYTES + 1).to_bytes(4, "big"), frame({"id": 7, "type": "cancel"})]
+)
+def test_without_a_token_a_long_frame_and_a_cancellation_are_refused(make, first):
     setting = make(tokens=True)
-    setting.send((MAX_AUTH_FRAME_BYTES + 1).to_bytes(4, "big"))
-    assert setting.frames[0]["error"]["code"] == "unauthorized"
-    assert not setting.stream.is_open
-
-
-def test_cancelling_needs_a_token(make):
-    setting = make(tokens=True)
-    setting.send(frame({"id": 7, "type": "cancel"}))
+    setting.send(first)
     assert setting.frames[0]["error"]["code"] == "unauthorized"
     assert not setting.stream.is_open
 

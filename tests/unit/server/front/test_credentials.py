@@ -7,29 +7,10 @@ import pytest
 from qa_service.errors import SetupError
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.readings import HANGS_AFTER_S, MAX_READINGS
-from qa_service.server.front.auth import Authenticator
 from qa_service.server.front.credentials import Credentials
+from qa_service.server.front.tokens import Authenticator
 from qa_service.server.front.transport import Transport
-from tests.unit.server.fake_services import ManualClock
-
-
-class Loop(ManualClock):
-    """A loop whose threads end when the test says so."""
-
-    def __init__(self):
-        super().__init__()
-        self.threads = []
-
-    def run_in_thread(self, work, on_end):
-        self.threads.append((work, on_end))
-
-    def end_thread(self, number):
-        work, on_end = self.threads[number]
-        try:
-            outcome = work()
-        except Exception as error:
-            outcome = error
-        on_end(outcome)
+from tests.unit.server.fake_services import ThreadClock
 
 
 class Holder:
@@ -49,7 +30,7 @@ class Holder:
 
 @pytest.fixture
 def world():
-    loop, transport, authenticator, taken = Loop(), Holder(), Holder(), []
+    loop, transport, authenticator, taken = ThreadClock(), Holder(), Holder(), []
     credentials = Credentials(
         cast(EventLoop, loop),
         cast(Transport, transport),
@@ -63,7 +44,7 @@ def test_nothing_is_read_on_the_loop(world):
     loop, transport, authenticator, taken, credentials = world
     credentials.reload()
     assert not transport.used
-    loop.end_thread(0)
+    loop.run_thread(0)
     assert (transport.used, authenticator.used, taken) == ([0], [0], [True])
 
 
@@ -72,13 +53,13 @@ def test_a_faulty_file_leaves_all_credentials_unchanged(world, caplog, fault):
     loop, transport, authenticator, taken, credentials = world
     authenticator.fault = fault
     credentials.reload()
-    loop.end_thread(0)
+    loop.run_thread(0)
     assert (transport.used, authenticator.used, taken) == ([], [], [])
     assert f"certificates and tokens are unchanged: {fault}" in caplog.text
     assert credentials.fault == f"certificates and tokens are unchanged: {fault}"
     authenticator.fault = None
     credentials.reload()
-    loop.end_thread(1)
+    loop.run_thread()
     assert credentials.fault == ""
 
 
@@ -87,8 +68,8 @@ def test_a_reading_that_began_before_another_does_not_count(world):
     credentials.reload()
     credentials.reload()
     transport.on_disk = 1
-    loop.end_thread(1)
-    loop.end_thread(0)
+    loop.run_thread(1)
+    loop.run_thread(0)
     assert transport.used == [1]
 
 
@@ -99,7 +80,7 @@ def test_a_hanging_reading_is_logged_and_used_when_it_ends(world, caplog):
     assert not caplog.text
     loop.advance(1)
     assert "could not be read for 10 s" in caplog.text
-    loop.end_thread(0)
+    loop.run_thread(0)
     assert transport.used == [0]
 
 
@@ -109,6 +90,6 @@ def test_the_number_of_hanging_readings_is_bounded(world, caplog):
         credentials.reload()
     assert len(loop.threads) == MAX_READINGS
     assert "4 readings of their files hang" in caplog.text
-    loop.end_thread(0)
+    loop.run_thread()
     credentials.reload()
-    assert len(loop.threads) == MAX_READINGS + 1
+    assert len(loop.threads) == MAX_READINGS

@@ -1,6 +1,6 @@
 """How many remote instances there should be, by a clock of the test's own."""
 
-from qa_service.server.instances.autoscaling import Autoscaler
+from qa_service.server.instances.ray_pool import Autoscaler
 
 IDLE_S = 60.0
 

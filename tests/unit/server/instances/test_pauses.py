@@ -87,12 +87,6 @@ class Pool(HandledPool):
     def worker(self):
         return self.workers[0]
 
-    def on_results(self, batch, results):
-        self.results.append(results)
-
-    def on_lost(self, batch, *, were_running):
-        self.lost.append(batch)
-
     def give(self):
         self.worker.run([make_ticket()])
         batch = self.worker.peer.receive()

@@ -6,11 +6,10 @@ import signal
 import pytest
 
 from qa_service.instance.instance_options import InstanceOptions
-from qa_service.instance.worker_messages import Failed, Ready
+from qa_service.instance.worker_messages import Failed
 from qa_service.server.children.child import MAX_BACKOFF_S
-from qa_service.server.instances.base import WorkerState
 from qa_service.server.instances.pool import MAX_FAILED_STARTS
-from tests.support import FakeTimeLoop, run_until
+from tests.support import FakeTimeLoop
 from tests.unit.calls import make_ticket
 from tests.unit.server.handled_worker import DRAIN_TIMEOUT_S, HandledPool
 
@@ -25,31 +24,10 @@ class Setting(HandledPool):
         super().__init__(FakeTimeLoop(), options)
         self.pool.resize(size)
 
-    def on_results(self, batch, results):
-        self.results.append(results)
-
-    def on_lost(self, batch, *, were_running):
-        self.lost += [(ticket.number, were_running) for ticket in batch]
-
-    def settle(self, seconds=0.0):
-        self.loop.clock.pass_s(seconds)
-        rounds = iter(range(4))
-        run_until(self.loop, lambda: next(rounds, None) is None)
-
-    def become_ready(self, number):
-        worker = self.workers[number]
-        worker.peer.send(Ready(can_test=True))
-        run_until(self.loop, lambda: worker.state is WorkerState.READY)
-
     def end(self, number, *messages, code: int | None = 1):
         """Ends an instance's process; it is reaped once its status is known."""
-        worker = self.workers[number]
-        worker.process.code = code
-        for message in messages:
-            worker.peer.send(message)
-        worker.peer.close()
-        run_until(self.loop, lambda: worker.state is WorkerState.DEAD)
-        return worker
+        self.workers[number].process.code = code
+        return self.hear(number, *messages, end=True)
 
     def is_started_again(self, worker):
         """Whether another instance has its number, once any backoff is over."""

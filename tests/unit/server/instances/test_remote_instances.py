@@ -16,7 +16,6 @@ from qa_service.instance.worker_messages import (
     Check,
     Checked,
     Failed,
-    Ready,
     Results,
     encode,
     to_loop_decoder,
@@ -47,26 +46,6 @@ class Listening(HandledPool):
     def is_ready(self):
         return self.pool.is_complete and not self.pool.is_booting
 
-    def on_results(self, batch, results):
-        self.results.append(results)
-
-    def on_lost(self, batch, *, were_running):
-        self.lost.append(were_running)
-
-    def hear(self, number, *messages, end=False):
-        """Lets a worker say something, and perhaps die of it."""
-        worker = self.workers[number]
-        for message in messages:
-            worker.peer.send(message)
-        if end:
-            worker.peer.close()
-        awaited = WorkerState.DEAD if end else WorkerState.READY
-        run_until(self.loop, lambda: worker.state is awaited)
-
-    def hear_ready(self, *numbers):
-        for number in numbers:
-            self.hear(number, Ready())
-
 
 @pytest.fixture
 def start():
@@ -83,11 +62,11 @@ def start():
 
 def test_a_pool_does_not_wait_for_remote_instances(start):
     listening = start(num_local=1, num_remote=2)
-    listening.hear_ready(1)
+    listening.become_ready(1)
     assert not listening.is_ready
-    listening.hear_ready(0)
+    listening.become_ready(0)
     assert listening.is_ready
-    listening.hear_ready(2)
+    listening.become_ready(2)
     assert (listening.is_ready, listening.pool.alive) == (True, 3)
 
 
@@ -95,25 +74,25 @@ def test_a_pool_marks_when_it_is_complete_again(start):
     """A version that grows may have waited for that."""
     seen = []
     listening = start(num_local=2, num_remote=0)
-    listening.hear_ready(0, 1)
+    listening.become_ready(0, 1)
     listening.hear(0, end=True)
     run_until(listening.loop, lambda: listening.workers[0].state is WorkerState.STARTING)
     assert not listening.is_ready
     listening.loop.on_mark = lambda: seen.append(listening.is_ready)
-    listening.hear_ready(0)
+    listening.become_ready(0)
     assert (seen, listening.pool.alive) == ([True], 2)
 
 
 def test_a_remote_instance_that_cannot_start_is_no_failure_if_there_are_local_ones(start):
     listening = start(num_local=1, num_remote=1)
     listening.hear(1, Failed("no cluster"), end=True)
-    listening.hear_ready(0)
+    listening.become_ready(0)
     assert (listening.is_ready, listening.pool.take_failure()) == (True, "")
 
 
 def test_without_local_instances_the_first_remote_one_makes_the_pool_ready(start):
     listening = start(num_local=0, num_remote=2)
-    listening.hear_ready(1)
+    listening.become_ready(1)
     assert listening.is_ready
 
 
@@ -127,11 +106,11 @@ def test_without_local_instances_the_first_failure_is_the_pools(start):
 @pytest.mark.parametrize("is_blameless", [True, False])
 def test_a_batch_lost_with_a_node_counts_no_attempt(start, is_blameless):
     listening = start(num_local=0, num_remote=1)
-    listening.hear_ready(0)
+    listening.become_ready(0)
     worker = listening.workers[0]
     worker.run([make_ticket()])
     listening.hear(0, Failed("it is gone", is_blameless=is_blameless), end=True)
-    assert listening.lost == [not is_blameless]
+    assert listening.lost == [(-1, not is_blameless)]
 
 
 @pytest.fixture
@@ -140,7 +119,7 @@ def growing(start, monkeypatch):
     monkeypatch.setattr("qa_service.server.instances.ray_pool.LOOK_INTERVAL_S", 0.0)
     monkeypatch.setattr("qa_service.server.instances.ray_pool.IDLE_TIMEOUT_S", 0.001)
     listening = start(num_local=1, num_remote="1:3")
-    listening.hear_ready(0, 1)
+    listening.become_ready(0, 1)
     listening.waiting_s = 100.0
     run_until(listening.loop, lambda: len(listening.workers) == 4)
     return listening
@@ -152,7 +131,7 @@ def test_remote_instances_grow_with_queued_work(growing):
 
 
 def test_a_surplus_instance_finishes_its_batch_before_it_ends(growing):
-    growing.hear_ready(2, 3)
+    growing.become_ready(2, 3)
     first, last = growing.workers[1], growing.workers[3]
     first.run([make_ticket()])
     last.run([make_ticket()])
@@ -167,13 +146,13 @@ def test_a_surplus_instance_finishes_its_batch_before_it_ends(growing):
 
 
 def test_a_surplus_instance_that_dies_is_not_restarted(growing):
-    growing.hear_ready(2, 3)
+    growing.become_ready(2, 3)
     growing.workers[3].run([make_ticket()])
     growing.waiting_s = 0.0
     run_until(growing.loop, lambda: growing.workers[3].is_leaving)
     growing.hear(3, end=True)
     run_until(growing.loop, lambda: growing.pool.alive <= 2)
-    assert growing.lost == [True]
+    assert growing.lost == [(-1, True)]
     assert growing.metrics.session_restarts_total == 0
 
 

@@ -15,7 +15,6 @@ from qa_service.instance.worker_messages import (
     Ready,
     Results,
 )
-from qa_service.server.instances.base import WorkerState
 from tests.support import FakeTimeLoop, run_until
 from tests.unit.calls import make_ticket
 from tests.unit.server.handled_worker import HandledPool
@@ -35,29 +34,8 @@ class Setting(HandledPool):
             execution_timeout_ms=10**7,
         )
         super().__init__(FakeTimeLoop(), options)
-        self.ready = Ready(can_test=can_test)
         self.pool.resize(size)
-        for number in range(size):
-            self.become_ready(number)
-
-    def become_ready(self, number):
-        worker = self.workers[number]
-        worker.peer.send(self.ready)
-        run_until(self.loop, lambda: worker.state is WorkerState.READY)
-
-    def on_results(self, batch, results):
-        self.results.append(results.number)
-
-    def on_lost(self, batch, *, were_running):
-        self.lost += [(ticket.number, were_running) for ticket in batch]
-
-    def pass_s(self, seconds):
-        self.loop.clock.pass_s(seconds)
-        self.settle()
-
-    def settle(self):
-        rounds = iter(range(3))
-        run_until(self.loop, lambda: next(rounds, None) is None)
+        self.become_ready(*range(size), ready=Ready(can_test=can_test))
 
     def in_test(self):
         return [n for n, worker in sorted(self.workers.items()) if worker.is_in_test]
@@ -82,10 +60,7 @@ class Setting(HandledPool):
         run_until(self.loop, lambda: test.number not in self.workers[number].in_flight)
 
     def end(self, number, message):
-        worker = self.workers[number]
-        worker.peer.send(message)
-        worker.peer.close()
-        run_until(self.loop, lambda: worker.state is WorkerState.DEAD)
+        self.hear(number, message, end=True)
 
 
 @pytest.fixture
@@ -103,9 +78,9 @@ def start():
 
 def test_instances_are_tested_one_at_a_time_when_their_last_test_is_old(start):
     setting = start()
-    setting.pass_s(INTERVAL_S - 1)
+    setting.settle(INTERVAL_S - 1)
     assert setting.in_test() == []
-    setting.pass_s(2)
+    setting.settle(2)
     assert setting.in_test() == [0]
     setting.pass_test(0)
     assert setting.in_test() == [1]
@@ -113,32 +88,32 @@ def test_instances_are_tested_one_at_a_time_when_their_last_test_is_old(start):
     setting.settle()
     assert setting.in_test() == []
     assert setting.metrics.self_tests_total == {"passed": 2, "failed": 0}
-    setting.pass_s(INTERVAL_S + 1)
+    setting.settle(INTERVAL_S + 1)
     assert setting.in_test() == [0]
 
 
 def test_an_idle_instance_is_tested_before_a_busy_one(start):
     setting = start()
-    setting.pass_s(1)
+    setting.settle(1)
     setting.give(0, make_ticket())
-    setting.pass_s(INTERVAL_S)
+    setting.settle(INTERVAL_S)
     assert setting.in_test() == [1]
 
 
 def test_a_busy_instance_is_tested_after_its_batch(start):
     setting = start(size=1)
     batch = setting.give(0, make_ticket())
-    setting.pass_s(INTERVAL_S + 1)
+    setting.settle(INTERVAL_S + 1)
     assert setting.in_test() == [0]
     setting.finish(0, batch)
     setting.pass_test(0)
-    assert (setting.in_test(), setting.results) == ([], [batch.number])
+    assert (setting.in_test(), [one.number for one in setting.results]) == ([], [batch.number])
 
 
 def test_an_instance_with_two_batches_is_tested_when_one_is_done(start):
     setting = start(size=1)
     first, _ = setting.give(0, make_ticket()), setting.give(0, make_ticket())
-    setting.pass_s(INTERVAL_S + 1)
+    setting.settle(INTERVAL_S + 1)
     assert setting.in_test() == []
     setting.finish(0, first)
     assert setting.in_test() == [0]
@@ -147,7 +122,7 @@ def test_an_instance_with_two_batches_is_tested_when_one_is_done(start):
 @pytest.mark.parametrize("fields", [{"interval_s": 0}, {"can_test": False}])
 def test_without_known_answers_or_interval_no_instance_is_tested(start, fields):
     setting = start(**fields)
-    setting.pass_s(100 * INTERVAL_S)
+    setting.settle(100 * INTERVAL_S)
     assert setting.in_test() == []
 
 
@@ -157,7 +132,7 @@ def test_a_wrong_instance_is_replaced_and_its_batch_runs_elsewhere_without_an_at
     setting = start()
     for _ in range(3):
         setting.finish(0, setting.give(0, make_ticket(), make_ticket()))
-    setting.pass_s(INTERVAL_S + 1)
+    setting.settle(INTERVAL_S + 1)
     setting.give(0, make_ticket(number=7))
     wrong = setting.workers[0]
     with caplog.at_level(logging.ERROR):
@@ -168,7 +143,7 @@ def test_a_wrong_instance_is_replaced_and_its_batch_runs_elsewhere_without_an_at
     assert "6 answers that it gave since the last one that it passed, 601 s ago, are in doubt" in (
         caplog.text
     )
-    setting.pass_s(1)
+    setting.settle(1)
     run_until(setting.loop, lambda: setting.workers[0] is not wrong)
     assert setting.pool.take_failure() == ""
 
@@ -176,7 +151,7 @@ def test_a_wrong_instance_is_replaced_and_its_batch_runs_elsewhere_without_an_at
 def test_answers_from_before_a_passed_test_are_not_in_doubt(start, caplog):
     setting = start(size=1)
     setting.finish(0, setting.give(0, make_ticket(), make_ticket()))
-    setting.pass_s(INTERVAL_S + 1)
+    setting.settle(INTERVAL_S + 1)
     setting.pass_test(0)
     setting.finish(0, setting.give(0, make_ticket()))
     with caplog.at_level(logging.ERROR):
@@ -196,7 +171,7 @@ def test_if_the_replacement_is_wrong_too_the_pool_fails_with_the_reason(start):
     setting = start(size=1)
     wrong = setting.workers[0]
     setting.end(0, WRONG)
-    setting.pass_s(1)
+    setting.settle(1)
     run_until(setting.loop, lambda: setting.workers[0] is not wrong)
     setting.end(0, WRONG)
     assert setting.pool.is_wrong
@@ -208,14 +183,14 @@ def test_a_wrong_instance_is_restarted_while_another_answers(start):
     for _ in range(2):
         wrong = setting.workers[0]
         setting.end(0, WRONG)
-        setting.pass_s(60)
+        setting.settle(60)
         run_until(setting.loop, lambda wrong=wrong: setting.workers[0] is not wrong)
     assert (setting.pool.take_failure(), setting.pool.alive) == ("", 1)
 
 
 def test_a_batch_result_in_reply_to_a_test_ends_the_instance(start):
     setting = start(size=1)
-    setting.pass_s(INTERVAL_S + 1)
+    setting.settle(INTERVAL_S + 1)
     test = setting.take_test(0)
     setting.end(0, Results(test.number, [], 0.0, 1.0, StagesMs()))
     assert setting.workers[0].child.failure or setting.lost == []

@@ -78,15 +78,9 @@ def test_a_path_without_a_prepared_model_names_the_command_that_prepares_it(
 
 @pytest.mark.parametrize(
     ("versions", "named", "numbers"),
-    [
-        ("latest:1", (), [10]),
-        ("latest:2", (), [4, 10]),
-        ("latest:9", (), [3, 4, 10]),
-        ("all", (), [3, 4, 10]),
-        ([4], (), [4]),
-        ("latest:1", (3, 10), [3, 10]),
-    ],
-)
+    [("latest:1", (), [10]), ("latest:2", (), [4, 10]), ("latest:9", (), [3, 4, 10]),
+     ("all", (), [3, 4, 10]), ([4], (), [4]), ("latest:1", (3, 10), [3, 10])],
+)  # fmt: skip
 def test_versions_are_chosen_by_policy_and_by_number(model, versions, named, numbers):
     chosen = choose_versions(find_versions(model), versions, named)
     assert [version.number for version in chosen] == numbers
@@ -129,15 +123,9 @@ class TestFiles:
 
 @pytest.mark.parametrize(
     ("engine", "precision", "num_bytes"),
-    [
-        ("onnx", "fp32", 110),
-        ("onnx", "int8", 1010),
-        ("openvino", "bf16", 110),
-        ("openvino", "int8", 10010),
-        ("pytorch", "bf16", 1000010),
-        ("instant", "fp32", 10),
-    ],
-)
+    [("onnx", "fp32", 110), ("onnx", "int8", 1010), ("openvino", "bf16", 110),
+     ("openvino", "int8", 10010), ("pytorch", "bf16", 1000010), ("instant", "fp32", 10)],
+)  # fmt: skip
 def test_model_size_counts_the_files_of_its_engine_and_precision(
     tmp_path, engine, precision, num_bytes
 ):

@@ -126,8 +126,7 @@ def test_no_prepare_refuses_a_model_that_is_not_prepared():
 
 
 @pytest.mark.parametrize(
-    ("given", "where"),
-    [({}, "data/qa-server"), ({"saved_models": Path("mine")}, "mine")],
+    ("given", "where"), [({}, "data/qa-server"), ({"saved_models": Path("mine")}, "mine")]
 )
 def test_without_the_folder_it_is_the_users_or_the_flags(folder, monkeypatch, caplog, given, where):
     caplog.set_level(logging.INFO)

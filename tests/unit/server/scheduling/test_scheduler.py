@@ -394,15 +394,9 @@ def test_a_segment_of_an_admitted_text_passes_a_full_queue():
     assert len(queue) == 2
 
 
-requests = st.lists(
-    st.tuples(
-        st.floats(0, 100),
-        st.integers(1, 3000),
-        st.sampled_from("abc"),
-        st.just(math.inf) | st.floats(0, 120),
-    ),
-    max_size=40,
-)
+FIGURES = (st.floats(0, 100), st.integers(1, 3000), st.sampled_from("abc"),
+           st.just(math.inf) | st.floats(0, 120))  # fmt: skip
+requests = st.lists(st.tuples(*FIGURES), max_size=40)
 tables = st.sampled_from([None, CORE, GPU])
 
 

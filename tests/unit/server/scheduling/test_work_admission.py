@@ -93,11 +93,4 @@ def test_passages_that_take_too_long_are_refused_with_what_helps():
         r"ask for fewer `max_passages`, or a longer `timeout_ms`$"
     )
     with pytest.raises(TextTooLongError, match=words):
-        admit(
-            queue_of(),
-            cost=4000.0,
-            long=True,
-            max_timeout_s=1.0,
-            collection="docs",
-            text="",
-        )
+        admit(queue_of(), cost=4000.0, long=True, max_timeout_s=1.0, collection="docs", text="")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, cast
 
+from qa_service.net.event_loop import EventLoop
 from qa_service.retrieval.search_messages import (
     Close,
     Closed,
@@ -15,8 +16,12 @@ from qa_service.retrieval.search_messages import (
     encode,
 )
 from qa_service.server.children.child import Child
+from qa_service.server.services.collection_set import CollectionSet
+from qa_service.server.services.retrieval import Retrieval
+from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.frames import PREFIX
 from tests.support import present
+from tests.unit.server.fake_services import ManualClock
 
 
 class Program:
@@ -105,3 +110,18 @@ class FakeProcess(Child):
 def concurrency_of(concurrency):
     """In place of what starts a process."""
     return concurrency
+
+
+class Searching:
+    """Collections that are searched by such processes."""
+
+    def __init__(self, **bounds):
+        self.clock, self.counts, self.processes = ManualClock(), ServiceCounts(), FakeProcess.made
+        loop = cast(EventLoop, self.clock)
+        self.collections = CollectionSet(loop, concurrency_of, self.counts, 256, **bounds)
+        self.retrieval = Retrieval(self.collections, self.counts)
+
+    def settle(self):
+        for process in list(self.processes.values()):
+            if process.is_running:
+                process.settle()

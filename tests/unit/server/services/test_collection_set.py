@@ -4,48 +4,26 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from qa_service.errors import SetupError, UnknownCollectionError
-from qa_service.net.event_loop import EventLoop
+from qa_service.errors import SetupError
 from qa_service.retrieval.search_messages import Close, List, Listed, Open, Opened, Refused, Search
-from qa_service.server.services.collection_set import LIST_AGAIN_S, REMOTE_SEARCHES, CollectionSet
-from qa_service.server.services.retrieval import Retrieval
+from qa_service.server.services.collection_set import LIST_AGAIN_S, REMOTE_SEARCHES
 from qa_service.server.services.searches import DIED, HUNG
-from qa_service.server.services.served_collection import (
-    FAULT_KEPT_S,
-    LOG_AGAIN_S,
-    MAX_RETRY_S,
-)
+from qa_service.server.services.served_collection import FAULT_KEPT_S, LOG_AGAIN_S, MAX_RETRY_S
 from qa_service.server.services.service_options import CollectionOptions
-from qa_service.server.telemetry.services import ServiceCounts
-from tests.unit.server.fake_services import ManualClock
-from tests.unit.server.services.search_processes import FakeProcess, concurrency_of
+from tests.support import present
+from tests.unit.server.services.search_processes import Searching
 
 FOLDER = Path("folder")
 DAMAGED = Refused("the manifest is no JSON", "damaged")
 DOCS = {"docs": CollectionOptions(path=Path("docs"))}
 
 
-class Setting:
-    def __init__(self, **bounds):
-        self.clock, self.counts = ManualClock(), ServiceCounts()
-        self.processes = FakeProcess.made
-        loop = cast(EventLoop, self.clock)
-        self.retrieval = Retrieval(
-            CollectionSet(loop, concurrency_of, self.counts, 256, **bounds), self.counts
-        )
-        self.collections = self.retrieval.collections
-
+class Setting(Searching):
     def use(self, options=DOCS, folder=None):
-        self.retrieval.collections.use(options, folder)
-
-    def settle(self):
-        for process in list(self.processes.values()):
-            if process.is_running:
-                process.settle()
+        self.collections.use(options, folder)
 
     def use_and_settle(self, options=DOCS):
         self.use(options)
@@ -164,7 +142,7 @@ def test_a_failed_search_is_reported_for_a_while(setting):
 
 def test_a_search_that_took_too_long_is_no_fault_once_another_is_made(setting):
     setting.use_and_settle()
-    served = setting.collections.find("docs")
+    served = setting.collections.get("docs")
     setting.collections._on_fault(Search("docs", "Who?", 3), HUNG)
     assert setting.collections.faults() == {"docs": f"a search failed: {HUNG}"}
     served.note_success()
@@ -176,7 +154,7 @@ def test_a_search_that_took_too_long_is_no_fault_once_another_is_made(setting):
 
 def test_a_cluster_that_fails_and_recovers_by_turns_is_logged_now_and_then(setting, caplog):
     setting.use_and_settle()
-    served = setting.collections.find("docs")
+    served = setting.collections.get("docs")
     for _ in range(100):
         setting.collections.note_unavailable(served, "connection refused")
         served.note_success()
@@ -206,10 +184,8 @@ def test_an_open_index_with_a_fault_is_looked_at_again_until_it_has_none(setting
 def test_collections_are_added_and_removed(setting):
     setting.use_and_settle()
     setting.use_and_settle({"more": CollectionOptions(path=Path("more"))})
-    assert setting.collections.find("more")
     assert setting.processes["docs"].is_killed
-    with pytest.raises(UnknownCollectionError, match=r"there is no collection docs$"):
-        setting.collections.find("docs")
+    assert setting.collections.get("docs") is None
     assert list(setting.counts.collections) == ["more"]
 
 
@@ -312,11 +288,11 @@ def test_new_indexes_and_collections_are_looked_for_now_and_then():
         assert setting.processes["far"].waiting == []
         setting.list("docs")
         setting.settle()
-    edition = setting.collections.find("docs").edition
+    edition = present(setting.collections.get("docs")).edition
     setting.processes["docs"].identity = "two"
     setting.clock.advance(2.0)
     setting.settle()
-    assert setting.collections.find("docs").edition != edition
+    assert present(setting.collections.get("docs")).edition != edition
 
 
 def test_what_could_not_be_opened_waits_longer_than_for_the_next_look():

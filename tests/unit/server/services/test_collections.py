@@ -11,21 +11,17 @@ import pytest
 from qa_service.errors import QueueFullError, WorkerCrashedError
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.worker_messages import ModelFacts
-from qa_service.net.event_loop import EventLoop
 from qa_service.retrieval.retriever import MAX_LEAD, TYPICAL_COSINE, FoundPassage, read_text
 from qa_service.retrieval.search_messages import Found, Open, Refused
 from qa_service.server.scheduling.call import SegmentRead
-from qa_service.server.services.collection_set import CollectionSet
 from qa_service.server.services.collections import Collections
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.service_options import CollectionOptions
-from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.messages import Passage, Place
 from qa_service.wire.spans import ReadPassage, ScoredSpan, SegmentResult, answers_from_passages
 from tests.unit.calls import make_call
-from tests.unit.server.fake_services import TIMINGS, FakeDispatcher, FakeService, ManualClock
-from tests.unit.server.services.search_processes import FakeProcess, concurrency_of
+from tests.unit.server.fake_services import TIMINGS, FakeDispatcher, FakeService
+from tests.unit.server.services.search_processes import Searching
 
 # Were the threshold of given texts taken, "no answer" would always be the first.
 MODEL = ModelFacts(
@@ -50,17 +46,12 @@ FOUND = [
 ]
 
 
-class Setting:
+class Setting(Searching):
     def __init__(self):
-        self.clock, self.counts = ManualClock(), ServiceCounts()
-        self.processes = FakeProcess.made
+        super().__init__()
         self.dispatcher, self.texts, self.found = FakeDispatcher(MODEL), FakeService(), FOUND
-        loop = cast(EventLoop, self.clock)
-        self.retrieval = Retrieval(
-            CollectionSet(loop, concurrency_of, self.counts, 256), self.counts
-        )
         self.options = {"docs": CollectionOptions(path=Path("docs"), max_passages=3)}
-        self.retrieval.collections.use(self.options)
+        self.collections.use(self.options)
         self.process = self.processes["docs"]
         self.process.settle()
         dispatcher = cast(Dispatcher, self.dispatcher)
@@ -153,11 +144,6 @@ def test_further_passages_are_read_if_they_match_nearly_as_well(setting, scores,
     assert len(setting.dispatcher.submitted) == num_read
 
 
-def test_the_cache_keeps_the_usual_passages_and_as_many_apart(setting):
-    asked = [setting.ask(max_passages=number).request for number in (None, 3)]
-    assert len(set(map(setting.retrieval.edition, asked))) == 2
-
-
 def test_an_answers_offsets_are_of_its_document(setting):
     setting.ask_and_search()
     for number, log_score in enumerate((2.0, 1.0, 1.0)):
@@ -202,12 +188,12 @@ def test_with_an_answer_none_is_not_sure_enough(setting):
     assert setting.outcomes[0].source.unsure == ()
 
 
-def test_the_cache_keeps_replies_with_other_passages_apart(setting):
-    editions = {
-        setting.retrieval.edition(setting.ask(passages=passages).request)
-        for passages in (None, 0, 2)
-    }
-    assert len(editions) == 3
+@pytest.mark.parametrize(
+    ("field", "values"), [("passages", (None, 0, 2)), ("max_passages", (None, 3))]
+)
+def test_the_cache_keeps_replies_with_other_passages_apart(setting, field, values):
+    asked = [setting.ask(**{field: value}).request for value in values]
+    assert len(set(map(setting.retrieval.edition, asked))) == len(values)
 
 
 def test_the_search_score_is_part_of_an_answers_score(setting):
@@ -295,11 +281,12 @@ def test_as_many_passages_as_asked_for_or_configured(setting):
     assert [work.max_passages for work in setting.process.works[-2:]] == [2 * 3, 1]
 
 
-def test_searches_are_counted(setting):
+def test_searches_and_documents_that_are_no_passages_are_counted(setting):
     setting.ask()
-    setting.process.find(FOUND, took_ms=5.0)
+    setting.process.reply(Found(FOUND, 5.0, 3))
     counts = setting.counts.collections["docs"]
     assert (counts.search_ms.sum, counts.passages_total, counts.failed_total) == (5.0, 3, 0)
+    assert counts.left_out_total == 3
 
 
 def test_a_cancelled_search_reads_no_passage(setting):
@@ -318,18 +305,12 @@ def test_a_cluster_that_does_not_answer_is_an_error_and_a_fault_until_it_does(se
         assert "cluster/" not in error.message, "a client is not told where it is"
         assert counts.failed_total == total
     assert [record.levelname for record in caplog.records] == ["ERROR"], "said once"
-    faults = setting.retrieval.collections.faults
+    faults = setting.collections.faults
     assert faults() == {"docs": "a search failed: http://cluster/docs: HTTP 401"}
     assert setting.process.waiting == [], "its index is not damaged"
     setting.ask()
     setting.process.find(FOUND)
     assert faults() == {}
-
-
-def test_documents_that_are_no_passages_are_counted(setting):
-    setting.ask()
-    setting.process.reply(Found(FOUND, 0.5, 3))
-    assert setting.counts.collections["docs"].left_out_total == 3
 
 
 def test_a_damaged_index_is_an_error_and_opened_afresh(setting):
@@ -340,11 +321,11 @@ def test_a_damaged_index_is_an_error_and_opened_afresh(setting):
     assert "secret" not in error.message
     assert setting.process.waiting == [Open("docs", "docs", "", is_fresh=True)]
     assert setting.counts.collections["docs"].failed_total == 1
-    assert "PanicException" in setting.retrieval.collections.faults()["docs"]
+    assert "PanicException" in setting.collections.faults()["docs"]
 
 
 def test_a_collection_that_is_not_open_is_not_searched(setting):
-    setting.retrieval.collections.use(setting.options)
+    setting.collections.use(setting.options)
     setting.process.reply(Refused("it is gone", "damaged"))
     setting.ask()
     assert [outcome.code for outcome in setting.outcomes] == ["unavailable"]
@@ -354,11 +335,11 @@ def test_a_collection_that_is_not_open_is_not_searched(setting):
 def test_a_new_index_changes_the_edition(setting):
     request = make_call(collection="docs", text="").request
     before = setting.retrieval.edition(request)
-    setting.retrieval.collections.use(setting.options)
+    setting.collections.use(setting.options)
     setting.process.settle()
     assert setting.retrieval.edition(request) == before
     setting.process.identity = "two"
-    setting.retrieval.collections.use(setting.options)
+    setting.collections.use(setting.options)
     setting.process.settle()
     assert setting.retrieval.edition(request) != before
 

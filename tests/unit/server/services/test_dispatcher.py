@@ -225,7 +225,7 @@ def test_a_blameless_request_is_requeued_a_bounded_number_of_times(setting):
 def test_a_closed_gate_refuses_new_calls_and_keeps_earlier_ones(setting):
     gate = Gate(Segments(setting.dispatcher))
     setting.submit(gate)
-    gate.close()
+    gate.is_open = False
     setting.submit(gate)
     assert setting.outcomes == ["shutting_down"]
     assert setting.dispatcher.queue_length == 1

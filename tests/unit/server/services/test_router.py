@@ -98,9 +98,3 @@ def test_a_route_that_has_not_changed_stays_the_same():
     assert len(setting.made) == 3
     setting.ask(model="fast")
     assert setting.outcomes == ["unknown_model"]
-
-
-def test_cancelling_a_refused_call_changes_nothing():
-    setting = Setting()
-    setting.ask(model="x").cancel()
-    assert setting.outcomes == ["unknown_model"]

@@ -217,29 +217,14 @@ def test_only_the_hanging_search_fails():
     assert setting.running == ["is quick"]
 
 
-def test_a_result_that_comes_in_time_replaces_no_process(setting):
+@pytest.mark.parametrize("pause_s", [0, 2 * TIMEOUT_S])
+def test_a_result_that_comes_in_time_but_for_a_pause_replaces_no_process(setting, pause_s):
     for _ in range(3):
         setting.ask("a")
+        setting.clock.pause(pause_s)
         setting.clock.advance(TIMEOUT_S - 1)
         setting.process.reply(FOUND)
-    assert setting.deaths == 0
-
-
-def test_a_search_that_paused_too_gets_its_time_again(setting):
-    setting.ask("a")
-    setting.clock.pause(2 * TIMEOUT_S)
-    setting.clock.advance(TIMEOUT_S - 1)
-    setting.process.reply(FOUND)
-    assert (setting.deaths, setting.results) == (0, ["a"])
-
-
-def test_an_opening_that_paused_too_gets_its_time_again(setting):
-    results = []
-    setting.searches.run(Open("docs"), results.append)
-    setting.clock.pause(2 * FIRST_TIMES * TIMEOUT_S)
-    setting.clock.advance(FIRST_TIMES * TIMEOUT_S - 1)
-    setting.process.reply(Opened("one"))
-    assert (setting.deaths, results) == (0, [Opened("one")])
+    assert (setting.deaths, setting.results) == (0, ["a"] * 3)
 
 
 def test_a_process_that_hangs_is_replaced_after_a_pause(setting):

@@ -7,20 +7,17 @@ from typing import cast
 
 import pytest
 
-from qa_service.net.event_loop import EventLoop
 from qa_service.retrieval.retriever import BM25_WEIGHT, COSINE_WEIGHT, WordCounts
 from qa_service.retrieval.search_messages import Count, Counted, Found, Refused, Search
-from qa_service.server.services.access import Access
-from qa_service.server.services.collection_set import CollectionSet
 from qa_service.server.services.collections import Collections
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.server.services.retrieval import Retrieval, joined
+from qa_service.server.services.retrieval import joined
+from qa_service.server.services.service import Access
 from qa_service.server.services.service_options import CollectionOptions
-from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.error_codes import status_of
 from tests.unit.calls import make_call
-from tests.unit.server.fake_services import FakeDispatcher, FakeService, ManualClock
-from tests.unit.server.services.search_processes import FakeProcess, concurrency_of
+from tests.unit.server.fake_services import FakeDispatcher, FakeService
+from tests.unit.server.services.search_processes import Searching
 from tests.unit.server.services.test_collections import MODEL, passage
 
 OPTIONS = {
@@ -30,20 +27,15 @@ OPTIONS = {
 }
 
 
-class Setting:
+class Setting(Searching):
     def __init__(self, max_processes=16):
-        self.processes, self.outcomes, self.counts = FakeProcess.made, [], ServiceCounts()
-        loop = cast(EventLoop, ManualClock())
-        self.retrieval = Retrieval(
-            CollectionSet(loop, concurrency_of, self.counts, 256, max_processes), self.counts
-        )
-        self.retrieval.collections.use(OPTIONS)
-        for process in self.processes.values():
-            process.settle()
-        self.dispatcher = FakeDispatcher(MODEL)
+        super().__init__(max_processes=max_processes)
+        self.collections.use(OPTIONS)
+        self.settle()
+        self.dispatcher, self.outcomes = FakeDispatcher(MODEL), []
         dispatcher = cast(Dispatcher, self.dispatcher)
         self.inner = Collections(FakeService(), dispatcher, self.retrieval)
-        self.service = Access(self.inner, self.retrieval.collections)
+        self.service = Access(self.inner, self.collections)
 
     def ask(self, collection, flow="", **fields):
         given = {"collection": collection, "text": "", "flow": flow, **fields}

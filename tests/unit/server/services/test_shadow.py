@@ -8,7 +8,6 @@ from functools import partial
 import pytest
 
 from qa_service.errors import QueueFullError, WorkerCrashedError
-from qa_service.server.models.plan import ModelPlan
 from qa_service.server.services.shadow import Shadow
 from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.http.prometheus import write_text
@@ -37,7 +36,7 @@ class Setting:
         return Client(Shadow(self.service, self, version, counts_of, draw=draw))
 
     def set_shadow(self, percents):
-        self.plan = ModelPlan(self.name, shadow=percents)
+        self.shadow = percents
 
     def is_idle(self, version):
         return self.idle

@@ -26,13 +26,7 @@ from qa_service.server.sidecars.trace_exporter import (
 from qa_service.server.telemetry.metrics import Metrics
 from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.frames import PREFIX
-from qa_service.wire.messages import (
-    QUERY_TYPES,
-    Answer,
-    Answered,
-    AnswerSource,
-    Timings,
-)
+from qa_service.wire.messages import QUERY_TYPES, Answer, Answered, AnswerSource, Timings
 from qa_service.wire.traces import (
     MAX_CHILDREN,
     NO_TRACE,
