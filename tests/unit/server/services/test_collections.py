@@ -70,7 +70,7 @@ class Setting(Searching):
             self.process.find(self.found[: work.max_passages])
         return call
 
-    def settle(self, number, log_score):
+    def read(self, number, log_score):
         """Says that the first word of a passage is its best span."""
         ticket = self.dispatcher.submitted[number]
         begin = ticket.core[0]
@@ -147,7 +147,7 @@ def test_further_passages_are_read_if_they_match_nearly_as_well(setting, scores,
 def test_an_answers_offsets_are_of_its_document(setting):
     setting.ask_and_search()
     for number, log_score in enumerate((2.0, 1.0, 1.0)):
-        setting.settle(number, log_score)
+        setting.read(number, log_score)
     [outcome] = setting.outcomes
     [answer] = outcome.answers
     assert (answer.answer, answer.start, answer.end) == ("Ada", 100, 103)
@@ -162,7 +162,7 @@ def test_an_answers_offsets_are_of_its_document(setting):
 def test_the_passages_that_were_read_are_shown(setting, wanted, log_score, num_shown):
     setting.ask_and_search(passages=wanted)
     for number in range(3):
-        setting.settle(number, log_score)
+        setting.read(number, log_score)
     [outcome] = setting.outcomes
     assert (outcome.answers[0].start is None) == (log_score < 0)
     assert outcome.source.passages == tuple(its.passage for its in FOUND[:num_shown])
@@ -173,7 +173,7 @@ def test_without_an_answer_the_best_ones_are_shown_as_not_sure_enough(setting, t
     setting.found = [passage(9.0, f"{n}.txt", f"A{n} wrote it.") for n in range(7)]
     setting.ask_and_search(max_passages=7, top_k=top_k)
     for number in range(7):
-        setting.settle(number, -9.0 - number)
+        setting.read(number, -9.0 - number)
     [outcome] = setting.outcomes
     unsure = outcome.source.unsure
     assert [document_of(answer) for answer in unsure] == [f"{n}.txt" for n in range(5)]
@@ -184,7 +184,7 @@ def test_without_an_answer_the_best_ones_are_shown_as_not_sure_enough(setting, t
 def test_with_an_answer_none_is_not_sure_enough(setting):
     setting.ask_and_search()
     for number in range(3):
-        setting.settle(number, 2.0 - number)
+        setting.read(number, 2.0 - number)
     assert setting.outcomes[0].source.unsure == ()
 
 
@@ -199,8 +199,8 @@ def test_the_cache_keeps_replies_with_other_passages_apart(setting, field, value
 def test_the_search_score_is_part_of_an_answers_score(setting):
     """The second passage's span is better by 0.9, and its passage worse by 0.5 times 2."""
     setting.ask_and_search(max_passages=2)
-    setting.settle(1, 2.9)
-    setting.settle(0, 2.0)
+    setting.read(1, 2.9)
+    setting.read(0, 2.0)
     assert setting.outcomes[0].answers[0].answer == "Ada"
 
 
@@ -215,8 +215,8 @@ def test_the_less_similar_the_passages_are_the_more_no_answer_scores(setting, co
     null_log_score = 0.5 + math.log(2) + shift
     for difference, answer in ((-0.01, ""), (0.01, "Ada")):
         setting.ask_and_search(max_passages=2)
-        setting.settle(-2, null_log_score + difference)
-        setting.settle(-1, -99.0)
+        setting.read(-2, null_log_score + difference)
+        setting.read(-1, -99.0)
         assert setting.outcomes[-1].answers[0].answer == answer
 
 
@@ -231,9 +231,9 @@ def test_the_more_the_best_passage_leads_the_less_no_answer_scores(setting, scor
     null_log_score = 0.5 + math.log(nulls) + shift
     for difference, answer in ((-0.01, ""), (0.01, "Ada")):
         setting.ask_and_search(max_passages=len(scores))
-        setting.settle(-len(scores), null_log_score + difference)
+        setting.read(-len(scores), null_log_score + difference)
         for worse in range(1, len(scores)):
-            setting.settle(-worse, -99.0)
+            setting.read(-worse, -99.0)
         assert setting.outcomes[-1].answers[0].answer == answer
 
 
