@@ -1,4 +1,4 @@
-"""An instance's cost table: measured once for a model on a machine, then kept in its folder."""
+"""An instance's cost table: found once for a model on a machine, then kept in its folder."""
 
 from __future__ import annotations
 
@@ -8,24 +8,31 @@ from pathlib import Path
 
 from qa_service.errors import SetupError
 from qa_service.instance.batch_cost import CostTable, load_costs
+from qa_service.instance.learned_costs import LearnedCosts
 from qa_service.instance.model_folder.costs_dir import keep, kept_path
 
 logger = logging.getLogger(__name__)
 
 AUTO, MEASURE, OFF = "auto", "measure", "off"
+KEPT_AFTER_RUNS = 512
+"""Of the model: seconds of a server that is asked all the time."""
 MIN_LENGTHS = 2
 """A table from a file must show how the cost grows with the length: that takes two lengths."""
 
 
 def find_costs(
-    wanted: str, model_dir: Path, key: str, measure: Callable[[], CostTable]
+    wanted: str,
+    path: Path,
+    measure: Callable[[], CostTable],
+    estimate: Callable[[], CostTable] | None = None,
 ) -> CostTable | None:
     """The cost table of an instance.
 
     Args:
-        wanted: `auto` takes the kept table, or measures and keeps one; `measure` measures again;
-            `off` returns None; any other value is a table's file.
-        key: Names all that the costs depend on.
+        wanted: `auto` takes the kept table, or an estimate, or measures and keeps one; `measure`
+            measures again; `off` returns None; any other value is a table's file.
+        path: Of the kept table, see `costs_path`.
+        estimate: None where a table must be measured.
 
     Raises:
         SetupError: The file is no table, or has too few lengths.
@@ -34,15 +41,27 @@ def find_costs(
         return None
     if named := named_costs(wanted):
         return named
-    path = kept_path(model_dir, key.encode())
     if wanted == AUTO and path.exists():
         try:
             return load_costs(path)
         except SetupError as error:
-            logger.warning("%s; measuring again", error)
+            logger.warning("%s; it is made again", error)
+    if wanted == AUTO and estimate:
+        return estimate()
     costs = measure()
     keep(path, costs)
     return costs
+
+
+def costs_path(model_dir: Path, key: str) -> Path:
+    """The file of the kept table; `key` names all that the costs depend on."""
+    return kept_path(model_dir, key.encode())
+
+
+def keep_learned(path: Path, learned: LearnedCosts) -> None:
+    """Keeps a table once it has been learned from `KEPT_AFTER_RUNS` runs, unless one is kept."""
+    if learned.num_runs == KEPT_AFTER_RUNS and not path.exists():
+        keep(path, learned.in_full())
 
 
 def named_costs(wanted: str) -> CostTable | None:

@@ -131,9 +131,10 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
         str,
         Meta(
             min_length=1,
-            description="the cost of batches: auto measures once, keeps the table with the model "
-            "and corrects it by every batch that runs; measure measures again; off fills batches "
-            "to their bounds; or a table's file, which is not changed",
+            description="the cost of batches: auto takes the table kept with the model, or on a "
+            "CPU begins with an estimate, and corrects it by every batch that runs; measure "
+            "measures it at the start; off fills batches to their bounds; or a table's file, which "
+            "is not changed",
         ),
     ] = "auto"
     execution_timeout_ms: Annotated[

@@ -1,9 +1,9 @@
 """Corrects the cost table with every batch that runs.
 
-The start measures its table in a few seconds, in which the machine may have been busy. From then on
-each run of the model is a measurement. A Kalman filter tracks, for each cell of the table, the
-logarithm of its cost as a share of the start's (R. E. Kalman, 1960; its simplest case is recursive
-least squares with forgetting):
+The start estimates its table, or measures it in a few seconds, in which the machine may have been
+busy. From then on each run of the model is a measurement. A Kalman filter tracks, for each cell of
+the table, the logarithm of its cost as a share of the start's (R. E. Kalman, 1960; its simplest
+case is recursive least squares with forgetting):
 
 * All cells are correlated, since a machine becomes slower as a whole, and cells near in length and
   size more so. So shapes that never run follow those that do.
@@ -68,7 +68,12 @@ class Trial:
 
 
 class LearnedCosts:
-    """Tracks a model's costs; its `table` is at most `TABLE_EVERY` runs old."""
+    """Tracks a model's costs.
+
+    Attributes:
+        table: At most `TABLE_EVERY` runs old.
+        num_runs: How many runs it has learned from.
+    """
 
     def __init__(self, start: CostTable) -> None:
         self.table = start
@@ -91,7 +96,7 @@ class LearnedCosts:
         length = max(0, bisect_right(start.lengths, MIN_TURN_TOKENS) - 1)
         self._turn = np.flatnonzero(self._sizes == 0.0)[length]
         """The cell whose cost is a turn's minimum."""
-        self._num_runs = 0
+        self.num_runs = 0
         self._trial: Trial | None = None
 
     def observe(self, rows: int, tokens: int, took_ms: float) -> None:
@@ -109,13 +114,20 @@ class LearnedCosts:
         gain = to_batch / (known + noise)
         self._shares = self._shares + gain * surprise
         self._covariance = covariance - np.outer(gain, to_batch)
-        if self._plan_trial(rows) or self._num_runs % TABLE_EVERY == 0:
+        if self._plan_trial(rows) or self.num_runs % TABLE_EVERY == 0:
             self.table = self._table()
+
+    def in_full(self) -> CostTable:
+        """The costs as they are learned by now, without a trial and without a pace."""
+        costs_ms = np.split(self._start_ms * np.exp(self._shares), self._ends)
+        return msgspec.structs.replace(
+            self._start, costs_ms=tuple(tuple(row.tolist()) for row in costs_ms), pace=1.0
+        )
 
     def _plan_trial(self, rows: int) -> bool:
         """Starts or ends a trial of larger or smaller batches than just ran; whether it did."""
-        self._num_runs += 1
-        count, since = divmod(self._num_runs, TRIAL_EVERY)
+        self.num_runs += 1
+        count, since = divmod(self.num_runs, TRIAL_EVERY)
         if since == 0:
             self._trial = Trial(rows, is_larger=rows == 1 or count % 2 == 0)
         elif self._trial and (self._trial.has_run(rows) or since == TRIAL_RUNS):

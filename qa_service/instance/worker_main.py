@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from qa_service.errors import InternalError, SetupError
 from qa_service.installation import preparing_program
 from qa_service.instance.batch_cost import CostTable
 from qa_service.instance.channel import WorkerChannel
-from qa_service.instance.costs import AUTO, MEASURE, find_costs
+from qa_service.instance.costs import AUTO, MEASURE, costs_path, find_costs, keep_learned
 from qa_service.instance.devices import CPU
 from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.engines.base import Engine
@@ -45,7 +46,7 @@ from qa_service.instance.model_folder.manifest import (
 )
 from qa_service.instance.model_folder.seen_lengths import SeenLengths
 from qa_service.instance.reader.instant import InstantReader
-from qa_service.instance.reader.measuring import measure_costs
+from qa_service.instance.reader.measuring import TimedRuns, estimate_costs, measure_costs
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.runs import TaskReader, answer_in_turn, answer_overlapped
 from qa_service.instance.self_test import SelfTest, WrongAnswerError
@@ -126,7 +127,7 @@ class Loaded:
 
 
 def load_reader(setup: Setup) -> Loaded:
-    """Loads the model into its engine, proves it, and measures its costs unless they are known.
+    """Loads the model into its engine, proves it, and finds what batches cost it.
 
     Raises:
         WrongAnswerError: The engine does not give the known answers.
@@ -150,24 +151,36 @@ def load_reader(setup: Setup) -> Loaded:
     ladder = Ladder.of(options.inference_engine_type, config, setup.device, model_dir, files)
     engine, reader, self_test = ladder.climb(lambda config: _proven(setup, manifest, config))
     reader.model = msgspec.structs.replace(reader.model, fingerprint=fingerprint)
+    bounds = f"{name} {options.max_batch_size} {options.max_batch_tokens}"
+    path = costs_path(model_dir, f"{engine.runtime} {bounds} {files}")
+    _find_costs(options.cost_table, path, engine, reader, manifest.window_tokens)
+    former_dir = Path(setup.former_dir) if setup.former_dir else None
+    engine.prepare_lengths(SeenLengths(model_dir, former_dir), reader.usual_lengths())
+    device = CPU if engine.device == CPU else setup.device.device
+    return Loaded(reader, device, engine.later_bytes, self_test, engine.prepare_next)
+
+
+def _find_costs(
+    wanted: str, path: Path, engine: Engine, reader: Reader, window_tokens: int
+) -> None:
+    """Gives the reader its cost table, which on a CPU is estimated from the runs so far."""
+    timed, runtime = reader.logits, engine.runtime
+    reader.logits = engine.logits
 
     def measure() -> CostTable:
-        runtime, window_tokens = engine.runtime, manifest.window_tokens
         logger.info("measuring what batches cost on %s", runtime)
         with taking("costs"):
             rows, rule = reader.sample_rows, reader.rule
             return measure_costs(engine.logits, rows, window_tokens, rule, runtime)
 
-    bounds = f"{name} {options.max_batch_size} {options.max_batch_tokens}"
-    key = f"{engine.runtime} {bounds} {files}"
-    costs = find_costs(options.cost_table, model_dir, key, measure)
+    def estimate() -> CostTable:
+        assert isinstance(timed, TimedRuns)
+        return estimate_costs(timed.took, window_tokens, reader.rule, runtime)
+
+    costs = find_costs(wanted, path, measure, estimate if engine.device == CPU else None)
     reader.rule = replace(reader.rule, costs=costs)
-    if costs and options.cost_table in (AUTO, MEASURE):
-        reader.learned = LearnedCosts(costs)
-    former_dir = Path(setup.former_dir) if setup.former_dir else None
-    engine.prepare_lengths(SeenLengths(model_dir, former_dir), reader.usual_lengths())
-    device = CPU if engine.device == CPU else setup.device.device
-    return Loaded(reader, device, engine.later_bytes, self_test, engine.prepare_next)
+    if costs and wanted in (AUTO, MEASURE):
+        reader.learned, reader.on_learned = LearnedCosts(costs), partial(keep_learned, path)
 
 
 def _proven(
@@ -182,7 +195,8 @@ def _proven(
     with _running_model(name), taking("libraries"):
         engine = make_engine(options.inference_engine_type, model_dir, manifest, config)
     best_spans = engine.best_spans if engine.chooses_spans else None
-    reader = Reader(model_dir, manifest, engine.logits, options.batch_rule, best_spans)
+    logits = TimedRuns(engine.logits)
+    reader = Reader(model_dir, manifest, logits, options.batch_rule, best_spans)
     self_test = _make_self_test(setup, manifest, reader, engine)
     try:
         with taking("known answers"):

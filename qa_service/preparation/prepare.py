@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +50,9 @@ if TYPE_CHECKING:
     from qa_service.preparation.results import Results
     from qa_service.preparation.source_model import SourceModel
     from qa_service.preparation.verify import ModelOutputs
+
+_FindResults = Callable[[], "Results | None"]
+"""What preparing a shipped model computes, if it is shipped too; read once, when it is needed."""
 
 _FORMAT_VERSION = 6
 """To be incremented when this code writes other files from the same source."""
@@ -94,13 +100,15 @@ def prepare(args: PrepareArgs) -> Path:
         refuse_foreign(target, source)
         started = time.monotonic()
         is_made = not is_up_to_date(target, wanted)
+        results = functools.cache(partial(source.results, reading))
         if is_made:
             say(f"preparing {source.label}; {reason}")
             with replacing(target) as folder:
-                _make(source, reading, wanted, folder, is_asked=NOT_ASKED in reason)
+                is_asked = NOT_ASKED in reason
+                _make(source, reading, wanted, folder, results, is_asked=is_asked)
         missing = missing_files(load_manifest(target), args)
         for name in missing:
-            _add_if_possible(name, source, target, args)
+            _add_if_possible(name, source, target, args, results)
         if is_made or missing:
             say(f"prepared {target} in {time.monotonic() - started:.0f} s")
         else:
@@ -136,7 +144,9 @@ def _needed_files(args: PrepareArgs) -> set[str]:
     return needed | {KNOWN_ANSWERS_FILE}
 
 
-def _add_if_possible(name: str, source: Source, target: Path, args: PrepareArgs) -> None:
+def _add_if_possible(
+    name: str, source: Source, target: Path, args: PrepareArgs, results: _FindResults
+) -> None:
     """Adds a file; with `auto`, a failure is only noted in the manifest."""
     if name == KNOWN_ANSWERS_FILE:
         _add_known_answers(source, target)
@@ -145,11 +155,11 @@ def _add_if_possible(name: str, source: Source, target: Path, args: PrepareArgs)
         if reason := load_manifest(target).without.get(ONNX_FILE):
             raise SetupError(f"{name} is made from {ONNX_FILE}, which this model lacks: {reason}")
         with replacing(target) as folder:
-            shutil.copytree(target, folder, dirs_exist_ok=True)
+            _link_files(target, folder, besides=name)
             if name == PLAIN_ONNX_FILE:
                 _add_plain(source, folder)
             else:
-                _add_precision(source, folder / name)
+                _add_precision(folder / name, results())
     except SetupError as error:
         if args.precision != AUTO or name == PLAIN_ONNX_FILE:
             raise
@@ -157,6 +167,23 @@ def _add_if_possible(name: str, source: Source, target: Path, args: PrepareArgs)
         manifest = load_manifest(target)
         without = {**manifest.without, name: str(error)}
         save_manifest(target, msgspec.structs.replace(manifest, without=without))
+
+
+def _link_files(target: Path, folder: Path, *, besides: str) -> None:
+    """Puts a prepared model's files into a new folder, but the one that is made again.
+
+    No file of a prepared model is ever written to, so both folders may have the same: a copy would
+    be of hundreds of megabytes.
+    """
+
+    def link(source: str, copy: str) -> None:
+        try:
+            os.link(source, copy)
+        except OSError:  # not every file system has links
+            shutil.copy2(source, copy)
+
+    without = shutil.ignore_patterns(besides)
+    shutil.copytree(target, folder, copy_function=link, ignore=without, dirs_exist_ok=True)
 
 
 def fingerprint(source: Source, reading: ReadingConfig) -> str:
@@ -202,7 +229,13 @@ def is_up_to_date(target: Path, wanted: str) -> bool:
 
 
 def _make(
-    source: Source, reading: ReadingConfig, wanted: str, folder: Path, *, is_asked: bool
+    source: Source,
+    reading: ReadingConfig,
+    wanted: str,
+    folder: Path,
+    results: _FindResults,
+    *,
+    is_asked: bool,
 ) -> None:
     """Writes the files, checks them, and then writes the manifest.
 
@@ -223,8 +256,8 @@ def _make(
             say("it abstains: asked questions without an answer, it found none")
             asked = msgspec.structs.replace(manifest.reading, null_threshold=0.0)
             manifest = msgspec.structs.replace(manifest, reading=asked, can_abstain=True)
-        if results := source.results(reading):
-            manifest, words = _with_results(loaded, results, folder, manifest)
+        if shipped := results():
+            manifest, words = _with_results(loaded, shipped, folder, manifest)
         else:
             manifest, words = _with_computed(loaded, folder, manifest)
     save_manifest(folder, manifest)
@@ -307,13 +340,12 @@ def _export(loaded: SourceModel, folder: Path, manifest: Manifest, answered: Mod
     )
 
 
-def _add_precision(source: Source, path: Path) -> None:
+def _add_precision(path: Path, results: Results | None) -> None:
     """Adds a file made from its `model.onnx` to a prepared model."""
     from qa_service.preparation.source_model import quiet_libraries  # noqa: PLC0415
 
     kind = next(kind for kind, row in ROWS.items() if row.file == path.name)
     manifest = load_manifest(path.parent)
-    results = source.results(manifest.reading)
     with quiet_libraries():
         say(f"converting to {kind[1]} for {kind[0]}{'' if results else _LONG}")
         _convert(path, kind, manifest, results.corrections if results else b"")
@@ -380,7 +412,7 @@ def _add_known_answers(source: Source, target: Path) -> None:
     )
 
     with quiet_libraries(), replacing(target) as folder:
-        shutil.copytree(target, folder, dirs_exist_ok=True)
+        _link_files(target, folder, besides=KNOWN_ANSWERS_FILE)
         logits = open_model(source).logits
         save_manifest(folder, _with_known_answers(folder, load_manifest(target), logits))
 

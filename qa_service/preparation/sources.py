@@ -26,7 +26,13 @@ from qa_service.instance.model_folder.manifest import (
     TOKENIZER_FILE,
     ReadingConfig,
 )
-from qa_service.preparation.encoders import MINILM, MINILM_DIR, MODELS_DIR, find_encoder
+from qa_service.preparation.encoders import (
+    MINILM,
+    MINILM_DIR,
+    MODELS_DIR,
+    check_shipped,
+    find_encoder,
+)
 from qa_service.preparation.results import Results, identity, load_results
 
 READING_FILE = "reading.json"
@@ -219,6 +225,7 @@ def _builtin(name: str) -> Source:
             f"the adapter of the model {name} is not in {adapter}; "
             "run prepare_model.py from a clone of the project"
         )
+    check_shipped(adapter)
     return Source(name, name, _base_dir(adapter), adapter)
 
 

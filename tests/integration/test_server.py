@@ -50,11 +50,11 @@ def neighbour(server):
 
 
 @pytest.mark.slow
-def test_the_cost_table_is_measured_once_and_kept(builtin_model, tmp_path):
+def test_a_start_estimates_costs_on_a_cpu_and_measures_them_if_asked(builtin_model, tmp_path):
     model = copy_model(builtin_model, tmp_path / "model", "costs")
-    for is_measured in (True, False):
+    for cost_table, is_measured in (("auto", False), ("measure", True), ("auto", False)):
         # No race of engines: one is measured that is known.
-        with running_server(model, *ONE, *FIXED_ENGINE, "--cost_table", "auto") as running:
+        with running_server(model, *ONE, *FIXED_ENGINE, "--cost_table", cost_table) as running:
             assert running.ask(**ASK)["answer"]
             running.wait_for_log("version 1 serves")
             assert ("measuring what batches cost" in running.log) == is_measured

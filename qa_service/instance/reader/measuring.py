@@ -1,4 +1,8 @@
-"""Measures the cost of batches in an instance's model: a small grid of lengths and sizes.
+"""What batches cost an instance's model: an estimate, or a measured grid of lengths and sizes.
+
+A CPU core gains little from batches, and takes seconds for the grid: its first table is estimated
+from the runs in which the instance has given its known answers. On a GPU batches gain much, and the
+grid takes less than a second.
 
 At each length the sizes double until a doubling stops paying, so that a CPU core, where it never
 pays, takes a few seconds, and a GPU is measured up to its bounds. Then the grid is timed in passes,
@@ -10,12 +14,14 @@ this, so of a slow model the runs that decided whether a size pays are also its 
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 
-from qa_service.instance.arrays import LogitsFunction, Rows
+from qa_service.instance.arrays import Int64Array, Logits, LogitsFunction, Rows
 from qa_service.instance.batch_cost import MIN_SAVING, BatchRule, CostTable
+from qa_service.instance.learned_costs import LearnedCosts
 
 RunShape = Callable[[int, int], float]
 """Runs a batch of a shape; returns its milliseconds."""
@@ -30,6 +36,60 @@ MAX_PASSES = 9
 ENOUGH_S = 0.5
 """No pass begins after this time, and none at all with a slow model, one that takes longer to run
 each shape once. Every batch that runs corrects the table."""
+
+OVERHEAD_TOKENS = 6
+"""What each run costs an engine on a core in addition to its tokens: 0.5 ms, where a token of the
+built-in model takes 0.09."""
+
+
+class TimedRuns:
+    """A `LogitsFunction` that notes what its runs take.
+
+    Attributes:
+        took: Rows, tokens of each, and milliseconds, of each run.
+    """
+
+    def __init__(self, logits: LogitsFunction) -> None:
+        self.took: list[tuple[int, int, float]] = []
+        self._logits = logits
+
+    def __call__(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
+        started_s = time.perf_counter()
+        found = self._logits(ids, mask, types)
+        self.took.append((*ids.shape, (time.perf_counter() - started_s) * 1e3))
+        return found
+
+
+def estimate_costs(
+    took: Sequence[tuple[int, int, float]], window_tokens: int, limits: BatchRule, runtime: str
+) -> CostTable:
+    """A table of costs in proportion to the tokens, corrected by the runs so far.
+
+    Args:
+        took: Of `TimedRuns`, one run or more; the first also allocates or compiles, and counts only
+            if there is no other.
+    """
+    runs = took[1:] or took
+    token_ms = statistics.median(ms / _tokens(rows, tokens) for rows, tokens, ms in runs)
+    lengths = tuple(_doubling(SHORTEST_TOKENS, window_tokens))
+    sizes = tuple(_doubling(1, limits.max_batch_size))
+    costs_ms = [
+        tuple(
+            token_ms * _tokens(size, length)
+            for size in sizes
+            if size == 1 or size * length <= limits.max_batch_tokens
+        )
+        for length in lengths
+    ]
+    learned = LearnedCosts(CostTable(lengths, sizes, tuple(costs_ms), runtime))
+    for run in runs:
+        learned.observe(*run)
+    return learned.in_full()
+
+
+def _tokens(rows: int, tokens: int) -> int:
+    """The cost of a run, in tokens."""
+    return OVERHEAD_TOKENS + rows * tokens
 
 
 def measure_costs(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -86,6 +86,7 @@ class Reader:
     Attributes:
         rule: Which windows run together; each runs alone if rows may not be padded.
         learned: The costs measured on the model's runs, which `rule` then follows; may be set.
+        on_learned: Called with them after each run.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Reader:
         self._best_spans = best_spans
         self.rule = rule if manifest.may_pad else replace(rule, max_batch_size=1)
         self.learned: LearnedCosts | None = None
+        self.on_learned: Callable[[LearnedCosts], object] = bool
         self.model = ModelFacts(manifest.name, manifest.window_tokens, config)
 
     def read(self, questions: Sequence[Question]) -> list[list[Answer] | QaError]:
@@ -254,6 +256,7 @@ class Reader:
     def _learn(self, batch: PaddedBatch, took_ms: float) -> None:
         if self.learned:
             self.learned.observe(len(batch.numbers), batch.longest, took_ms)
+            self.on_learned(self.learned)
             if self.learned.table is not self.rule.costs:
                 self.rule = replace(self.rule, costs=self.learned.table)
 

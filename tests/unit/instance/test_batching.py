@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from qa_service.errors import SetupError
 from qa_service.instance.batch_cost import BatchRule, CostTable, load_costs
-from qa_service.instance.costs import find_costs
+from qa_service.instance.costs import KEPT_AFTER_RUNS, costs_path, find_costs, keep_learned
+from qa_service.instance.learned_costs import LearnedCosts
 from qa_service.instance.model_folder.costs_dir import COSTS_DIR
-from qa_service.instance.reader.measuring import measure_costs
-from tests.support import FakeClock
+from qa_service.instance.reader.measuring import estimate_costs, measure_costs
+from tests.support import FakeClock, present
 
 TABLE = CostTable((10, 20), (1, 2, 4), ((1.0, 1.5, 2.0), (3.0, 6.0)), "a test")
 
@@ -147,7 +148,12 @@ def test_a_slow_model_runs_a_shape_twice_and_the_faster_run_counts():
     assert table.costs_ms == ((500.0, 1000.0),) * 3
 
 
-def test_a_table_is_measured_once_and_kept(tmp_path):
+@pytest.fixture
+def path(tmp_path):
+    return costs_path(tmp_path, "cpu")
+
+
+def test_a_table_is_measured_once_and_kept(tmp_path, path):
     measured = []
 
     def measure():
@@ -155,32 +161,71 @@ def test_a_table_is_measured_once_and_kept(tmp_path):
         return TABLE
 
     for _ in range(2):
-        assert find_costs("auto", tmp_path, "cpu", measure) == TABLE
+        assert find_costs("auto", path, measure) == TABLE
     assert len(measured) == 1
-    find_costs("auto", tmp_path, "another cpu", measure)
-    find_costs("measure", tmp_path, "cpu", measure)
+    find_costs("auto", costs_path(tmp_path, "another cpu"), measure)
+    find_costs("measure", path, measure)
     assert len(measured) == 3
-    (kept, _) = sorted((tmp_path / COSTS_DIR).iterdir())
-    assert find_costs(str(kept), tmp_path, "cpu", measure) == TABLE
-    assert find_costs("off", tmp_path, "cpu", measure) is None
-    kept.write_text("{")
-    assert find_costs("auto", tmp_path, "cpu", measure) == TABLE
+    assert len(list((tmp_path / COSTS_DIR).iterdir())) == 2
+    assert find_costs(str(path), path, measure) == TABLE
+    assert find_costs("off", path, measure) is None
+    path.write_text("{")
+    assert find_costs("auto", path, measure) == TABLE
 
 
-def test_a_folder_that_cannot_be_written_costs_only_the_time(tmp_path, caplog):
+def test_an_estimate_is_kept_once_runs_have_corrected_it(path):
+    def must_not():
+        raise AssertionError
+
+    assert find_costs("auto", path, must_not, lambda: TABLE) == TABLE
+    assert not path.exists()
+    learned = LearnedCosts(TABLE)
+    for _ in range(KEPT_AFTER_RUNS):
+        keep_learned(path, learned)
+        assert not path.exists()
+        learned.observe(1, 20, 3 * TABLE.cost_ms(1, 20))
+    keep_learned(path, learned)
+    kept = present(find_costs("auto", path, must_not, must_not))
+    assert kept.pace == 1.0
+    assert kept.cost_ms(1, 20) == pytest.approx(3 * TABLE.cost_ms(1, 20), rel=0.05)
+    assert find_costs("measure", path, lambda: TABLE, must_not) == TABLE
+
+
+@pytest.mark.parametrize(("overhead_ms", "token_ms"), [(0.5, 0.09), (0.0, 1.7)])
+def test_a_few_runs_give_a_table_of_all_lengths_and_sizes(overhead_ms, token_ms):
+    def ms_of(rows, tokens):
+        return overhead_ms + token_ms * rows * tokens
+
+    shapes = [(1, 40), (1, 384), (1, 78), (1, 30), (9, 28)]
+    took = [(*shape, ms_of(*shape)) for shape in shapes]
+    took[0] = (1, 40, 50 * ms_of(1, 40))  # it compiles
+    table = estimate_costs(took, 384, BatchRule(64, 16384), "a test")
+    assert table.lengths == (16, 32, 64, 128, 256, 384)
+    assert table.batch_sizes == (1, 2, 4, 8, 16, 32, 64)
+    for rows, tokens in [(1, 16), (1, 100), (1, 384), (8, 32), (2, 384)]:
+        assert table.cost_ms(rows, tokens) == pytest.approx(ms_of(rows, tokens), rel=0.3)
+
+
+def test_a_model_that_only_compiled_has_an_estimate_all_the_same():
+    table = estimate_costs([(1, 40, 500.0)], 384, BatchRule(1, 384), "a test")
+    assert table.batch_sizes == (1,)
+    assert table.cost_ms(1, 40) == pytest.approx(500.0, rel=0.1)
+
+
+def test_a_folder_that_cannot_be_written_costs_only_the_time(tmp_path, path, caplog):
     (tmp_path / COSTS_DIR).write_text("not a folder")
     caplog.set_level("INFO")
-    assert find_costs("auto", tmp_path, "cpu", lambda: TABLE) == TABLE
+    assert find_costs("auto", path, lambda: TABLE) == TABLE
     assert "not kept" in caplog.text
 
 
-def test_a_table_of_one_point_is_refused_with_the_bound(tmp_path):
+def test_a_table_of_one_point_is_refused_with_the_bound(tmp_path, path):
     file = tmp_path / "table.json"
     file.write_text('{"lengths": [384], "batch_sizes": [1], "costs_ms": [[30.0]]}')
     with pytest.raises(SetupError, match="holds fewer than 2 lengths"):
-        find_costs(str(file), tmp_path, "cpu", lambda: TABLE)
+        find_costs(str(file), path, lambda: TABLE)
 
 
-def test_a_missing_table_is_a_setup_error(tmp_path):
+def test_a_missing_table_is_a_setup_error(tmp_path, path):
     with pytest.raises(SetupError, match="cannot be read"):
-        find_costs(str(tmp_path / "none.json"), tmp_path, "cpu", lambda: TABLE)
+        find_costs(str(tmp_path / "none.json"), path, lambda: TABLE)

