@@ -168,7 +168,6 @@ def _likely_time(finding: Finding, device: str) -> float:
 
 
 def _tried_on(device: str) -> list[Kind]:
-    """The candidates on a device, `cpu` or `cuda:N`."""
     return [kind for kind, row in ROWS.items() if device.partition(":")[0] in row.tried_on]
 
 
@@ -178,7 +177,6 @@ def runnable(manifest: Manifest) -> list[Kind]:
 
 
 def _is_open_to(options: InstanceOptions, kind: Kind, device: str, reference: Kind) -> bool:
-    """Whether the options allow a candidate to be chosen."""
     engine_type, precision = kind
     if device == CPU and kind == _ONLY_BY_NAME != reference:
         return options.inference_engine_type == engine_type
@@ -200,7 +198,6 @@ def _obstacle(kind: Kind, manifest: Manifest, device: str) -> str:
 
 
 def _path_of_table(setup: Setup, manifest: Manifest, findings: Sequence[Finding]) -> Path:
-    """The file of a table, named by a key of all that the table depends on."""
     options, device = setup.options, setup.device
     its = processor()
     packages = dict.fromkeys(
@@ -221,7 +218,6 @@ def _path_of_table(setup: Setup, manifest: Manifest, findings: Sequence[Finding]
 
 
 def _kept(path: Path) -> EngineTable | None:
-    """The table in a file; None if there is none, or it cannot be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=EngineTable)
     except (OSError, msgspec.DecodeError):

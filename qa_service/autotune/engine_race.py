@@ -51,11 +51,7 @@ class Candidate(Protocol):
         """Frees its memory; `ask` loads it again."""
 
     def ask(self, tasks: Sequence[Task]) -> tuple[float, list[Offsets | None]]:
-        """Answers a batch; returns the milliseconds it ran, and each best answer, None on error.
-
-        Raises:
-            SetupError: The engine cannot run the model.
-        """
+        """Answers a batch; returns the milliseconds it ran, and each best answer, None on error."""
 
 
 @dataclass(slots=True)
@@ -78,7 +74,6 @@ class Record:
     is_compared: bool = False
 
     def start(self) -> None:
-        """Starts to load."""
         self._attempt(self.candidate.start)
 
     def warm_up(self, questions: Sequence[Task]) -> None:
@@ -130,7 +125,6 @@ class Record:
         return sum(ours == theirs for ours, theirs in pairs), len(pairs)
 
     def found(self, reference: Record) -> Finding:
-        """The finding for the table."""
         if self.finding.failure or not self.alone_ms:
             return self.finding
         num_same, num_answers = self.agreement(reference) if self.is_compared else (0, 0)
@@ -187,11 +181,6 @@ class Race:
         self._limit_s, self._end_s = limit_s, end_s
 
     def run(self) -> list[Finding]:
-        """A finding for each candidate, in their order.
-
-        Raises:
-            SetupError: The reference cannot run.
-        """
         reference = self._reference
         for record in [reference, *self._others[:1]]:
             record.start()  # both load at the same time

@@ -121,7 +121,6 @@ class Progress:
         self._said_s = -math.inf
 
     def elapsed_s(self) -> float:
-        """How long the measurement has run."""
         return time.monotonic() - self._started_s
 
     def say(self, what: str, number: int) -> None:
@@ -137,7 +136,6 @@ class Progress:
             logger.info("%s", words)
 
     def end(self) -> None:
-        """Clears the line."""
         if self._is_terminal:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
@@ -157,7 +155,6 @@ class Instance:
         self.stop()
 
     def stop(self) -> None:
-        """Ends the process, which frees its memory."""
         if self.process:
             self._socket.close()
             self.process.kill()
@@ -165,7 +162,6 @@ class Instance:
             self.process, self._is_ready = None, False
 
     def start(self) -> None:
-        """Starts the process; does not wait until the model is loaded."""
         if self.process:
             return
         try:
@@ -177,11 +173,7 @@ class Instance:
             raise SetupError(f"its process cannot be started: {error}") from None
 
     def prove(self) -> Ready:
-        """Waits until the model is loaded and has given its known answers.
-
-        Raises:
-            SetupError: The process ended, hangs, cannot run the model or computes wrongly.
-        """
+        """Waits until the model is loaded and has given its known answers."""
         self.start()
         try:
             ready = self._receive()
@@ -192,11 +184,7 @@ class Instance:
         return ready
 
     def ask(self, tasks: Sequence[Task]) -> tuple[float, list[Offsets | None]]:
-        """Answers a batch, once the model is loaded.
-
-        Raises:
-            SetupError: The process ended, hangs or cannot run the model.
-        """
+        """Answers a batch, once the model is loaded."""
         self.start()
         try:
             if not self._is_ready:

@@ -91,7 +91,6 @@ class CostTable(msgspec.Struct, frozen=True):
         return costs_ms[upper - 1] + share * (costs_ms[upper] - costs_ms[upper - 1])
 
     def __str__(self) -> str:
-        """A table for people: a line for each length, a column for each batch size."""
         head = [f"{'tokens':>6}", *(f"{size:>9}" for size in self.batch_sizes)]
         lines = [f"milliseconds of a batch, by tokens and rows ({self.runtime})", "".join(head)]
         for length, costs_ms in zip(self.lengths, self.costs_ms, strict=True):
@@ -100,11 +99,7 @@ class CostTable(msgspec.Struct, frozen=True):
 
 
 def load_costs(path: Path) -> CostTable:
-    """Reads a table as an instance writes it into its model's folder.
-
-    Raises:
-        SetupError: The file is missing, or is no table.
-    """
+    """Reads a table as an instance writes it into its model's folder."""
     try:
         return msgspec.json.decode(read_file(path), type=CostTable)
     except (OSError, msgspec.DecodeError) as error:

@@ -45,13 +45,7 @@ class WorkerChannel:
         return receive_frame(self._frames, self._sock.recv)
 
     def send(self, message: ToLoop) -> None:
-        """Sends a message.
-
-        Raises:
-            OSError: The loop's end is closed.
-        """
         self._sock.sendall(encode(message))
 
     def close(self) -> None:
-        """Closes this end; the loop sees end-of-file."""
         self._sock.close()

@@ -105,7 +105,6 @@ class _SourceLoader(SourceFileLoader):
     source = b""
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compiles the file."""
         self.source = self.get_data(self.path)
         return self.source_to_code(self.source, self.path)
 
@@ -115,10 +114,6 @@ def load_hooks(name: str, expected: str = "") -> LoadedHooks:
 
     Args:
         expected: The fingerprint; empty for any.
-
-    Raises:
-        SetupError: The module cannot be imported or is not the expected one, or its class is not
-            one of hooks.
     """
     module_name, _, class_name = name.partition(":")
     try:
@@ -155,7 +150,6 @@ def _import(name: str) -> tuple[ModuleType, bytes]:
 
 
 def _in_words(error: BaseException) -> str:
-    """An exception's class and message, in one line."""
     try:
         message = " ".join(str(error).split())
     except BaseException:  # its __str__ is the user's code too
@@ -203,11 +197,9 @@ class HookedReader(Generic[E, S]):
 
     @property
     def rule(self) -> BatchRule:
-        """The reader's."""
         return self._reader.rule
 
     def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> _Hooked[E]:
-        """Has the hooks change questions and texts, and tokenizes these."""
         errors: dict[int, QaError] = {}
         changed: list[Task] = []
         for number, task in enumerate(tasks):
@@ -219,12 +211,10 @@ class HookedReader(Generic[E, S]):
         return _Hooked(tasks, errors, self._reader.encode(changed, stopwatch))
 
     def score(self, encoded: _Hooked[E], stopwatch: Stopwatch) -> _Hooked[S]:
-        """Runs the model."""
         scored = self._reader.score(encoded.others, stopwatch)
         return _Hooked(encoded.tasks, encoded.errors, scored)
 
     def find(self, scored: _Hooked[S], stopwatch: Stopwatch) -> list[Outcome]:
-        """Has the hooks change what the model found."""
         found = iter(self._reader.find(scored.others, stopwatch))
         outcomes: list[Outcome] = []
         for number, task in enumerate(scored.tasks):
@@ -311,12 +301,10 @@ def _as_text(value: object, method: str) -> str:
 
 
 def _share(span: ScoredSpan, found: SegmentResult) -> float:
-    """The probability of a span among all spans of its text."""
     return math.exp(min(0.0, span.log_score - found.log_total))
 
 
 def _as_span(answer: FoundAnswer, task: Task, log_total: float) -> ScoredSpan:
-    """The span of an answer that hooks changed."""
     begin, end_of_starts = task.core or (0, len(task.text))
     start, end, score = operator.index(answer.start), operator.index(answer.end), answer.score
     is_inside = begin <= start < end_of_starts and start < end <= len(task.text)

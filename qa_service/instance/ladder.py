@@ -45,8 +45,6 @@ _STEPS = {
 
 
 class Passed(msgspec.Struct, frozen=True):
-    """The step that passed last."""
-
     step: str
 
 

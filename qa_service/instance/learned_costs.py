@@ -59,7 +59,6 @@ class Trial:
     is_larger: bool
 
     def has_run(self, rows: int) -> bool:
-        """Whether a run of this size is what the trial wanted."""
         return rows > self.rows if self.is_larger else rows < self.rows
 
     def num_sizes(self, sizes: Sequence[int]) -> int | None:

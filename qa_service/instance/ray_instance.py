@@ -86,7 +86,6 @@ class RayInstance:
         """Shows that the process responds."""
 
     def _settle(self, setup: Setup, pushed: Sequence[Any]) -> Setup:
-        """Finds the model and the device on this node."""
         if setup.device.device != CPU:
             gpus = find_gpus().found
             if not gpus:
@@ -126,11 +125,7 @@ class RayInstance:
 
 
 def find_model(model_dir: Path, fingerprint: str, pushed: Sequence[Any]) -> Path:
-    """The model's folder on this node: its own, or the pushed one.
-
-    Raises:
-        SetupError: There is no such folder, or it holds another model.
-    """
+    """The model's folder on this node: its own, or the pushed one."""
     found = fingerprint_of(model_dir)
     if found == fingerprint:
         return model_dir
@@ -171,7 +166,6 @@ def _unpacked(name: str, pushed: Sequence[Any]) -> Path:
 
 
 def _fetch(reference: Any) -> bytes:  # noqa: ANN401 - of Ray's
-    """Reads an object from Ray's object store."""
     import ray  # noqa: PLC0415 - only an actor has it
 
     data: bytes = ray.get(reference)

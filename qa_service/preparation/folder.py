@@ -23,11 +23,7 @@ from qa_service.instance.model_folder.seen_lengths import lengths_file
 
 @contextmanager
 def locked(target: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Locks a folder for this run, and cleans up after runs that died.
-
-    Raises:
-        SetupError: The folder's parent is not writable.
-    """
+    """Locks a folder for this run, and cleans up after runs that died."""
     lock = FileLock(_sibling(target, "lock"))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

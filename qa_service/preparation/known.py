@@ -95,9 +95,6 @@ def known_answers(model_dir: Path, manifest: Manifest, source: LogitsFunction) -
     Args:
         model_dir: Holds the tokenizer.
         source: The source's model, in float32.
-
-    Raises:
-        SetupError: Its logits are not finite.
     """
     tokenizer = Tokenizer.from_file(str(model_dir / TOKENIZER_FILE))
     draw = np.random.default_rng(0)
@@ -132,7 +129,6 @@ def _batches(named: Iterable[tuple[str, Window]]) -> Iterator[list[tuple[str, Wi
 
 
 def save(model_dir: Path, known: KnownAnswers) -> Path:
-    """Writes them; returns the file."""
     path = model_dir / KNOWN_ANSWERS_FILE
     path.write_bytes(msgspec.json.encode(known))
     return path
@@ -164,11 +160,7 @@ def differences(
 
 
 def prove(model_dir: Path, manifest: Manifest, kind: Kind) -> None:
-    """Asks an engine the known answers, as an instance does before it serves.
-
-    Raises:
-        SetupError: It cannot run the model, or computes something else.
-    """
+    """Asks an engine the known answers, as an instance does before it serves."""
     known = load_known_answers(model_dir, manifest)
     assert known is not None
     name = " ".join(kind)

@@ -53,35 +53,26 @@ class LoadedModel:
     may_pad: bool = True
 
     def save(self, folder: Path) -> None:
-        """Writes `config.json`, `model.safetensors` and `tokenizer.json`."""
         self.model.save_pretrained(folder)
         # safetensors writes files that only the owner can read; a server may be another user.
         shutil.copymode(folder / CONFIG_FILE, folder / PYTORCH_FILE)
         self.tokenizer.save(str(folder / TOKENIZER_FILE))
 
     def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
-        """The model's own logits, for comparing the files."""
         return logits_of(self.model, self.inputs)(ids, mask, types)
 
     def write_graph(self, path: Path) -> int:
-        """Writes `model.onnx`; returns the number of layers whose attention is fused."""
         self.write_plain_graph(path)
         config = self.model.config
         heads, size = (getattr(config, name, 0) for name in ("num_attention_heads", "hidden_size"))
         return graphs.fuse(path, heads, size)
 
     def write_plain_graph(self, path: Path) -> None:
-        """Writes the graph with nothing fused."""
         export.export_onnx(self, path)
 
 
 def load(source: Source) -> LoadedModel:
-    """Loads a source's model and tokenizer.
-
-    Raises:
-        SetupError: `transformers` cannot load it, it is not an extractive question-answering model,
-            some of its weights are untrained, or it has no fast tokenizer.
-    """
+    """Loads a source's model and tokenizer."""
     tokenizer = _load_tokenizer(source)
     model = _load_model(source)
     if source.adapter_dir:
@@ -125,7 +116,6 @@ def _load_model(source: Source) -> PreTrainedModel:
 
 
 def _merge_adapter(encoder: PreTrainedModel, adapter_dir: Path) -> PreTrainedModel:
-    """Merges a LoRA adapter into the weights, which makes a plain model."""
     with warnings.catch_warnings(), as_setup_error(f"the adapter in {adapter_dir} is broken"):
         warnings.filterwarnings("error", message="Found missing adapter keys")
         merged = PeftModel.from_pretrained(encoder, str(adapter_dir)).merge_and_unload()

@@ -25,12 +25,7 @@ _SHORT, _LONG = 21, 40
 
 
 def measured(loaded: SourceModel, window_tokens: int) -> SourceModel:
-    """Finds the longest sequence that a model takes, and whether rows may be padded.
-
-    Raises:
-        SetupError: The model takes no sequence long enough for a question, or its logits are not
-            deterministic.
-    """
+    """Finds the longest sequence that a model takes, and whether rows may be padded."""
     longest = _longest(loaded, min(window_tokens, loaded.max_sequence_tokens))
     if longest < min(window_tokens, loaded.max_sequence_tokens):
         loaded = replace(cast(Any, loaded), max_sequence_tokens=longest)
@@ -69,7 +64,6 @@ def _obstacle(loaded: SourceModel, tokens: int) -> str:
 
 
 def _may_pad(loaded: SourceModel, longest: int) -> bool:
-    """Whether padding leaves a row's logits unchanged."""
     short, long = min(_SHORT, longest - 1), min(_LONG, longest)
     alone = sample_rows(loaded.tokenizer, 1, short)
     ids, mask, types = sample_rows(loaded.tokenizer, 2, long)

@@ -77,7 +77,6 @@ class PlainBert:
         return read
 
     def _of(self, name: str) -> tuple[FloatArray, FloatArray]:
-        """A layer's weight and bias."""
         path = f"{self._prefix}{name}"
         return self._weights[f"{path}.weight"], self._weights[f"{path}.bias"]
 

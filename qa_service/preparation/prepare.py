@@ -199,11 +199,7 @@ def fingerprint(source: Source, reading: ReadingConfig) -> str:
 
 
 def refuse_foreign(target: Path, source: Source) -> None:
-    """Checks that an existing folder was made from this source.
-
-    Raises:
-        SetupError: It holds another model, or no prepared model.
-    """
+    """Checks that an existing folder was made from this source."""
     if not target.exists():
         return
     if not (target / MANIFEST_FILE).is_file():

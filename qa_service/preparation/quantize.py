@@ -62,9 +62,6 @@ def quantize(fp32: Path, int8: Path, texts: Sequence[Inputs]) -> None:
 
     Args:
         texts: The model's inputs for some real text; the weights are rounded for it.
-
-    Raises:
-        SetupError: This graph cannot be quantised.
     """
     with as_setup_error("the model cannot be quantised"):
         model = _with_products(onnx.load(str(fp32)))
@@ -77,9 +74,6 @@ def quantize_as_before(fp32: Path, int8: Path, corrections: bytes) -> None:
 
     Args:
         corrections: What `corrections` found.
-
-    Raises:
-        SetupError: They are another graph's.
     """
     rest = np.frombuffer(corrections, np.int8)
 

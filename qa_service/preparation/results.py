@@ -51,11 +51,7 @@ def identity(files: Iterable[Path], reading: ReadingConfig | None = None) -> str
 
 
 def load_results(folder: Path, computed_of: str) -> Results | None:
-    """Reads the results; None if there are none, or if they are another model's.
-
-    Raises:
-        SetupError: The file is damaged.
-    """
+    """Reads the results; None if there are none, or if they are another model's."""
     path = folder / RESULTS_FILE
     if not path.is_file():
         return None
@@ -67,6 +63,5 @@ def load_results(folder: Path, computed_of: str) -> Results | None:
 
 
 def save_results(folder: Path, results: Results) -> None:
-    """Writes the results."""
     data = lzma.compress(msgspec.msgpack.encode(results), preset=9)
     (folder / RESULTS_FILE).write_bytes(data)

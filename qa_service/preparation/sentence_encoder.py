@@ -43,11 +43,7 @@ for a rounding that changes no embedding's cosine by more than int8 does."""
 
 
 def prepare_encoder(output_dir: Path) -> Path:
-    """Makes the encoder's folder, unless it is there and whole.
-
-    Raises:
-        SetupError: The encoder is not installed, or its files cannot be made or written.
-    """
+    """Makes the encoder's folder, unless it is there and whole."""
     target = output_dir / DEFAULT_ENCODER.name
     source = find_encoder(MINILM)
     assert source is not None
@@ -67,7 +63,6 @@ def prepare_encoder(output_dir: Path) -> Path:
 
 
 def is_complete(folder: Path, identity: str) -> bool:
-    """Whether a folder has the encoder with this identity, undamaged."""
     try:
         manifest = load_encoder_manifest(folder)
     except SetupError:

@@ -52,9 +52,6 @@ def write(source: Path, folder: Path, max_tokens: int) -> tuple[int, float]:
     Returns:
         The number of dimensions, and the lowest cosine between an embedding of the graph and
         NumPy's.
-
-    Raises:
-        SetupError: The model cannot be loaded or converted, or its embeddings are others.
     """
     with as_setup_error("the encoder cannot be loaded"):
         tokenizer = Tokenizer.from_file(str(source / TOKENIZER_FILE))
@@ -100,7 +97,6 @@ def _computed(
 def _embeddings(
     plain: PlainBert, tokenizer: Tokenizer, texts: Sequence[str]
 ) -> list[KnownEmbedding]:
-    """What NumPy computes."""
     bar = progress_bar(iterable=texts, desc="embedding texts", unit="text", leave=False)
     return [
         KnownEmbedding(text, inputs["input_ids"][0].tolist(), _embed(plain, inputs)[0].tolist())

@@ -97,12 +97,10 @@ class Source:
 
     @property
     def needs_torch(self) -> bool:
-        """Whether it is prepared by PyTorch."""
         return self.graph is None and not self.is_shipped
 
     @property
     def reading_file(self) -> Path:
-        """The model's own reading settings, if the file exists."""
         return (self.adapter_dir or self.model_dir) / READING_FILE
 
     @property
@@ -124,17 +122,12 @@ class Source:
         return _matching(self.model_dir, _CONFIG_FILES) + _weights(self.model_dir) + adapter
 
     def results(self, reading: ReadingConfig) -> Results | None:
-        """What preparing a shipped model computes, if it is shipped too.
-
-        Raises:
-            SetupError: Its file is damaged.
-        """
+        """What preparing a shipped model computes, if it is shipped too."""
         if self.adapter_dir is None or not self.is_shipped:
             return None
         return load_results(self.adapter_dir, self.identity(reading))
 
     def identity(self, reading: ReadingConfig) -> str:
-        """A hash of all that a shipped model's results depend on."""
         files = [path for path in self.files() if path.name != READING_FILE]
         return identity(files, reading)
 
@@ -145,9 +138,6 @@ def find_source(model: str) -> Source:
     Args:
         model: One of `BUILTINS`, a directory, or a hub id. A directory wins over a hub id of the
             same name, as in `transformers`.
-
-    Raises:
-        SetupError: There is no such model, or it cannot be fetched.
     """
     if model in BUILTINS:
         return _builtin(model)
@@ -163,11 +153,7 @@ def find_source(model: str) -> Source:
 
 
 def package_versions(*, needs_torch: bool) -> dict[str, str]:
-    """The versions of the packages that make the files, without importing them.
-
-    Raises:
-        SetupError: A package is not installed.
-    """
+    """The versions of the packages that make the files, without importing them."""
     needed = (*_TORCH_PACKAGES, *_PACKAGES) if needs_torch else _PACKAGES
     installed = {name: installed_version(name) for name in (*needed, *_ONNX_RUNTIMES)}
     missing = [name for name in needed if not installed[name]]
@@ -182,12 +168,7 @@ def package_versions(*, needs_torch: bool) -> dict[str, str]:
 
 
 def base_dir(name: str) -> Path:
-    """Finds an encoder: a built-in model's, in a directory, or on the hub.
-
-    Raises:
-        SetupError: There is no such encoder, it cannot be fetched, or PyTorch is missing, which
-            puts an adapter on any but the shipped one.
-    """
+    """Finds an encoder: a built-in model's, in a directory, or on the hub."""
     if name != MINILM:
         package_versions(needs_torch=True)  # before hundreds of megabytes are fetched
     if known := find_encoder(name):
@@ -240,7 +221,6 @@ def _directory(directory: Path) -> Source:
 
 
 def _base_dir(adapter: Path) -> Path:
-    """Finds the encoder that an adapter names."""
     try:
         base = json.loads((adapter / ADAPTER_CONFIG).read_bytes())["base_model_name_or_path"]
         sibling = adapter.parent / base

@@ -99,21 +99,12 @@ class ModelOutputs(NamedTuple):
 
 
 def source_answers(model_dir: Path, manifest: Manifest, source: LogitsFunction) -> ModelOutputs:
-    """Asks the source's model `QUESTIONS`.
-
-    Raises:
-        SetupError: It cannot run.
-    """
+    """Asks the source's model `QUESTIONS`."""
     return _answered("its source", model_dir, manifest, source)
 
 
 def verify(model_dir: Path, manifest: Manifest, engine_type: str, theirs: ModelOutputs) -> float:
-    """Compares an engine with the source's model; returns the largest difference of a logit.
-
-    Raises:
-        SetupError: The engine cannot run, a logit differs by more than `MAX_LOGIT_DIFFERENCE`, or
-            an answer differs.
-    """
+    """Compares an engine with the source's model; returns the largest difference of a logit."""
     engine = make_engine(engine_type, model_dir, manifest, EngineConfig())
     ours = _answered(engine_type, model_dir, manifest, engine.logits)
     difference = float(np.abs(ours.logits - theirs.logits).max())
@@ -152,11 +143,7 @@ def _answered(
 def verify_precision(
     model_dir: Path, manifest: Manifest, engine_type: str, precision: str
 ) -> float:
-    """Returns the percent of `OWN_QUESTIONS` that a lower precision answers as `model.onnx` does.
-
-    Raises:
-        SetupError: It is less than `MIN_SAME_PERCENT`.
-    """
+    """The percent of `OWN_QUESTIONS` that a lower precision answers as `model.onnx` does."""
     questions = [Question(q.question, q.context) for q in read_squad(OWN_QUESTIONS)]
     spans = []
     for kind in ((engine_type, precision), ("onnx", "fp32")):

@@ -51,7 +51,6 @@ class EngineConfig(InstanceOptions, frozen=True, kw_only=True):
     def of(
         cls, options: InstanceOptions, assigned: DeviceAssignment, *, keeps: bool = True
     ) -> Self:
-        """How an instance with the options runs its model on its device."""
         return cls(
             **msgspec.structs.asdict(options),
             device=assigned.device.partition(":")[0],
@@ -61,11 +60,6 @@ class EngineConfig(InstanceOptions, frozen=True, kw_only=True):
 
 
 def check_precision(engine_type: str, precision: str) -> None:
-    """Checks that the engine has the precision.
-
-    Raises:
-        SetupError: It has not.
-    """
     if (engine_type, precision) not in ROWS:
         able = [name for name, known in ROWS if known == precision]
         raise SetupError(
@@ -93,7 +87,6 @@ def make_engine(
 
 
 def _check_device(engine_type: str, precision: str, device: str) -> None:
-    """Refuses a device that the engine does not run on in the precision."""
     if device in ROWS[engine_type, precision].devices:
         return
     if device == "cpu":

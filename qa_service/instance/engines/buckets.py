@@ -37,8 +37,6 @@ _GIVEN = ("input_ids", "attention_mask", "token_type_ids", TEXT_MASK)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bucket:
-    """A shape."""
-
     rows: int
     tokens: int
 
@@ -74,7 +72,6 @@ class BucketGrid:
 
     @classmethod
     def of(cls, manifest: Manifest, config: EngineConfig) -> BucketGrid:
-        """The buckets of a model's batches."""
         return cls(
             config.max_batch_size,
             config.max_batch_tokens,
@@ -210,7 +207,6 @@ class BucketedEngine(Engine):
 
     @property
     def shapes(self) -> Sequence[tuple[int, int]]:
-        """The buckets that are ready: rows and tokens of each."""
         return [(bucket.rows, bucket.tokens) for bucket in self._programs]
 
     def forget_kept(self) -> bool:
@@ -221,7 +217,6 @@ class BucketedEngine(Engine):
         return self._kept.are_old
 
     def check_shapes_with(self, check: ShapeCheck) -> None:
-        """Has each recording from now on checked before it is used."""
         self._check = check
 
     def prepare_next(self) -> bool:
@@ -236,7 +231,6 @@ class BucketedEngine(Engine):
     def best_spans(
         self, ids: Int64Array, mask: Int64Array, types: Int64Array, text_mask: Int64Array
     ) -> tuple[FloatArray, Logits]:
-        """The best spans of each row, and the logits; see `Engine.best_spans`."""
         rows = len(ids)
         outputs = self._run_staged(ids, mask, types, text_mask)
         assert outputs.best_spans is not None
@@ -252,11 +246,7 @@ class BucketedEngine(Engine):
         return start, end
 
     def _run_staged(self, *batch: Int64Array) -> Outputs:
-        """Runs a batch in its bucket; returns the outputs of the whole bucket.
-
-        Raises:
-            EngineFaultError: One has another shape.
-        """
+        """Runs a batch in its bucket; returns the outputs of the whole bucket."""
         bucket = self._ready_for(self._grid.bucket_for(*batch[0].shape))
         return self._run_in(self._programs[bucket], bucket, *batch)
 
@@ -300,11 +290,7 @@ class BucketedEngine(Engine):
             logger.warning("batches of %s run in a larger shape: %s", shape, error)
 
     def _make(self, bucket: Bucket) -> None:
-        """Makes a bucket's program, and proves it.
-
-        Raises:
-            Exception: It cannot be made, or is wrong.
-        """
+        """Makes a bucket's program, and proves it."""
         with taking("recording" if self._records else "first runs"):
             program = self._make_program(bucket)
             self._prove(program, bucket)

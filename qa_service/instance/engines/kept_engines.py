@@ -47,11 +47,7 @@ class KeptEngines:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Has the folder for this instance alone, with files that are as they were written.
-
-        Raises:
-            SetupError: It cannot be written.
-        """
+        """Has the folder for this instance alone, with files that are as they were written."""
         lock = FileLock(self.path / ".lock", mode=0o666)
         try:
             try:
@@ -68,7 +64,6 @@ class KeptEngines:
             lock.release()
 
     def remove(self, why: str) -> None:
-        """Removes all files; they will be compiled again."""
         files = self._files()
         if files:
             logger.warning("%s; all that TensorRT keeps in %s is removed", why, self.path)

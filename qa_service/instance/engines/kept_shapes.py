@@ -126,7 +126,6 @@ class KeptShapes:
         return compiled
 
     def is_in_the_making(self, name: str) -> bool:
-        """Whether another process compiles it."""
         since_s = time.time() - MAKING_S
         return any(used_s > since_s for used_s, _ in _used(self._folder.glob(f".{name}-*")))
 
@@ -150,7 +149,6 @@ class KeptShapes:
 
 
 def name_of(tokens: int) -> str:
-    """The name of what is compiled for one row of this many tokens."""
     return f"tokens-{tokens}"
 
 

@@ -32,11 +32,7 @@ class LogSeverity(IntEnum):
 
 
 class OnnxEngine(Engine):
-    """Runs a prepared model's ONNX file of one precision.
-
-    Raises:
-        SetupError: There is no such file, or ONNX Runtime cannot load it.
-    """
+    """Runs a prepared model's ONNX file of one precision."""
 
     def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
         path = prepared_file(model_dir, manifest, ROWS["onnx", config.precision].file)
@@ -58,11 +54,7 @@ def open_session(
     providers: Sequence[Provider],
     disabled_optimizers: Sequence[str] = (),
 ) -> onnxruntime.InferenceSession:
-    """Loads an ONNX file into the named providers only.
-
-    Raises:
-        SetupError: ONNX Runtime cannot load it.
-    """
+    """Loads an ONNX file into the named providers only."""
     try:
         return onnxruntime.InferenceSession(
             str(path),
@@ -82,7 +74,6 @@ def inputs_of(session: onnxruntime.InferenceSession) -> tuple[str, ...]:
 
 
 def session_options(config: EngineConfig) -> onnxruntime.SessionOptions:
-    """The options of a session."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = config.intra_op_num_threads
     options.inter_op_num_threads = 1

@@ -48,7 +48,6 @@ def checked(output: FloatArray, shape: tuple[int, ...]) -> FloatArray:
 
 
 def require_shape(found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-    """Raises `EngineFaultError` if a run's output has another shape than was asked for."""
     if found != wanted:
         raise EngineFaultError(
             f"the engine returned an output of shape {found} where {wanted} was asked for"
@@ -56,7 +55,6 @@ def require_shape(found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
 
 
 def _is_marked(output: FloatArray) -> bool:
-    """Whether any value is a mark."""
     size = output.dtype.itemsize
     bits = np.ascontiguousarray(output).view(f"u{size}")
     return bool((bits == np.iinfo(bits.dtype).max).any())

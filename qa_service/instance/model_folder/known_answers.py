@@ -86,11 +86,7 @@ class KnownAnswers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_known_answers(model_dir: Path, manifest: Manifest) -> KnownAnswers | None:
-    """Reads a model's known answers; None if it was prepared without any.
-
-    Raises:
-        SetupError: The file is missing, damaged, or not what the manifest says.
-    """
+    """Reads a model's known answers; None if it was prepared without any."""
     if KNOWN_ANSWERS_FILE not in manifest.files:
         return None
     check_files(model_dir, manifest, [KNOWN_ANSWERS_FILE])

@@ -46,7 +46,6 @@ class SeenLengths:
         self._keep_at = FIRST_KEPT
 
     def __bool__(self) -> bool:
-        """Whether any length has been counted."""
         return bool(self._counts)
 
     def count(self, tokens: int) -> int:
@@ -56,7 +55,6 @@ class SeenLengths:
         return num_rows
 
     def add(self, num_rows: Mapping[int, int]) -> None:
-        """Counts rows of several lengths, which are written together."""
         self._counts.update(num_rows)
         self._num_rows += sum(num_rows.values())
         if self._num_rows >= self._keep_at:
@@ -78,7 +76,6 @@ class SeenLengths:
 
 
 def lengths_file(model_dir: Path) -> Path:
-    """Where a model's counts are kept."""
     return model_dir / COSTS_DIR / LENGTHS_FILE
 
 

@@ -79,9 +79,6 @@ def find_answers(
     Returns:
         One to `top_k` answers that do not overlap, best first; the first is "no answer" if the
         model abstains.
-
-    Raises:
-        InternalError: The logits hold NaN or an infinity.
     """
     found = find_spans(text, encoded, logits, config, top_k=top_k)
     return to_answers(text, found, config.null_log_score, top_k)
@@ -101,9 +98,6 @@ def find_spans(
     Args:
         top_k: How many different answers are wanted.
         core: Where spans may start in a segment, in code points; the rest is context.
-
-    Raises:
-        InternalError: The logits hold NaN or an infinity.
     """
     if not encoded.windows:
         return SegmentResult([], -math.inf, len(encoded.offsets))
@@ -133,11 +127,7 @@ def find_spans(
 def answers_at_best_spans(
     text: str, encoded: EncodedQuestion, best: BestSpans, config: ReadingConfig
 ) -> list[Answer] | None:
-    """As `find_answers`, for a text of one window and one answer; None if the best spans are none.
-
-    Raises:
-        InternalError: The logits hold NaN or an infinity.
-    """
+    """As `find_answers`, of one window and one answer; None if the best spans are none."""
     if not math.isfinite(best.candidates[0].log_score):
         raise InternalError(_NOT_FINITE)
     spans = _Spans(text, encoded)
@@ -203,11 +193,6 @@ def _merged(encoded: EncodedQuestion, scores: Sequence[FloatArray]) -> FloatArra
 
 
 def _finite_peak(table: FloatArray) -> float:
-    """The highest score of a table.
-
-    Raises:
-        InternalError: It is not finite.
-    """
     peak = float(table.max())
     if not math.isfinite(peak):
         raise InternalError(_NOT_FINITE)
@@ -365,7 +350,6 @@ class _Spans:
 
 
 def _add_free(span: ScoredSpan, places: list[ScoredSpan]) -> None:
-    """Adds a span to places that it does not overlap."""
     if not any(map(span.overlaps, places)):
         places.append(span)
 
