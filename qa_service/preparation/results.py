@@ -38,10 +38,6 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     known: bytes
     differences: dict[str, dict[str, float]] = {}
 
-    def has(self, engine_type: str, precision: str) -> bool:
-        """Whether an engine's differences from the known answers are known."""
-        return f"{engine_type} {precision}" in self.differences
-
 
 def identity(files: Iterable[Path], reading: ReadingConfig | None = None) -> str:
     """A hash of a model's files, and of how its windows are cut."""

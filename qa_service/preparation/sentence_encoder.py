@@ -12,9 +12,8 @@ from pathlib import Path
 import msgspec
 
 from qa_service.errors import SetupError
-from qa_service.preparation.encoders import MINILM, find_encoder, sha256_of
-from qa_service.preparation.folder import locked, replacing
-from qa_service.preparation.prepare import say
+from qa_service.preparation.encoders import MINILM, are_whole, find_encoder, sha256_of
+from qa_service.preparation.folder import locked, replacing, say
 from qa_service.preparation.sources import package_versions
 from qa_service.retrieval.encoder_folder import (
     DEFAULT_ENCODER,
@@ -67,10 +66,8 @@ def is_complete(folder: Path, identity: str) -> bool:
         manifest = load_encoder_manifest(folder)
     except SetupError:
         return False
-    return manifest.identity == identity and all(
-        (folder / name).is_file() and sha256_of(folder / name) == manifest.files.get(name)
-        for name in FILES
-    )
+    files = {name: manifest.files.get(name, "") for name in FILES}
+    return manifest.identity == identity and are_whole(folder, files)
 
 
 def _identity() -> str:
