@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import onnx
 import onnxruntime
-from onnx import TensorProto, ValueInfoProto, version_converter
+from onnx import TensorProto, version_converter
 from tokenizers import Tokenizer
 
 from qa_service.errors import SetupError
@@ -103,7 +103,14 @@ def load(source: Source) -> ExportedModel:
     with as_setup_error(f"{source.label}: its config.json or its tokenizer cannot be read"):
         config = msgspec.json.decode((folder / CONFIG_FILE).read_bytes(), type=_Config)
         tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
-        own = _tokenizer_config(folder / "tokenizer_config.json")
+        path = folder / "tokenizer_config.json"
+        encoded = path.read_bytes() if path.is_file() else b"{}"
+        own = msgspec.json.decode(encoded, type=_TokenizerConfig)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = LogSeverity.FATAL
+    with as_setup_error(f"ONNX Runtime cannot load {source.graph}"):
+        session = onnxruntime.InferenceSession(str(source.graph), options, ["CPUExecutionProvider"])
     tokenizer.no_truncation()
     tokenizer.no_padding()
     pair = checked_pair(tokenizer, source.label, config.vocab_size)
@@ -112,7 +119,7 @@ def load(source: Source) -> ExportedModel:
         graph=source.graph,
         config_file=folder / CONFIG_FILE,
         config=config,
-        session=_session(source.graph),
+        session=session,
         tokenizer=tokenizer,
         inputs=_checked_inputs(source.graph),
         pad_token_id=config.pad_token_id or _id(tokenizer, own.pad_token) or 0,
@@ -123,23 +130,9 @@ def load(source: Source) -> ExportedModel:
     )
 
 
-def _tokenizer_config(path: Path) -> _TokenizerConfig:
-    if not path.is_file():
-        return _TokenizerConfig()
-    return msgspec.json.decode(path.read_bytes(), type=_TokenizerConfig)
-
-
 def _id(tokenizer: Tokenizer, token: str | _Named | None) -> int | None:
     name = token.content if isinstance(token, _Named) else token
     return None if name is None else tokenizer.token_to_id(name)
-
-
-def _session(graph: Path) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = LogSeverity.FATAL
-    with as_setup_error(f"ONNX Runtime cannot load {graph}"):
-        return onnxruntime.InferenceSession(str(graph), options, ["CPUExecutionProvider"])
 
 
 def _checked_inputs(path: Path) -> tuple[str, ...]:
@@ -159,20 +152,15 @@ def _checked_inputs(path: Path) -> tuple[str, ...]:
             f"{', '.join(found)}, not {' and '.join(OUTPUTS)}"
         )
     outputs = [value for value in graph.output if value.name in OUTPUTS]
-    for value, kind in [(i, TensorProto.INT64) for i in inputs] + [
-        (o, TensorProto.FLOAT) for o in outputs
-    ]:
-        _check_type(path, value, kind)
+    wanted = [TensorProto.INT64] * len(inputs) + [TensorProto.FLOAT] * len(outputs)
+    for value, kind in zip([*inputs, *outputs], wanted, strict=True):
+        its = value.type.tensor_type
+        if its.elem_type != kind:
+            has, needs = (TensorProto.DataType.Name(one).lower() for one in (its.elem_type, kind))
+            raise SetupError(f"{path}: {value.name} is {has}, and a server needs {needs}")
+        if sizes := [size.dim_value for size in its.shape.dim if size.HasField("dim_value")]:
+            raise SetupError(
+                f"{path}: {value.name} has a fixed size, {sizes[-1]}; export the model with "
+                "dynamic axes for the batch and the sequence"
+            )
     return tuple(names)
-
-
-def _check_type(path: Path, value: ValueInfoProto, kind: int) -> None:
-    its = value.type.tensor_type
-    if its.elem_type != kind:
-        has, wanted = (TensorProto.DataType.Name(one).lower() for one in (its.elem_type, kind))
-        raise SetupError(f"{path}: {value.name} is {has}, and a server needs {wanted}")
-    if sizes := [size.dim_value for size in its.shape.dim if size.HasField("dim_value")]:
-        raise SetupError(
-            f"{path}: {value.name} has a fixed size, {sizes[-1]}; export the model with dynamic "
-            "axes for the batch and the sequence"
-        )

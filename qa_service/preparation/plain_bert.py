@@ -18,19 +18,16 @@ _HIDDEN = np.float32(-1e30)
 
 
 class PlainBert:
-    """An encoder of BERT's architecture."""
+    """An encoder of BERT's architecture.
+
+    Args:
+        weights: float32, by the names that transformers gives them, after a prefix.
+        epsilon: What a normalization adds to the variance.
+    """
 
     def __init__(
         self, weights: Mapping[str, FloatArray], prefix: str, num_heads: int, epsilon: float
     ) -> None:
-        """Takes its weights.
-
-        Args:
-            weights: float32, by the names that transformers gives them.
-            prefix: What the names of the encoder's weights begin with.
-            num_heads: Attention heads of a layer.
-            epsilon: What a normalization adds to the variance.
-        """
         self._weights = weights
         self._prefix = prefix
         self._num_heads = num_heads

@@ -25,13 +25,13 @@ import onnxruntime
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer
 
-from qa_service.data.squad import OWN_QUESTIONS, SquadQuestion, read_squad
+from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.errors import QuestionTooLongError
 from qa_service.instance.arrays import FloatArray, Int64Array
 from qa_service.instance.engines.base import named_inputs
 from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, Manifest
 from qa_service.instance.reader.padding import padded
-from qa_service.instance.reader.windows import EncodedQuestion, WindowBuilder
+from qa_service.instance.reader.windows import WindowBuilder
 from qa_service.preparation.graphs import opset_of
 from qa_service.preparation.sources import as_setup_error
 from qa_service.progress import progress_bar
@@ -105,7 +105,7 @@ def corrections(fp32: Path, int8: Path) -> bytes:
     )
 
 
-def calibration_inputs(model_dir: Path, manifest: Manifest) -> list[Inputs]:
+def calibration_inputs(model_dir: Path, manifest: Manifest) -> Sequence[Inputs]:
     """The windows of the project's own questions, one in each batch.
 
     Engines are compared on other questions (`data/agreement.json`).
@@ -113,19 +113,16 @@ def calibration_inputs(model_dir: Path, manifest: Manifest) -> list[Inputs]:
     tokenizer = Tokenizer.from_file(str(model_dir / TOKENIZER_FILE))
     overlap = manifest.reading.window_overlap_tokens
     builder = WindowBuilder(tokenizer, manifest.window_tokens, overlap)
-    return [
-        named_inputs(manifest.inputs, *padded([window], manifest.pad_token_id))
-        for item in read_squad(OWN_QUESTIONS)
-        for window in _encoded(builder, item).windows
-    ]
-
-
-def _encoded(builder: WindowBuilder, item: SquadQuestion) -> EncodedQuestion:
-    """A question and its text; with a short question if the model has few positions."""
-    try:
-        return builder.encode(item.question, item.context)
-    except QuestionTooLongError:
-        return builder.encode("Why?", item.context)
+    found = []
+    for item in read_squad(OWN_QUESTIONS):
+        try:
+            encoded = builder.encode(item.question, item.context)
+        except QuestionTooLongError:  # of a model with few positions
+            encoded = builder.encode("Why?", item.context)
+        for window in encoded.windows:
+            batch = padded([window], manifest.pad_token_id)
+            found.append(named_inputs(manifest.inputs, *batch))
+    return found
 
 
 def _with_products(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -98,15 +98,11 @@ def _embeddings(
     plain: PlainBert, tokenizer: Tokenizer, texts: Sequence[str]
 ) -> list[KnownEmbedding]:
     bar = progress_bar(iterable=texts, desc="embedding texts", unit="text", leave=False)
-    return [
-        KnownEmbedding(text, inputs["input_ids"][0].tolist(), _embed(plain, inputs)[0].tolist())
-        for text, inputs in zip(bar, _inputs(tokenizer, texts), strict=True)
-    ]
-
-
-def _embed(plain: PlainBert, inputs: Inputs) -> FloatArray:
-    mean = plain.states(*(inputs[name] for name in EMBEDDING_INPUTS)).mean(axis=1)
-    found: FloatArray = mean / np.linalg.norm(mean, axis=1, keepdims=True)
+    found = []
+    for text, inputs in zip(bar, _inputs(tokenizer, texts), strict=True):
+        mean = plain.states(*(inputs[name] for name in EMBEDDING_INPUTS)).mean(axis=1)
+        (embedding,) = (mean / np.linalg.norm(mean, axis=1, keepdims=True)).tolist()
+        found.append(KnownEmbedding(text, inputs["input_ids"][0].tolist(), embedding))
     return found
 
 

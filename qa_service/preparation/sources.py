@@ -55,9 +55,18 @@ _CONFIG_FILES = (
     "*.model",
     READING_FILE,
 )
-_VOCABULARY_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _WEIGHT_FILES = ("model*.safetensors", "model.safetensors.index.json")
 _OLD_WEIGHT_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
+_PARTS = {
+    CONFIG_FILE: (CONFIG_FILE,),
+    "weights (model.safetensors or pytorch_model.bin) and no graph (onnx/model.onnx)": (
+        *_WEIGHT_FILES,
+        *_OLD_WEIGHT_FILES,
+    ),
+    "tokenizer (tokenizer.json or a vocabulary)": (
+        *(TOKENIZER_FILE, "vocab.txt", "vocab.json", "*.model"),
+    ),
+}
 _GRAPHS = ("onnx/model.onnx", "model.onnx")
 _GRAPH_FILES = tuple(f"{graph}*" for graph in _GRAPHS)
 """With the weights of a large graph: `model.onnx_data`, `model.onnx.data`."""
@@ -234,8 +243,8 @@ def _plain(name: str, label: str, folder: Path) -> Source:
     graphs = (folder / graph for graph in (*_GRAPHS, *_GRAPHS_IN_INT8))
     graph = next(filter(Path.is_file, graphs), None)
     if graph and not (_has_torch() and _weights(folder)):
-        _check(folder, {CONFIG_FILE: (CONFIG_FILE,), TOKENIZER_FILE: (TOKENIZER_FILE,)})
-        return Source(name, label, folder, graph=graph)
+        parts = {name: (name,) for name in (CONFIG_FILE, TOKENIZER_FILE)}
+        return Source(name, label, _checked(folder, parts), graph=graph)
     return Source(name, label, _checked(folder))
 
 
@@ -292,19 +301,12 @@ def _bound(request: Any) -> None:  # noqa: ANN401 - of the hub's HTTP library
         timeouts[name] = timeout_s or constants.HF_HUB_ETAG_TIMEOUT
 
 
-def _checked(folder: Path) -> Path:
+def _checked(folder: Path, parts: Mapping[str, tuple[str, ...]] = _PARTS) -> Path:
     """Checks that no part is missing; transformers would make up an empty vocabulary."""
-    weights = (*_WEIGHT_FILES, *_OLD_WEIGHT_FILES)
-    what = "weights (model.safetensors or pytorch_model.bin) and no graph (onnx/model.onnx)"
-    vocabulary = "tokenizer (tokenizer.json or a vocabulary)"
-    _check(folder, {CONFIG_FILE: (CONFIG_FILE,), what: weights, vocabulary: _VOCABULARY_FILES})
-    return folder
-
-
-def _check(folder: Path, parts: Mapping[str, tuple[str, ...]]) -> None:
     for part, patterns in parts.items():
         if not _matching(folder, patterns):
             raise SetupError(f"{folder} is not complete: it has no {part}")
+    return folder
 
 
 def _weights(folder: Path) -> list[Path]:
