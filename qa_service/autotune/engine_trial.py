@@ -198,7 +198,13 @@ class Instance:
         for outcome in results.outcomes:
             if isinstance(outcome, Failure) and outcome.code == InternalError.code:
                 raise SetupError(f"it failed on a question: {outcome.message}")
-        return results.inference_ms, [_best_answer(outcome) for outcome in results.outcomes]
+        found = [
+            (outcome.answers[0].start, outcome.answers[0].end)
+            if isinstance(outcome, Answers)
+            else None
+            for outcome in results.outcomes
+        ]
+        return results.inference_ms, found
 
     def _receive(self) -> ToLoop:
         body = self._channel.receive_body()
@@ -208,9 +214,3 @@ class Instance:
         if isinstance(message, Failed):
             raise SetupError(message.message)
         return message
-
-
-def _best_answer(outcome: object) -> Offsets | None:
-    if not isinstance(outcome, Answers):
-        return None
-    return outcome.answers[0].start, outcome.answers[0].end

@@ -45,9 +45,14 @@ def assign_devices(
     num_instances: int, devices: str, find: Callable[[], Gpus] = find_gpus
 ) -> list[DeviceAssignment]:
     """Decides where the instances run; `find` is not called if `devices` is `cpu`."""
-    gpus = _choose(devices, find)
+    gpus = Gpus(()) if devices == CPU else find()
+    chosen: Sequence[Gpu | None] = gpus.found or [None]
+    if devices != AUTO:
+        chosen = [_named(word, gpus) for word in devices.split(",")]
+    elif not gpus.found:
+        logger.info("instances run on the CPU: CUDA sees no GPU (%s)", gpus.why_none)
     assigned = [
-        on_gpu(gpu, may_fall_back=devices == AUTO) if gpu else DeviceAssignment() for gpu in gpus
+        on_gpu(gpu, may_fall_back=devices == AUTO) if gpu else DeviceAssignment() for gpu in chosen
     ]
     return [assigned[number % len(assigned)] for number in range(num_instances)]
 
@@ -69,18 +74,6 @@ def first_device(options: InstanceOptions) -> DeviceAssignment | None:
 def on_gpu(gpu: Gpu, *, may_fall_back: bool) -> DeviceAssignment:
     device = f"cuda:{gpu.index}"
     return DeviceAssignment(device, gpu.visible_as, gpu.memory_bytes, may_fall_back)
-
-
-def _choose(devices: str, find: Callable[[], Gpus]) -> Sequence[Gpu | None]:
-    """The devices to take in turn; None is the CPU."""
-    if devices == CPU:
-        return [None]
-    gpus = find()
-    if devices == AUTO:
-        if not gpus.found:
-            logger.info("instances run on the CPU: CUDA sees no GPU (%s)", gpus.why_none)
-        return gpus.found or [None]
-    return [_named(word, gpus) for word in devices.split(",")]
 
 
 def _named(word: str, gpus: Gpus) -> Gpu | None:

@@ -220,15 +220,12 @@ class HookedReader(Generic[E, S]):
         for number, task in enumerate(scored.tasks):
             outcome = scored.errors.get(number) or next(found)
             if isinstance(outcome, SegmentResult):
-                outcome = self._outcome(task, outcome)
+                outcome = self._guard(partial(self._after, task, outcome))
+                if isinstance(outcome, SegmentResult) and task.core is None:
+                    null_log_score = self.model.reading.null_log_score
+                    outcome = Answers(to_answers(task.text, outcome, null_log_score, task.top_k))
             outcomes.append(outcome)
         return outcomes
-
-    def _outcome(self, task: Task, found: SegmentResult) -> Outcome:
-        kept = self._guard(partial(self._after, task, found))
-        if isinstance(kept, QaError) or task.core is not None:
-            return kept
-        return Answers(to_answers(task.text, kept, self.model.reading.null_log_score, task.top_k))
 
     def _before(self, task: Task) -> Task:
         question = _as_text(self._hooks.question(task.question), "question()")
@@ -246,9 +243,10 @@ class HookedReader(Generic[E, S]):
         """What the hooks keep of the spans; the shares of the others stay in the total."""
         if not found.spans:
             return found
+        shares = [math.exp(min(0.0, span.log_score - found.log_total)) for span in found.spans]
         given = {
-            FoundAnswer(task.text, span.start, span.end, _share(span, found)): span
-            for span in found.spans
+            FoundAnswer(task.text, span.start, span.end, share): span
+            for span, share in zip(found.spans, shares, strict=True)
         }
         kept = [
             given.get(answer) or _as_span(answer, task, found.log_total)
@@ -265,16 +263,14 @@ class HookedReader(Generic[E, S]):
             logger.error("hooks %s: %s", self._name, message)
             return InternalError(f"the server's hooks failed: {message}")
         except BaseException as error:
-            refusal = _refusal(error)
-            return self._fault(error) if refusal is None else InvalidRequestError(refusal)
-
-    def _fault(self, error: BaseException) -> InternalError:
-        """Logs where hooks failed; what the exception says may hold the question."""
-        [place] = traceback.extract_tb(error.__traceback__, limit=-1)
-        kind, where = type(error).__name__, f"{place.filename}:{place.lineno}"
-        logger.error("hooks %s failed on a request: %s in %s", self._name, kind, where)
-        logger.debug("hooks %s failed on a request", self._name, exc_info=error)
-        return InternalError("the server's hooks failed on this request")
+            if (refusal := _refusal(error)) is not None:
+                return InvalidRequestError(refusal)
+            # What the exception says may hold the question.
+            [place] = traceback.extract_tb(error.__traceback__, limit=-1)
+            kind, where = type(error).__name__, f"{place.filename}:{place.lineno}"
+            logger.error("hooks %s failed on a request: %s in %s", self._name, kind, where)
+            logger.debug("hooks %s failed on a request", self._name, exc_info=error)
+            return InternalError("the server's hooks failed on this request")
 
 
 def _refusal(error: BaseException) -> str | None:
@@ -298,10 +294,6 @@ def _as_text(value: object, method: str) -> str:
     except UnicodeEncodeError:
         raise _BadResultError(f"{method} returned a text with a lone surrogate") from None
     return text
-
-
-def _share(span: ScoredSpan, found: SegmentResult) -> float:
-    return math.exp(min(0.0, span.log_score - found.log_total))
 
 
 def _as_span(answer: FoundAnswer, task: Task, log_total: float) -> ScoredSpan:

@@ -148,16 +148,12 @@ class Bridge:
 
     def _end(self, error: BaseException) -> None:
         """Reports the error, and ends the process with all its threads."""
-        is_blameless = not (_is_of_actor(error) and _is_alive(self._node))
+        import ray.exceptions as kinds  # noqa: PLC0415 - not before it is known to be installed
+
+        of_actor = kinds.ActorDiedError | kinds.OutOfMemoryError | kinds.RayTaskError
+        is_blameless = not (isinstance(error, of_actor) and _is_alive(self._node))
         self._send(Failed(_one_line(error), is_blameless=is_blameless))
         os._exit(1)
-
-
-def _is_of_actor(error: BaseException) -> bool:
-    """Whether the actor failed, rather than the connection to it."""
-    import ray.exceptions as kinds  # noqa: PLC0415 - not before it is known to be installed
-
-    return isinstance(error, kinds.ActorDiedError | kinds.OutOfMemoryError | kinds.RayTaskError)
 
 
 def _is_alive(node: str) -> bool:

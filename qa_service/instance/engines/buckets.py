@@ -90,14 +90,10 @@ class BucketGrid:
 
         Empty if rows may not be padded: there would be a bucket for every shape.
         """
-        if not self.may_pad:
-            return []
         return self._needed(self._rows, self._tokens)
 
     def first_buckets(self) -> list[Bucket]:
         """Those of them that hold every batch within the limits, with few of them: some sixteen."""
-        if not self.may_pad:
-            return []
         rows = _up_to(self._rows[-1], [1], lambda sizes: 4 * sizes[-1])
         return self._needed(rows, _up_to(self._tokens[-1], [64], lambda sizes: 2 * sizes[-1]))
 
@@ -106,7 +102,7 @@ class BucketGrid:
             Bucket(rows, tokens)
             for rows, fewer in zip(all_rows, [0, *all_rows], strict=False)
             for tokens, shorter in zip(all_tokens, [0, *all_tokens], strict=False)
-            if rows == 1 or (fewer + 1) * (shorter + 1) <= self._max_batch_tokens
+            if self.may_pad and (rows == 1 or (fewer + 1) * (shorter + 1) <= self._max_batch_tokens)
         ]
         return sorted(needed, key=lambda bucket: -bucket.rows * bucket.tokens)
 
@@ -267,18 +263,18 @@ class BucketedEngine(Engine):
         if self._runs[bucket] > RUNS_BEFORE_RECORDING and bucket in self._later:
             self._record(bucket)
         if bucket not in self._chosen:
-            self._choose(bucket)
+            may_be_larger = self._records and self._grid.may_pad
+            holding = [
+                one
+                for one in self._programs
+                if may_be_larger and one.rows >= bucket.rows and one.tokens >= bucket.tokens
+            ]
+            if not holding:
+                self._make(bucket)
+            self._chosen[bucket] = min(
+                holding, key=lambda one: one.rows * one.tokens, default=bucket
+            )
         return self._chosen[bucket]
-
-    def _choose(self, bucket: Bucket) -> None:
-        holding = [
-            one
-            for one in (self._programs if self._records and self._grid.may_pad else ())
-            if one.rows >= bucket.rows and one.tokens >= bucket.tokens
-        ]
-        if not holding:
-            self._make(bucket)
-        self._chosen[bucket] = min(holding, key=lambda one: one.rows * one.tokens, default=bucket)
 
     def _record(self, bucket: Bucket) -> None:
         """Records a bucket for good, or leaves it out."""
@@ -290,22 +286,18 @@ class BucketedEngine(Engine):
             logger.warning("batches of %s run in a larger shape: %s", shape, error)
 
     def _make(self, bucket: Bucket) -> None:
-        """Makes a bucket's program, and proves it."""
+        """Makes a bucket's program, and proves it; raises anything if it is wrong or not made."""
         with taking("recording" if self._records else "first runs"):
             program = self._make_program(bucket)
-            self._prove(program, bucket)
+
+            def run(ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
+                start, end = self._cut(self._run_in(program, bucket, ids, mask, types), ids)
+                return checked(start, ids.shape), checked(end, ids.shape)
+
+            if self._check:
+                self._check(run, bucket.rows, bucket.tokens)
         self._programs[bucket] = program
         self._chosen.clear()
-
-    def _prove(self, program: Program, bucket: Bucket) -> None:
-        if not self._check:
-            return
-
-        def run(ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
-            start, end = self._cut(self._run_in(program, bucket, ids, mask, types), ids)
-            return checked(start, ids.shape), checked(end, ids.shape)
-
-        self._check(run, bucket.rows, bucket.tokens)
 
 
 def stage(

@@ -66,8 +66,12 @@ class KeptShapes:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             os.utime(self._folder)
-            _remove_oldest(root)
-            _remove_partial(self._folder)
+            by_use = sorted(_used(root.iterdir()), reverse=True)
+            left_over = [path for _, path in by_use[MAX_FOLDERS:]]
+            killed_s = time.time() - PARTIAL_S
+            left_over += [path for s, path in _used(self._folder.glob(".*")) if s < killed_s]
+            for path in left_over:  # which other processes may remove too
+                shutil.rmtree(path, ignore_errors=True)
         except OSError as error:
             logger.info("what is compiled is not kept for the next start: %s", error.strerror)
             self._is_writable = False
@@ -113,7 +117,10 @@ class KeptShapes:
         Args:
             compile_into: Compiles with these further options of OpenVINO.
         """
-        partial = self._make_partial(name)
+        partial = None
+        with contextlib.suppress(OSError):
+            if self._is_writable and self._has_room(name):
+                partial = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=self._folder))
         if partial is None:
             return compile_into({})
         try:
@@ -128,13 +135,6 @@ class KeptShapes:
     def is_in_the_making(self, name: str) -> bool:
         since_s = time.time() - MAKING_S
         return any(used_s > since_s for used_s, _ in _used(self._folder.glob(f".{name}-*")))
-
-    def _make_partial(self, name: str) -> Path | None:
-        """A folder for a file in the making; None without room for the file."""
-        with contextlib.suppress(OSError):
-            if self._is_writable and self._has_room(name):
-                return Path(tempfile.mkdtemp(prefix=f".{name}-", dir=self._folder))
-        return None
 
     def _has_room(self, name: str) -> bool:
         """Whether a file as large as the largest fits into the bound and, twice, on the disk."""
@@ -165,19 +165,6 @@ def _take(partial: Path, path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         copy.replace(path)
-
-
-def _remove_oldest(root: Path) -> None:
-    """Removes the folders that were not used for longest; other processes may do the same."""
-    for _, path in sorted(_used(root.iterdir()), reverse=True)[MAX_FOLDERS:]:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _remove_partial(folder: Path) -> None:
-    """Removes what killed processes have left."""
-    for used_s, path in _used(folder.glob(".*")):
-        if used_s < time.time() - PARTIAL_S:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _used(paths: Iterable[Path]) -> Iterator[tuple[float, Path]]:

@@ -18,7 +18,6 @@ from qa_service.errors import SetupError
 from qa_service.files import read_file
 from qa_service.instance.model_folder.manifest import (
     KNOWN_ANSWERS_FILE,
-    MANIFEST_FILE,
     Manifest,
     check_files,
 )
@@ -115,11 +114,3 @@ def tolerance_of(manifest: Manifest, kind: Kind, device: str) -> Callable[[str],
         return min(most, max(MIN_TOLERANCE, slack * max(its, usual)))
 
     return tolerance
-
-
-def say_unchecked(model_dir: Path, preparing: str) -> str:
-    """The line of an instance whose model has no known answers."""
-    return (
-        f"{model_dir / MANIFEST_FILE} names no known answers, since an older version prepared the "
-        f"model: whether it is computed rightly cannot be checked until {preparing} has run again"
-    )
