@@ -74,10 +74,8 @@ def try_engines(
 ) -> EngineTable:
     """Starts an instance for each candidate, compares them, and ends them.
 
-    All are measured if `measures_all`, however long that takes.
-
-    Raises:
-        SetupError: No candidate in float32 can run.
+    All are measured if `measures_all`, however long that takes. A `SetupError` says that no
+    candidate in float32 can run.
     """
     try:
         return _race(measurement, logs, measures_all=measures_all)

@@ -30,11 +30,9 @@ class WorkerChannel:
     def receive(self, on_arrival: Callable[[], object] = lambda: None) -> ToWorker | None:
         """Waits for the next message; None when the loop's end is closed.
 
-        Args:
-            on_arrival: Called when it is there, before it is decoded.
+        `on_arrival` is called when it is there, before it is decoded.
         """
-        body = self.receive_body()
-        if body is None:
+        if (body := self.receive_body()) is None:
             return None
         on_arrival()
         message: ToWorker = to_worker_decoder.decode(body)

@@ -110,11 +110,7 @@ class _SourceLoader(SourceFileLoader):
 
 
 def load_hooks(name: str, expected: str = "") -> LoadedHooks:
-    """Makes the hooks of `module:Class`.
-
-    Args:
-        expected: The fingerprint; empty for any.
-    """
+    """Makes the hooks of `module:Class`; `expected` is the fingerprint, empty for any."""
     module_name, _, class_name = name.partition(":")
     try:
         module, source = _import(module_name)
@@ -169,11 +165,7 @@ class _BadResultError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Hooked(Generic[T]):
-    """A batch: its tasks as they were sent, the errors by index, and the others as they are now.
-
-    Attributes:
-        others: Tokenized, then scored.
-    """
+    """A batch: its tasks as they were sent, errors by index, the others tokenized, then scored."""
 
     tasks: Sequence[Task]
     errors: dict[int, QaError]

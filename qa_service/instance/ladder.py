@@ -51,14 +51,7 @@ class Passed(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """The steps of an engine for a model on this machine.
-
-    Attributes:
-        config: How the engine should run.
-        device: The instance's, as the server's process numbers GPUs.
-        path: The file of the step that passed last.
-        may_fall_back: Whether the CPU is the last step.
-    """
+    """The steps of an engine for a model on this machine; `path` has the one that passed last."""
 
     engine_type: str
     config: EngineConfig

@@ -52,9 +52,7 @@ class RayInstance:
     def start(self, setup: Setup, pushed: Sequence[Any]) -> bytes:
         """Loads the model and warms up; returns the body of the worker's `Ready` or `Failed`.
 
-        Args:
-            setup: With the server's paths.
-            pushed: A reference to what `pack` made, in Ray's object store; or empty.
+        `pushed` has a reference to what `pack` made, in Ray's object store, or nothing.
         """
         try:
             setup = self._settle(setup, pushed)
@@ -68,12 +66,7 @@ class RayInstance:
         return ready
 
     def run(self, batch: bytes) -> tuple[bytes, float, float]:
-        """Runs a batch or a self-test.
-
-        Returns:
-            The body of its reply (`Results`, `Checked` or `Failed`), and on this machine's clock
-            when the batch came and left.
-        """
+        """Runs a batch or a self-test; returns its reply's body, and when it came and left."""
         came_s = time.monotonic()
         number = _numbered_decoder.decode(batch).number
         results = self._waiting[number] = Future()

@@ -80,11 +80,7 @@ class SelfTest:
         self._name = name
 
     def check(self) -> None:
-        """Runs the rows in all the ways in which the instance will run questions.
-
-        Raises:
-            WrongAnswerError: A logit differs by more than the tolerance, or a row cannot be run.
-        """
+        """Runs the rows in all the ways in which the instance will run questions."""
         started_s = time.monotonic()
         self._check_tokens()
         alone, together = self._rows[:NUM_ALONE], self._rows[NUM_ALONE:]
@@ -108,9 +104,7 @@ class SelfTest:
     def check_next(self) -> None:
         """Runs the next row, in a batch, and the next of the shapes that are prepared by now.
 
-        Raises:
-            WrongAnswerError: A logit differs by more than the tolerance, or it cannot be run; what
-                the engine keeps of the shape that it ran in is removed.
+        Where one fails, what the engine keeps of the shape that it ran in is removed.
         """
         try:
             self._run(self._batch_of(next(self._turns)))

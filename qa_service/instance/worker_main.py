@@ -109,12 +109,7 @@ def _failed(error: Exception) -> Failed:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A reader, the device that it really runs on, and the memory that it may still take.
-
-    Attributes:
-        self_test: None if it has no known answers.
-        prepare_next: What to do while nothing waits, see `Engine.prepare_next`.
-    """
+    """A reader, where it really runs, what memory it may still take, and what else it does."""
 
     reader: Reader | InstantReader
     device: str = CPU
@@ -124,12 +119,7 @@ class Loaded:
 
 
 def load_reader(setup: Setup) -> Loaded:
-    """Loads the model into its engine, proves it, and finds what batches cost it.
-
-    Raises:
-        WrongAnswerError: The engine does not give the known answers.
-        SetupError: There is no prepared model, or the engine cannot load it or use the device.
-    """
+    """Loads the model into its engine, proves it, and finds what batches cost it."""
     options = setup.options
     name = f"{options.inference_engine_type} {options.precision}"
     model_dir = Path(setup.model_dir)

@@ -89,12 +89,7 @@ _LAST_WINDOW = "the last of several windows"
 
 
 def known_answers(model_dir: Path, manifest: Manifest, source: LogitsFunction) -> KnownAnswers:
-    """Asks the source's model.
-
-    Args:
-        model_dir: Holds the tokenizer.
-        source: The source's model, in float32.
-    """
+    """Asks the source's model, in float32."""
     tokenizer = Tokenizer.from_file(str(model_dir / TOKENIZER_FILE))
     draw = np.random.default_rng(0)
 

@@ -58,11 +58,7 @@ MIN_OUTPUTS = 32
 
 
 def quantize(fp32: Path, int8: Path, texts: Sequence[Inputs]) -> None:
-    """Writes a graph, fused if it can be, in int8.
-
-    Args:
-        texts: The model's inputs for some real text; the weights are rounded for it.
-    """
+    """Writes a graph, fused if it can be, in int8; its weights are rounded for the texts."""
     with as_setup_error("the model cannot be quantised"):
         model = _with_products(onnx.load(str(fp32)))
         grams = _gram_matrices(model, texts)
@@ -70,11 +66,7 @@ def quantize(fp32: Path, int8: Path, texts: Sequence[Inputs]) -> None:
 
 
 def quantize_as_before(fp32: Path, int8: Path, corrections: bytes) -> None:
-    """Writes the graph that `quantize` wrote of the same one, without the text.
-
-    Args:
-        corrections: What `corrections` found.
-    """
+    """Writes the graph that `quantize` wrote of the same one, by what `corrections` found."""
     rest = np.frombuffer(corrections, np.int8)
 
     def corrected(weight: FloatArray, _: str) -> Rounded:
@@ -91,11 +83,7 @@ def quantize_as_before(fp32: Path, int8: Path, corrections: bytes) -> None:
 
 
 def corrections(fp32: Path, int8: Path) -> bytes:
-    """By how many steps the weights of a graph in int8 differ from the nearest ones.
-
-    Returns:
-        An int8 for each weight, product after product in the order of the graph.
-    """
+    """By how many steps each weight differs from the nearest: int8, in the graph's order."""
     graph = _with_products(onnx.load(str(fp32)))
     weights, rounded = _weights(graph), _weights(onnx.load(str(int8)))
     return b"".join(
@@ -196,11 +184,7 @@ def _gram_matrices(model: onnx.ModelProto, texts: Sequence[Inputs]) -> dict[str,
 def _quantized(
     model: onnx.ModelProto, rounding: Callable[[FloatArray, str], Rounded]
 ) -> onnx.ModelProto:
-    """Replaces every product by an integer product.
-
-    Args:
-        rounding: Rounds a weight, given the name of what it is multiplied with.
-    """
+    """Replaces every product; `rounding` is given a weight and the name of its other factor."""
     weights = _weights(model)
     constants: dict[str, npt.NDArray[np.generic]] = {
         "smallest_row": np.asarray(_SMALLEST_ROW, np.float32)

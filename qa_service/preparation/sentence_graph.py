@@ -49,9 +49,7 @@ EMBEDDING_INPUTS, EMBEDDING_OUTPUT = ("input_ids", "attention_mask"), "embedding
 def write(source: Path, folder: Path, max_tokens: int) -> tuple[int, float]:
     """Writes the graph in int8, the tokenizer, and the embeddings of known texts.
 
-    Returns:
-        The number of dimensions, and the lowest cosine between an embedding of the graph and
-        NumPy's.
+    Returns the number of dimensions, and the lowest cosine of an embedding with NumPy's.
     """
     with as_setup_error("the encoder cannot be loaded"):
         tokenizer = Tokenizer.from_file(str(source / TOKENIZER_FILE))

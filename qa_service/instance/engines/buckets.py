@@ -53,7 +53,6 @@ class BucketGrid:
 
     Attributes:
         most: The most rows and the most tokens of any bucket; no bucket may have both.
-        may_pad: As given.
     """
 
     def __init__(
@@ -135,21 +134,14 @@ class Outputs(NamedTuple):
 
 
 class Program(ABC):
-    """A model made ready for one bucket.
-
-    Attributes:
-        staging: The inputs in host memory, int64 [inputs, rows, tokens]; filled before each run.
-    """
+    """A model made ready for one bucket."""
 
     staging: Int64Array
+    """The inputs in host memory, [inputs, rows, tokens]; filled before each run."""
 
     @abstractmethod
     def run(self) -> Outputs:
-        """Runs the model on the staged inputs.
-
-        Returns:
-            Memory that is marked before the run, and overwritten by the next.
-        """
+        """Runs the staged inputs; its outputs are marked before, and the next run's too."""
 
 
 class BucketedEngine(Engine):
@@ -242,7 +234,6 @@ class BucketedEngine(Engine):
         return start, end
 
     def _run_staged(self, *batch: Int64Array) -> Outputs:
-        """Runs a batch in its bucket; returns the outputs of the whole bucket."""
         bucket = self._ready_for(self._grid.bucket_for(*batch[0].shape))
         return self._run_in(self._programs[bucket], bucket, *batch)
 

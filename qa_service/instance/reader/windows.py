@@ -133,8 +133,6 @@ class WindowBuilder:
     Args:
         tokenizer: A fast tokenizer. The builder turns off its truncation, padding, and reading of
             `[SEP]` in a client's text as the special token.
-        window_tokens: Longest window, question and special tokens included.
-        overlap_tokens: Text tokens that two neighbouring windows share.
     """
 
     def __init__(self, tokenizer: Tokenizer, window_tokens: int, overlap_tokens: int) -> None:

@@ -72,6 +72,9 @@ def test_the_rule_admits_what_is_cheaper_together():
 def test_the_rule_bounds_what_the_first_waits_for_its_batch_members():
     assert BatchRule(4, 1000, 1.5, TABLE).admits(1, 10, 10)
     assert not BatchRule(4, 1000, 1.4, TABLE).admits(1, 10, 10)
+    slow = msgspec.structs.replace(TABLE, pace=2.0)
+    assert BatchRule(4, 1000, 3.0, slow).admits(1, 10, 10)
+    assert not BatchRule(4, 1000, 2.9, slow).admits(1, 10, 10)
 
 
 def test_an_instance_takes_its_share_of_waiting_requests_and_no_more():
