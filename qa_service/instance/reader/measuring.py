@@ -1,8 +1,8 @@
 """What batches cost an instance's model: an estimate, or a measured grid of lengths and sizes.
 
 A CPU core gains little from batches, and takes seconds for the grid: its first table is estimated
-from the runs in which the instance has given its known answers. On a GPU batches gain much, and the
-grid takes less than a second.
+from the runs in which the instance has given its known answers. On a GPU, where batches gain much,
+the grid is measured.
 
 At each length the sizes double until a doubling stops paying, so that a CPU core, where it never
 pays, takes a few seconds, and a GPU is measured up to its bounds. Then the grid is timed in passes,
