@@ -75,19 +75,18 @@ def load(source: Source) -> LoadedModel:
     """Loads a source's model and tokenizer."""
     tokenizer = _load_tokenizer(source)
     model = _load_model(source)
-    if source.adapter_dir:
-        model = _merge_adapter(model, source.adapter_dir)
     model.eval()  # type: ignore[no-untyped-call]
     has_types = source.adapter_dir is None and "token_type_ids" in tokenizer("a", "b")
     backend: Tokenizer = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
     pair = checked_pair(backend, source.label, getattr(model.config, "vocab_size", None))
+    pads = getattr(model.config, "pad_token_id", None), tokenizer.pad_token_id
     return LoadedModel(
         model=model,
         tokenizer=backend,
         inputs=_inputs_of(model, has_types=has_types),
-        pad_token_id=_pad_token_id(model, tokenizer),
+        pad_token_id=int(next((one for one in pads if one is not None), 0)),
         max_sequence_tokens=_max_sequence_tokens(model, tokenizer),
         null_position=null_position(pair, tokenizer.cls_token_id, tokenizer.bos_token_id),
     )
@@ -112,15 +111,15 @@ def _load_model(source: Source) -> PreTrainedModel:
             f"{source.label} was not trained for extractive question answering: it has no weights "
             f"that fit {', '.join(untrained[:3])}; choose a model that was"
         )
+    if source.adapter_dir:  # merged into the weights, which makes a plain model
+        broken = as_setup_error(f"the adapter in {source.adapter_dir} is broken")
+        with warnings.catch_warnings(), broken:
+            warnings.filterwarnings("error", message="Found missing adapter keys")
+            adapted = PeftModel.from_pretrained(model, str(source.adapter_dir))
+            merged = adapted.merge_and_unload()
+        assert isinstance(merged, PreTrainedModel)
+        return merged
     return model
-
-
-def _merge_adapter(encoder: PreTrainedModel, adapter_dir: Path) -> PreTrainedModel:
-    with warnings.catch_warnings(), as_setup_error(f"the adapter in {adapter_dir} is broken"):
-        warnings.filterwarnings("error", message="Found missing adapter keys")
-        merged = PeftModel.from_pretrained(encoder, str(adapter_dir)).merge_and_unload()
-    assert isinstance(merged, PreTrainedModel)
-    return merged
 
 
 def _load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
@@ -149,13 +148,6 @@ def _inputs_of(model: PreTrainedModel, *, has_types: bool) -> tuple[str, ...]:
         for name in inspect.signature(model.forward).parameters
         if name in INPUTS and (name != "token_type_ids" or has_types)
     )
-
-
-def _pad_token_id(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
-    for pad_token_id in (getattr(model.config, "pad_token_id", None), tokenizer.pad_token_id):
-        if pad_token_id is not None:
-            return int(pad_token_id)
-    return 0
 
 
 def _max_sequence_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:

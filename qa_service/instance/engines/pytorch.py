@@ -33,7 +33,7 @@ from qa_service.instance.engines.buckets import (
 )
 from qa_service.instance.engines.outputs import MARK_BYTE, require_shape
 from qa_service.instance.engines.torch_spans import choose_spans
-from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig
+from qa_service.instance.model_folder.manifest import Manifest
 from qa_service.instance.start_times import taking
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -91,7 +91,14 @@ def bucketed_engine(
     with taking("weights"):
         model = load_model(model_dir, config.precision)
         model.to(place)  # type: ignore[arg-type]
-    scoring = make_scoring(make_forward(model, manifest.inputs), manifest.reading)
+    forward = make_forward(model, manifest.inputs)
+
+    @torch.inference_mode()
+    def scoring(staged: Tensor) -> tuple[Tensor, Tensor]:
+        """Runs the model, and chooses the best spans."""
+        logits = forward(staged[:-1])
+        return logits, choose_spans(manifest.reading, logits, staged[-1])
+
     inputs = (*manifest.inputs, TEXT_MASK)
     capture = GraphCapture() if device == "cuda" and config.cuda_graphs else run_eagerly
     name = torch.cuda.get_device_name(place) if device == "cuda" else device
@@ -151,17 +158,6 @@ def make_forward(model: PreTrainedModel, inputs: Sequence[str]) -> Forward:
         return torch.stack((output.start_logits, output.end_logits)).float()
 
     return forward
-
-
-def make_scoring(forward: Forward, reading: ReadingConfig) -> Scoring:
-    """The model, followed by the choice of the best spans."""
-
-    @torch.inference_mode()
-    def scoring(staged: Tensor) -> tuple[Tensor, Tensor]:
-        logits = forward(staged[:-1])
-        return logits, choose_spans(reading, logits, staged[-1])
-
-    return scoring
 
 
 class TorchProgram(Program):
