@@ -206,10 +206,7 @@ def answer_overlapped(
 
 
 def _received(
-    reader: TaskReader[E, S],
-    channel: WorkerChannel,
-    self_test: SelfTest | None,
-    holding: Holding,
+    reader: TaskReader[E, S], channel: WorkerChannel, self_test: SelfTest | None, holding: Holding
 ) -> Iterator[Job[E, S]]:
     """Receives an instance's batches and self-tests until its channel ends."""
     while isinstance(message := channel.receive(holding.begin), Batch | Check):

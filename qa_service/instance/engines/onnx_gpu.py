@@ -22,13 +22,7 @@ from qa_service.engine_catalogue import ROWS
 from qa_service.errors import DeviceError, SetupError
 from qa_service.installation import install_hint
 from qa_service.instance.engines import EngineConfig
-from qa_service.instance.engines.buckets import (
-    Bucket,
-    BucketedEngine,
-    BucketGrid,
-    Outputs,
-    Program,
-)
+from qa_service.instance.engines.buckets import Bucket, BucketedEngine, BucketGrid, Outputs, Program
 from qa_service.instance.engines.kept_engines import KeptEngines
 from qa_service.instance.engines.onnx import LogSeverity, Provider, inputs_of, open_session
 from qa_service.instance.engines.outputs import marked

@@ -137,10 +137,7 @@ def load_model(model_dir: Path, precision: str) -> PreTrainedModel:
     model: PreTrainedModel
     try:
         model = AutoModelForQuestionAnswering.from_pretrained(
-            model_dir,
-            local_files_only=True,
-            trust_remote_code=False,
-            dtype=_DTYPES[precision],
+            model_dir, local_files_only=True, trust_remote_code=False, dtype=_DTYPES[precision]
         )
     except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).partition("\n")[0]

@@ -16,11 +16,7 @@ import msgspec
 from qa_service.engine_catalogue import ROWS, Kind
 from qa_service.errors import SetupError
 from qa_service.files import read_file
-from qa_service.instance.model_folder.manifest import (
-    KNOWN_ANSWERS_FILE,
-    Manifest,
-    check_files,
-)
+from qa_service.instance.model_folder.manifest import KNOWN_ANSWERS_FILE, Manifest, check_files
 
 VOCABULARY = "the vocabulary"
 """The names of its rows begin with it."""

@@ -32,12 +32,7 @@ from qa_service.instance.reader.spans import (
     find_answers,
     find_spans,
 )
-from qa_service.instance.reader.windows import (
-    EncodedQuestion,
-    Window,
-    WindowBuilder,
-    sample_rows,
-)
+from qa_service.instance.reader.windows import EncodedQuestion, Window, WindowBuilder, sample_rows
 from qa_service.instance.stages import Stopwatch
 from qa_service.instance.worker_messages import Answers, ModelFacts
 from qa_service.wire.messages import Answer, Question, Task

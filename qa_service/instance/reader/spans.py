@@ -29,13 +29,7 @@ from qa_service.instance.reader.characters import stripped, whole_characters
 from qa_service.instance.reader.whole_words import whole_words
 from qa_service.instance.reader.windows import EncodedQuestion, Window
 from qa_service.wire.messages import Answer
-from qa_service.wire.spans import (
-    ScoredSpan,
-    SegmentResult,
-    answer_key,
-    log_sum_exp,
-    to_answers,
-)
+from qa_service.wire.spans import ScoredSpan, SegmentResult, answer_key, log_sum_exp, to_answers
 
 _MAX_TRIES = 100
 """Bound on the spans tried to find `top_k`: a text may be mostly white space."""

@@ -128,8 +128,7 @@ def test_a_line_end_within_a_paragraph_is_no_end():
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["b b b b", "## b c\n\nd e f g", "1. b c d\n\ne f", "b? c d. e", "* b\n* c\n\n---\n\nd"],
+    "text", ["b b b b", "## b c\n\nd e f g", "1. b c d\n\ne f", "b? c d. e", "* b\n* c\n\n---\n\nd"]
 )
 def test_the_table_of_spans_agrees_with_the_rule_for_one_span(text):
     rule, encoded = AnswerRule("b c", text), encode(text)
