@@ -91,17 +91,14 @@ class PlainBert:
 
 
 def _gelu(states: FloatArray) -> FloatArray:
-    scaled: FloatArray = states * np.float32(0.5) * (1 + _erf(states / np.float32(np.sqrt(2))))
-    return scaled
-
-
-def _erf(values: FloatArray) -> FloatArray:
-    """The error function to 1.5e-7: Abramowitz and Stegun, 1964, formula 7.1.26."""
+    """With the error function to 1.5e-7: Abramowitz and Stegun, 1964, formula 7.1.26."""
+    values = states / np.float32(np.sqrt(2))
     size = np.abs(values)
     t = 1 / (1 + np.float32(0.3275911) * size)
     factors = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
     total = np.zeros_like(t)
     for factor in factors:
         total = (total + np.float32(factor)) * t
-    result: FloatArray = np.copysign(1 - total * np.exp(-size * size), values)
-    return result
+    error = np.copysign(1 - total * np.exp(-size * size), values)
+    scaled: FloatArray = states * np.float32(0.5) * (1 + error)
+    return scaled

@@ -47,7 +47,9 @@ def prepare_encoder(output_dir: Path) -> Path:
     source = find_encoder(MINILM)
     assert source is not None
     with locked(target, lambda: say(f"waiting for another run to finish {target}")):
-        identity = _identity()
+        # Whose weights embed a text, and how: the rounding differs a little between machines.
+        parts = {"format": _FORMAT_VERSION, "max_tokens": MAX_TOKENS, "files": _PUBLISHED}
+        identity = hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
         if is_complete(target, identity):
             say(f"{target} is up to date")
             return target
@@ -68,12 +70,6 @@ def is_complete(folder: Path, identity: str) -> bool:
         return False
     files = {name: manifest.files.get(name, "") for name in FILES}
     return manifest.identity == identity and are_whole(folder, files)
-
-
-def _identity() -> str:
-    """Says whose weights embed a text, and how: the rounding differs a little between machines."""
-    parts = {"format": _FORMAT_VERSION, "max_tokens": MAX_TOKENS, "files": _PUBLISHED}
-    return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
 
 def _make(source: Path, identity: str, folder: Path) -> None:

@@ -91,13 +91,8 @@ class KeptShapes:
         if not content or hashlib.sha256(content).digest() != digest:
             self.remove(name, "is damaged")
             return None
-        return self._unnamed(content)
-
-    def _unnamed(self, content: memoryview) -> Kept:
-        """A copy that no other process can write, in pages that the kernel can drop.
-
-        Its file has no name. Without room for it, the content stays in memory.
-        """
+        # A copy that no other process can write, in pages that the kernel can drop: its file has
+        # no name. Without room for it, the content stays in memory.
         with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=self._folder) as file:
             file.write(content)
             file.flush()

@@ -100,7 +100,9 @@ def find_spans(
         for window, (start, end) in zip(encoded.windows, logits, strict=True)
     ]
     table = scores[0] if len(scores) == 1 else _merged(encoded, scores)
-    peak = _finite_peak(table)
+    peak = float(table.max())
+    if not math.isfinite(peak):
+        raise InternalError(_NOT_FINITE)
     if core:
         starts = np.array(encoded.offsets)[:, 0]
         table[(starts < core[0]) | (starts >= core[1])] = -np.inf
@@ -186,13 +188,6 @@ def _merged(encoded: EncodedQuestion, scores: Sequence[FloatArray]) -> FloatArra
     return table
 
 
-def _finite_peak(table: FloatArray) -> float:
-    peak = float(table.max())
-    if not math.isfinite(peak):
-        raise InternalError(_NOT_FINITE)
-    return peak
-
-
 def _log_sum_exp(table: FloatArray, peak: float) -> float:
     if peak == -math.inf:
         return peak
@@ -247,7 +242,14 @@ class _Spans:
         """The candidates without what surrounds them; many begin or end with the same token."""
         starts = {first: self._offsets[first][0] for first in {first for _, first, _ in candidates}}
         ends = {last: self._offsets[last][1] for last in {last for _, _, last in candidates}}
-        return [self._trim(score, starts[first], ends[last]) for score, first, last in candidates]
+        found = []
+        for log_score, first, last in candidates:
+            within = self.rule.within_cell(starts[first], ends[last])
+            start, end = stripped(self._text, *within)
+            may_be_answer = start < end and self.rule.allows(start, end)
+            leaves_cell = within[1] < ends[last]
+            found.append(_Trimmed(log_score, start, end, may_be_answer, leaves_cell))
+        return found
 
     def result(
         self, trimmed: Sequence[_Trimmed], log_total: float, *, is_one: bool
@@ -284,7 +286,8 @@ class _Spans:
             if within.size:  # a tokenizer may leave out all that a place has
                 _strike_out(table, int(within[0]), int(within[-1]))
         for _ in range(_MAX_TRIES):
-            candidate = _best_of(table)
+            first, further = divmod(int(table.argmax()), table.shape[1])
+            candidate = Candidate(float(table[first, further]), first, first + further)
             if candidate.log_score == -math.inf:
                 break
             (trimmed,) = self.trimmed([candidate])
@@ -333,12 +336,6 @@ class _Spans:
         start, end = whole_words(self._text, start, end, self.rule.asked)
         return whole_characters(self._text, start, end) if start < end else (start, end)
 
-    def _trim(self, log_score: float, first: int, last: int) -> _Trimmed:
-        within = self.rule.within_cell(first, last)
-        start, end = stripped(self._text, *within)
-        may_be_answer = start < end and self.rule.allows(start, end)
-        return _Trimmed(log_score, start, end, may_be_answer, within[1] < last)
-
     def _key(self, span: ScoredSpan) -> str:
         return answer_key(self._text[span.start : span.end])
 
@@ -350,11 +347,6 @@ def _add_free(span: ScoredSpan, places: list[ScoredSpan]) -> None:
 
 def _log_sum_of(spans: Sequence[ScoredSpan]) -> float:
     return log_sum_exp([span.log_score for span in spans])
-
-
-def _best_of(table: FloatArray) -> Candidate:
-    first, further = divmod(int(table.argmax()), table.shape[1])
-    return Candidate(float(table[first, further]), first, first + further)
 
 
 def _strike_out(table: FloatArray, first: int, last: int) -> None:
