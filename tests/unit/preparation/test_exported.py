@@ -24,7 +24,7 @@ from qa_service.preparation.quantize import quantize as quantize_onnx
 from qa_service.preparation.sources import find_source
 from tests.programs import run_python
 from tests.support import present
-from tests.unit.preparation.conftest import write_product
+from tests.unit.preparation.graphs import write_product
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] a b who built it alan brown in the".split()  # noqa: SIM905
 SCORES = np.random.default_rng(3).normal(size=(len(WORDS), 2)).astype(np.float32)

@@ -19,7 +19,7 @@ from qa_service.preparation.reading import choose_reading
 from qa_service.preparation.results import RESULTS_FILE, Results, load_results, save_results
 from qa_service.preparation.sources import find_source
 from qa_service.retrieval.encoder_folder import KnownEmbedding
-from tests.unit.preparation.conftest import write_product
+from tests.unit.preparation.graphs import write_product
 
 SOME = Results(computed_of="these", corrections=b"\0\1", known=b"{}")
 
