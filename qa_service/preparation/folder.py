@@ -60,7 +60,7 @@ def replacing(target: Path) -> Iterator[Path]:
         raise
     if target.exists():
         # The new model will be asked the same questions: how long they were is kept.
-        if (seen := lengths_file(target)).exists():
+        if (seen := lengths_file(target)).exists() and not lengths_file(new).exists():
             lengths_file(new).parent.mkdir(exist_ok=True)
             shutil.copyfile(seen, lengths_file(new))
         target.rename(old)
