@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -116,8 +116,26 @@ def _unmeasured(options: InstanceOptions, manifest: Manifest) -> Finding:
 
 
 def _candidates(options: InstanceOptions, manifest: Manifest, device: str) -> list[Finding]:
-    """Every engine and precision for a device: the reference, then the likely fastest first."""
-    first, *others = _in_any_order(options, manifest, device)
+    """Every engine and precision for a device: the reference, then the likely fastest first.
+
+    The reference is there for comparison, all others if the options allow them. Those that cannot
+    run have a `failure`.
+    """
+    threads = [options.intra_op_num_threads or 1]
+    has_spare_cores = num_cpus() >= 2 * options.num_inference_sessions
+    if device == CPU and not options.intra_op_num_threads and has_spare_cores:
+        threads.append(2)
+    reference = _reference(manifest)
+    found: list[Finding] = []
+    for kind in dict.fromkeys([reference, *_tried_on(device)]):
+        is_eligible = _is_open_to(options, kind, device, reference)
+        if is_eligible or kind == reference:
+            failure = _obstacle(kind, manifest, device)
+            found += [
+                Finding(*kind, num_threads, is_eligible, failure=failure)
+                for num_threads in (threads if is_eligible else threads[:1])
+            ]
+    first, *others = found
     return [first, *sorted(others, key=lambda finding: _likely_time(finding, device))]
 
 
@@ -138,25 +156,6 @@ def every_engine(
     return [(finding, setup_on_trial(setup, finding)) for finding in findings]
 
 
-def _in_any_order(options: InstanceOptions, manifest: Manifest, device: str) -> Iterator[Finding]:
-    """The reference, for comparison, then all others that the options allow on a device.
-
-    Those that cannot run have a `failure`.
-    """
-    threads = [options.intra_op_num_threads or 1]
-    has_spare_cores = (num_cpus()) >= 2 * options.num_inference_sessions
-    if device == CPU and not options.intra_op_num_threads and has_spare_cores:
-        threads.append(2)
-    reference = _reference(manifest)
-    for kind in dict.fromkeys([reference, *_tried_on(device)]):
-        is_eligible = _is_open_to(options, kind, device, reference)
-        if not is_eligible and kind != reference:
-            continue
-        failure = _obstacle(kind, manifest, device)
-        for num_threads in threads if is_eligible else threads[:1]:
-            yield Finding(*kind, num_threads, is_eligible, failure=failure)
-
-
 def _likely_time(finding: Finding, device: str) -> float:
     """Estimates a candidate's time on this processor, as a share of the reference's."""
     row = ROWS[finding.engine_type, finding.precision]
@@ -168,7 +167,6 @@ def _likely_time(finding: Finding, device: str) -> float:
 
 
 def _tried_on(device: str) -> list[Kind]:
-    """The candidates on a device, `cpu` or `cuda:N`."""
     return [kind for kind, row in ROWS.items() if device.partition(":")[0] in row.tried_on]
 
 
@@ -178,7 +176,6 @@ def runnable(manifest: Manifest) -> list[Kind]:
 
 
 def _is_open_to(options: InstanceOptions, kind: Kind, device: str, reference: Kind) -> bool:
-    """Whether the options allow a candidate to be chosen."""
     engine_type, precision = kind
     if device == CPU and kind == _ONLY_BY_NAME != reference:
         return options.inference_engine_type == engine_type
@@ -200,7 +197,6 @@ def _obstacle(kind: Kind, manifest: Manifest, device: str) -> str:
 
 
 def _path_of_table(setup: Setup, manifest: Manifest, findings: Sequence[Finding]) -> Path:
-    """The file of a table, named by a key of all that the table depends on."""
     options, device = setup.options, setup.device
     its = processor()
     packages = dict.fromkeys(
@@ -221,7 +217,6 @@ def _path_of_table(setup: Setup, manifest: Manifest, findings: Sequence[Finding]
 
 
 def _kept(path: Path) -> EngineTable | None:
-    """The table in a file; None if there is none, or it cannot be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=EngineTable)
     except (OSError, msgspec.DecodeError):

@@ -18,7 +18,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -37,6 +37,7 @@ MIN_ANSWERS = 104
 """The minimum number of answers to compare, however long that takes: of fewer, two that differ by
 chance would rule out an engine whose answers differ once in a hundred."""
 
+T = TypeVar("T")
 Offsets = tuple[int | None, int | None]
 """Where a best answer starts and ends; two None for no answer."""
 
@@ -44,18 +45,11 @@ Offsets = tuple[int | None, int | None]
 class Candidate(Protocol):
     """An instance to measure."""
 
-    def start(self) -> None:
-        """Starts to load, without waiting."""
-
-    def stop(self) -> None:
-        """Frees its memory; `ask` loads it again."""
+    def start(self) -> None: ...  # to load, without waiting
+    def stop(self) -> None: ...  # which frees its memory; `ask` loads it again
 
     def ask(self, tasks: Sequence[Task]) -> tuple[float, list[Offsets | None]]:
-        """Answers a batch; returns the milliseconds it ran, and each best answer, None on error.
-
-        Raises:
-            SetupError: The engine cannot run the model.
-        """
+        """Answers a batch; returns the milliseconds it ran, and each best answer, None on error."""
 
 
 @dataclass(slots=True)
@@ -78,7 +72,6 @@ class Record:
     is_compared: bool = False
 
     def start(self) -> None:
-        """Starts to load."""
         self._attempt(self.candidate.start)
 
     def warm_up(self, questions: Sequence[Task]) -> None:
@@ -92,33 +85,30 @@ class Record:
             Milliseconds of a question alone, plus of one in the batch or, if that is faster, alone:
             the scheduler forms batches only where they pay.
         """
-        self._attempt(lambda: self._run(number, questions))
-        if self.finding.failure:
+        half = len(questions) // 2
+        batches = [[task] for task in questions[:half]] + [questions[half:]]
+        found = self._attempt(lambda: [self.candidate.ask(batch) for batch in batches])
+        if found is None:
             return 0.0
+        *alone, (batched_ms, batched) = found
+        self.alone_ms.append(statistics.fmean(took_ms for took_ms, _ in alone))
+        self.batched_ms.append(batched_ms / len(batched))
+        self.answers[number] = [answer for _, its in alone for answer in its] + batched
         return self.alone_ms[-1] + min(self.alone_ms[-1], self.batched_ms[-1])
 
     def answer(self, number: int, questions: Sequence[Task]) -> None:
         """Answers a round's questions untimed, unless it has answered them."""
         if number not in self.answers:
-            self._attempt(lambda: self._answer(number, questions))
+            found = self._attempt(lambda: self.candidate.ask(questions))
+            if found is not None:
+                self.answers[number] = found[1]
 
-    def _attempt(self, step: Callable[[], object]) -> None:
+    def _attempt(self, step: Callable[[], T]) -> T | None:
         try:
-            if not self.finding.failure:
-                step()
+            return None if self.finding.failure else step()
         except SetupError as error:
             self.finding = msgspec.structs.replace(self.finding, failure=str(error))
-
-    def _run(self, number: int, questions: Sequence[Task]) -> None:
-        half = len(questions) // 2
-        results = [self.candidate.ask([task]) for task in questions[:half]]
-        batched_ms, batched = self.candidate.ask(questions[half:])
-        self.alone_ms.append(statistics.fmean(took_ms for took_ms, _ in results))
-        self.batched_ms.append(batched_ms / len(batched))
-        self.answers[number] = [answer for _, alone in results for answer in alone] + batched
-
-    def _answer(self, number: int, questions: Sequence[Task]) -> None:
-        self.answers[number] = self.candidate.ask(questions)[1]
+            return None
 
     def agreement(self, reference: Record) -> tuple[int, int]:
         """How many of its answers equal the reference's, and how many were compared."""
@@ -130,7 +120,6 @@ class Record:
         return sum(ours == theirs for ours, theirs in pairs), len(pairs)
 
     def found(self, reference: Record) -> Finding:
-        """The finding for the table."""
         if self.finding.failure or not self.alone_ms:
             return self.finding
         num_same, num_answers = self.agreement(reference) if self.is_compared else (0, 0)
@@ -187,11 +176,6 @@ class Race:
         self._limit_s, self._end_s = limit_s, end_s
 
     def run(self) -> list[Finding]:
-        """A finding for each candidate, in their order.
-
-        Raises:
-            SetupError: The reference cannot run.
-        """
         reference = self._reference
         for record in [reference, *self._others[:1]]:
             record.start()  # both load at the same time

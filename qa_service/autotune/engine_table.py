@@ -178,7 +178,6 @@ class Choice:
 
 
 def with_engine(options: InstanceOptions, finding: Finding) -> InstanceOptions:
-    """The options with a candidate's engine, precision and threads."""
     return msgspec.structs.replace(
         options,
         inference_engine_type=finding.engine_type,

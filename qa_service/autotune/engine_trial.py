@@ -74,10 +74,8 @@ def try_engines(
 ) -> EngineTable:
     """Starts an instance for each candidate, compares them, and ends them.
 
-    All are measured if `measures_all`, however long that takes.
-
-    Raises:
-        SetupError: No candidate in float32 can run.
+    All are measured if `measures_all`, however long that takes. A `SetupError` says that no
+    candidate in float32 can run.
     """
     try:
         return _race(measurement, logs, measures_all=measures_all)
@@ -121,7 +119,6 @@ class Progress:
         self._said_s = -math.inf
 
     def elapsed_s(self) -> float:
-        """How long the measurement has run."""
         return time.monotonic() - self._started_s
 
     def say(self, what: str, number: int) -> None:
@@ -137,7 +134,6 @@ class Progress:
             logger.info("%s", words)
 
     def end(self) -> None:
-        """Clears the line."""
         if self._is_terminal:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
@@ -157,7 +153,6 @@ class Instance:
         self.stop()
 
     def stop(self) -> None:
-        """Ends the process, which frees its memory."""
         if self.process:
             self._socket.close()
             self.process.kill()
@@ -165,7 +160,6 @@ class Instance:
             self.process, self._is_ready = None, False
 
     def start(self) -> None:
-        """Starts the process; does not wait until the model is loaded."""
         if self.process:
             return
         try:
@@ -177,11 +171,7 @@ class Instance:
             raise SetupError(f"its process cannot be started: {error}") from None
 
     def prove(self) -> Ready:
-        """Waits until the model is loaded and has given its known answers.
-
-        Raises:
-            SetupError: The process ended, hangs, cannot run the model or computes wrongly.
-        """
+        """Waits until the model is loaded and has given its known answers."""
         self.start()
         try:
             ready = self._receive()
@@ -192,11 +182,7 @@ class Instance:
         return ready
 
     def ask(self, tasks: Sequence[Task]) -> tuple[float, list[Offsets | None]]:
-        """Answers a batch, once the model is loaded.
-
-        Raises:
-            SetupError: The process ended, hangs or cannot run the model.
-        """
+        """Answers a batch, once the model is loaded."""
         self.start()
         try:
             if not self._is_ready:
@@ -210,7 +196,13 @@ class Instance:
         for outcome in results.outcomes:
             if isinstance(outcome, Failure) and outcome.code == InternalError.code:
                 raise SetupError(f"it failed on a question: {outcome.message}")
-        return results.inference_ms, [_best_answer(outcome) for outcome in results.outcomes]
+        found = [
+            (outcome.answers[0].start, outcome.answers[0].end)
+            if isinstance(outcome, Answers)
+            else None
+            for outcome in results.outcomes
+        ]
+        return results.inference_ms, found
 
     def _receive(self) -> ToLoop:
         body = self._channel.receive_body()
@@ -220,9 +212,3 @@ class Instance:
         if isinstance(message, Failed):
             raise SetupError(message.message)
         return message
-
-
-def _best_answer(outcome: object) -> Offsets | None:
-    if not isinstance(outcome, Answers):
-        return None
-    return outcome.answers[0].start, outcome.answers[0].end

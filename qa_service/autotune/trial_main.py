@@ -27,7 +27,6 @@ LOWEST_PRIORITY = 19
 
 
 def reply_to(request: TrialRequest) -> TrialReply:
-    """Measures the candidates."""
     measurement = request.measurement
     try:
         table = try_engines(measurement, request.logs)
@@ -38,7 +37,6 @@ def reply_to(request: TrialRequest) -> TrialReply:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the program; its arguments are the descriptor and the server's process id."""
     descriptor, parent = map(int, arguments)
     end_with_parent(parent)
     with inherited_socket(descriptor) as sock:

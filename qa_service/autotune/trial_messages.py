@@ -36,5 +36,4 @@ class TrialReply(msgspec.Struct, frozen=True):
 
 
 def encode(message: TrialRequest | TrialReply) -> bytes:
-    """Encodes a message as a frame."""
     return frame_of(msgspec.msgpack.encode(message))

@@ -49,11 +49,6 @@ class CostTable(msgspec.Struct, frozen=True):
     pace: float = 1.0
 
     def __post_init__(self) -> None:
-        """Checks the shape.
-
-        Raises:
-            ValueError: Rows and columns do not fit each other, or are not ascending.
-        """
         for axis in (self.lengths, self.batch_sizes):
             if not axis or axis[0] < 1 or list(axis) != sorted(set(axis)):
                 raise ValueError(f"lengths and batch sizes must ascend from 1 or more: {axis}")
@@ -66,10 +61,8 @@ class CostTable(msgspec.Struct, frozen=True):
     def cost_ms(self, batch_size: int, tokens: int) -> float:
         """Estimates a batch's cost, linear between the points of the grid.
 
-        Args:
-            batch_size: Rows.
-            tokens: Tokens of the longest row. Beyond the longest length the cost is in proportion
-                to them, since a longer text is cut into windows.
+        Beyond the longest length it is in proportion to the longest row's tokens, since a longer
+        text is cut into windows.
         """
         upper = bisect_right(self.lengths, tokens)
         if upper == len(self.lengths):
@@ -91,7 +84,6 @@ class CostTable(msgspec.Struct, frozen=True):
         return costs_ms[upper - 1] + share * (costs_ms[upper] - costs_ms[upper - 1])
 
     def __str__(self) -> str:
-        """A table for people: a line for each length, a column for each batch size."""
         head = [f"{'tokens':>6}", *(f"{size:>9}" for size in self.batch_sizes)]
         lines = [f"milliseconds of a batch, by tokens and rows ({self.runtime})", "".join(head)]
         for length, costs_ms in zip(self.lengths, self.costs_ms, strict=True):
@@ -100,11 +92,7 @@ class CostTable(msgspec.Struct, frozen=True):
 
 
 def load_costs(path: Path) -> CostTable:
-    """Reads a table as an instance writes it into its model's folder.
-
-    Raises:
-        SetupError: The file is missing, or is no table.
-    """
+    """Reads a table as an instance writes it into its model's folder."""
     try:
         return msgspec.json.decode(read_file(path), type=CostTable)
     except (OSError, msgspec.DecodeError) as error:
@@ -130,12 +118,9 @@ class BatchRule:
     def admits(
         self, batch_size: int, longest: int, tokens: int, num_waiting: float = math.inf
     ) -> bool:
-        """Whether another row should join.
+        """Whether a row of these tokens should join the rows so far.
 
         Args:
-            batch_size: Rows so far.
-            longest: Tokens of the longest row so far.
-            tokens: Tokens of the joining row.
             num_waiting: The instance's share of all waiting rows, this batch included; infinity if
                 no other instance could take them.
         """

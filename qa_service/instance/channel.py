@@ -30,11 +30,9 @@ class WorkerChannel:
     def receive(self, on_arrival: Callable[[], object] = lambda: None) -> ToWorker | None:
         """Waits for the next message; None when the loop's end is closed.
 
-        Args:
-            on_arrival: Called when it is there, before it is decoded.
+        `on_arrival` is called when it is there, before it is decoded.
         """
-        body = self.receive_body()
-        if body is None:
+        if (body := self.receive_body()) is None:
             return None
         on_arrival()
         message: ToWorker = to_worker_decoder.decode(body)
@@ -45,13 +43,7 @@ class WorkerChannel:
         return receive_frame(self._frames, self._sock.recv)
 
     def send(self, message: ToLoop) -> None:
-        """Sends a message.
-
-        Raises:
-            OSError: The loop's end is closed.
-        """
         self._sock.sendall(encode(message))
 
     def close(self) -> None:
-        """Closes this end; the loop sees end-of-file."""
         self._sock.close()

@@ -33,9 +33,6 @@ def find_costs(
             measures again; `off` returns None; any other value is a table's file.
         path: Of the kept table, see `costs_path`.
         estimate: None where a table must be measured.
-
-    Raises:
-        SetupError: The file is no table, or has too few lengths.
     """
     if wanted == OFF:
         return None
@@ -65,11 +62,7 @@ def keep_learned(path: Path, learned: LearnedCosts) -> None:
 
 
 def named_costs(wanted: str) -> CostTable | None:
-    """The table in the file that an option names; None if it names none.
-
-    Raises:
-        SetupError: The file is no table, or has too few lengths.
-    """
+    """The table in the file that an option names; None if it names none."""
     if wanted in (AUTO, MEASURE, OFF):
         return None
     named = load_costs(Path(wanted))

@@ -44,14 +44,15 @@ class DeviceAssignment(msgspec.Struct, frozen=True, array_like=True):
 def assign_devices(
     num_instances: int, devices: str, find: Callable[[], Gpus] = find_gpus
 ) -> list[DeviceAssignment]:
-    """Decides where the instances run; `find` is not called if `devices` is `cpu`.
-
-    Raises:
-        DeviceError: A GPU is named that CUDA does not see.
-    """
-    gpus = _choose(devices, find)
+    """Decides where the instances run; `find` is not called if `devices` is `cpu`."""
+    gpus = Gpus(()) if devices == CPU else find()
+    chosen: Sequence[Gpu | None] = gpus.found or [None]
+    if devices != AUTO:
+        chosen = [_named(word, gpus) for word in devices.split(",")]
+    elif not gpus.found:
+        logger.info("instances run on the CPU: CUDA sees no GPU (%s)", gpus.why_none)
     assigned = [
-        on_gpu(gpu, may_fall_back=devices == AUTO) if gpu else DeviceAssignment() for gpu in gpus
+        on_gpu(gpu, may_fall_back=devices == AUTO) if gpu else DeviceAssignment() for gpu in chosen
     ]
     return [assigned[number % len(assigned)] for number in range(num_instances)]
 
@@ -61,39 +62,18 @@ _find_gpus_once = functools.cache(find_gpus)
 
 @functools.cache
 def devices_of(num_instances: int, devices: str) -> Sequence[DeviceAssignment]:
-    """The devices of a number of instances; that there is no GPU is logged once.
-
-    Raises:
-        DeviceError: A GPU is named that CUDA does not see.
-    """
+    """The devices of a number of instances; that there is no GPU is logged once."""
     return assign_devices(num_instances, devices, _find_gpus_once)
 
 
 def first_device(options: InstanceOptions) -> DeviceAssignment | None:
-    """The first instance's device, on which engines are measured; None if all are on Ray.
-
-    Raises:
-        DeviceError: A GPU is named that CUDA does not see.
-    """
+    """The first instance's device, on which engines are measured; None if all are on Ray."""
     return next(iter(devices_of(options.num_inference_sessions, options.devices)), None)
 
 
 def on_gpu(gpu: Gpu, *, may_fall_back: bool) -> DeviceAssignment:
-    """An instance's assignment to a GPU."""
     device = f"cuda:{gpu.index}"
     return DeviceAssignment(device, gpu.visible_as, gpu.memory_bytes, may_fall_back)
-
-
-def _choose(devices: str, find: Callable[[], Gpus]) -> Sequence[Gpu | None]:
-    """The devices to take in turn; None is the CPU."""
-    if devices == CPU:
-        return [None]
-    gpus = find()
-    if devices == AUTO:
-        if not gpus.found:
-            logger.info("instances run on the CPU: CUDA sees no GPU (%s)", gpus.why_none)
-        return gpus.found or [None]
-    return [_named(word, gpus) for word in devices.split(",")]
 
 
 def _named(word: str, gpus: Gpus) -> Gpu | None:
@@ -108,16 +88,10 @@ def _named(word: str, gpus: Gpus) -> Gpu | None:
 
 
 def describe(devices: Sequence[str]) -> str:
-    """Names the device of all instances, or each instance's if they differ."""
     return devices[0] if len(set(devices)) == 1 else ", ".join(devices)
 
 
 def need_ray(options: InstanceOptions) -> None:
-    """Checks that Ray is installed, if there may be instances on it.
-
-    Raises:
-        SetupError: It is not.
-    """
     if options.ray_range[1] and not is_installed("ray"):
         raise SetupError(
             f"--ray_instances {options.ray_instances}: Ray is not installed: {install_hint('ray')}"

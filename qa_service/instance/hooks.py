@@ -105,21 +105,12 @@ class _SourceLoader(SourceFileLoader):
     source = b""
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compiles the file."""
         self.source = self.get_data(self.path)
         return self.source_to_code(self.source, self.path)
 
 
 def load_hooks(name: str, expected: str = "") -> LoadedHooks:
-    """Makes the hooks of `module:Class`.
-
-    Args:
-        expected: The fingerprint; empty for any.
-
-    Raises:
-        SetupError: The module cannot be imported or is not the expected one, or its class is not
-            one of hooks.
-    """
+    """Makes the hooks of `module:Class`; `expected` is the fingerprint, empty for any."""
     module_name, _, class_name = name.partition(":")
     try:
         module, source = _import(module_name)
@@ -155,7 +146,6 @@ def _import(name: str) -> tuple[ModuleType, bytes]:
 
 
 def _in_words(error: BaseException) -> str:
-    """An exception's class and message, in one line."""
     try:
         message = " ".join(str(error).split())
     except BaseException:  # its __str__ is the user's code too
@@ -175,11 +165,7 @@ class _BadResultError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Hooked(Generic[T]):
-    """A batch: its tasks as they were sent, the errors by index, and the others as they are now.
-
-    Attributes:
-        others: Tokenized, then scored.
-    """
+    """A batch: its tasks as they were sent, errors by index, the others tokenized, then scored."""
 
     tasks: Sequence[Task]
     errors: dict[int, QaError]
@@ -203,11 +189,9 @@ class HookedReader(Generic[E, S]):
 
     @property
     def rule(self) -> BatchRule:
-        """The reader's."""
         return self._reader.rule
 
     def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> _Hooked[E]:
-        """Has the hooks change questions and texts, and tokenizes these."""
         errors: dict[int, QaError] = {}
         changed: list[Task] = []
         for number, task in enumerate(tasks):
@@ -219,26 +203,21 @@ class HookedReader(Generic[E, S]):
         return _Hooked(tasks, errors, self._reader.encode(changed, stopwatch))
 
     def score(self, encoded: _Hooked[E], stopwatch: Stopwatch) -> _Hooked[S]:
-        """Runs the model."""
         scored = self._reader.score(encoded.others, stopwatch)
         return _Hooked(encoded.tasks, encoded.errors, scored)
 
     def find(self, scored: _Hooked[S], stopwatch: Stopwatch) -> list[Outcome]:
-        """Has the hooks change what the model found."""
         found = iter(self._reader.find(scored.others, stopwatch))
         outcomes: list[Outcome] = []
         for number, task in enumerate(scored.tasks):
             outcome = scored.errors.get(number) or next(found)
             if isinstance(outcome, SegmentResult):
-                outcome = self._outcome(task, outcome)
+                outcome = self._guard(partial(self._after, task, outcome))
+                if isinstance(outcome, SegmentResult) and task.core is None:
+                    null_log_score = self.model.reading.null_log_score
+                    outcome = Answers(to_answers(task.text, outcome, null_log_score, task.top_k))
             outcomes.append(outcome)
         return outcomes
-
-    def _outcome(self, task: Task, found: SegmentResult) -> Outcome:
-        kept = self._guard(partial(self._after, task, found))
-        if isinstance(kept, QaError) or task.core is not None:
-            return kept
-        return Answers(to_answers(task.text, kept, self.model.reading.null_log_score, task.top_k))
 
     def _before(self, task: Task) -> Task:
         question = _as_text(self._hooks.question(task.question), "question()")
@@ -256,9 +235,10 @@ class HookedReader(Generic[E, S]):
         """What the hooks keep of the spans; the shares of the others stay in the total."""
         if not found.spans:
             return found
+        shares = [math.exp(min(0.0, span.log_score - found.log_total)) for span in found.spans]
         given = {
-            FoundAnswer(task.text, span.start, span.end, _share(span, found)): span
-            for span in found.spans
+            FoundAnswer(task.text, span.start, span.end, share): span
+            for span, share in zip(found.spans, shares, strict=True)
         }
         kept = [
             given.get(answer) or _as_span(answer, task, found.log_total)
@@ -275,16 +255,14 @@ class HookedReader(Generic[E, S]):
             logger.error("hooks %s: %s", self._name, message)
             return InternalError(f"the server's hooks failed: {message}")
         except BaseException as error:
-            refusal = _refusal(error)
-            return self._fault(error) if refusal is None else InvalidRequestError(refusal)
-
-    def _fault(self, error: BaseException) -> InternalError:
-        """Logs where hooks failed; what the exception says may hold the question."""
-        [place] = traceback.extract_tb(error.__traceback__, limit=-1)
-        kind, where = type(error).__name__, f"{place.filename}:{place.lineno}"
-        logger.error("hooks %s failed on a request: %s in %s", self._name, kind, where)
-        logger.debug("hooks %s failed on a request", self._name, exc_info=error)
-        return InternalError("the server's hooks failed on this request")
+            if (refusal := _refusal(error)) is not None:
+                return InvalidRequestError(refusal)
+            # What the exception says may hold the question.
+            [place] = traceback.extract_tb(error.__traceback__, limit=-1)
+            kind, where = type(error).__name__, f"{place.filename}:{place.lineno}"
+            logger.error("hooks %s failed on a request: %s in %s", self._name, kind, where)
+            logger.debug("hooks %s failed on a request", self._name, exc_info=error)
+            return InternalError("the server's hooks failed on this request")
 
 
 def _refusal(error: BaseException) -> str | None:
@@ -310,13 +288,7 @@ def _as_text(value: object, method: str) -> str:
     return text
 
 
-def _share(span: ScoredSpan, found: SegmentResult) -> float:
-    """The probability of a span among all spans of its text."""
-    return math.exp(min(0.0, span.log_score - found.log_total))
-
-
 def _as_span(answer: FoundAnswer, task: Task, log_total: float) -> ScoredSpan:
-    """The span of an answer that hooks changed."""
     begin, end_of_starts = task.core or (0, len(task.text))
     start, end, score = operator.index(answer.start), operator.index(answer.end), answer.score
     is_inside = begin <= start < end_of_starts and start < end <= len(task.text)

@@ -27,7 +27,6 @@ def fingerprint_of_hooks(name: str) -> str:
 
 
 def digest(source: bytes) -> str:
-    """The fingerprint of a module's source."""
     return hashlib.sha256(source).hexdigest()
 
 

@@ -153,7 +153,6 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def is_engine_open(self) -> bool:
-        """Whether the engine or its precision is `auto`."""
         return AUTO in (self.inference_engine_type, self.precision)
 
     @property
@@ -163,23 +162,19 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def ray_range(self) -> tuple[int, int]:
-        """The minimum and maximum number of instances on Ray."""
         fewest, _, most = str(self.ray_instances).partition(":")
         return int(fewest), int(most or fewest)
 
     @property
     def start_timeout_s(self) -> float:
-        """How long an instance may take to load and warm up."""
         return BUILD_TIMEOUT_S if self.inference_engine_type == "tensorrt" else START_TIMEOUT_S
 
     @property
     def ray_num_cpus(self) -> int:
-        """The CPUs of the cluster that an instance on it takes."""
         return max(1, self.intra_op_num_threads)
 
     @property
     def execution_timeout_s(self) -> float:
-        """`execution_timeout_ms` in seconds."""
         return self.execution_timeout_ms / 1e3
 
     @property

@@ -9,8 +9,9 @@ last step is the model as `transformers` runs it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -45,21 +46,12 @@ _STEPS = {
 
 
 class Passed(msgspec.Struct, frozen=True):
-    """The step that passed last."""
-
     step: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """The steps of an engine for a model on this machine.
-
-    Attributes:
-        config: How the engine should run.
-        device: The instance's, as the server's process numbers GPUs.
-        path: The file of the step that passed last.
-        may_fall_back: Whether the CPU is the last step.
-    """
+    """The steps of an engine for a model on this machine; `path` has the one that passed last."""
 
     engine_type: str
     config: EngineConfig
@@ -90,7 +82,7 @@ class Ladder:
             SetupError: The last step cannot run the model.
             EngineFaultError: The last step computes wrongly.
         """
-        steps = self._from_last_passed()
+        steps = self._steps()
         while True:
             step = steps.pop(0)
             try:
@@ -100,33 +92,26 @@ class Ladder:
                     steps = [one for one in steps if one == ON_THE_CPU]
                 if not steps:
                     raise
-                self._log(step, steps[0], error)
+                if steps[0] == ON_THE_CPU:
+                    words = "this instance runs on the CPU and not on %s: %s"
+                    logger.warning(words, self.device, error)
+                else:
+                    name = f"{self.engine_type} {self.config.precision} with {step}"
+                    logger.warning("%s is left out for %s: %s", name, steps[0], error)
             else:
                 if self.config.keeps and self.config.device != CPU and step != ON_THE_CPU:
                     keep(self.path, Passed(step))
                 return found
 
-    def _log(self, step: str, following: str, error: Exception) -> None:
-        if following == ON_THE_CPU:
-            logger.warning("this instance runs on the CPU and not on %s: %s", self.device, error)
-        else:
-            name = f"{self.engine_type} {self.config.precision}"
-            logger.warning("%s with %s is left out for %s: %s", name, step, following, error)
-
-    def _from_last_passed(self) -> list[str]:
-        steps = list(self._steps())
-        try:
-            passed = msgspec.json.decode(self.path.read_bytes(), type=Passed).step
-        except (OSError, msgspec.DecodeError):
-            return steps
-        return steps[steps.index(passed) :] if passed in steps else steps
-
-    def _steps(self) -> Iterator[str]:
+    def _steps(self) -> list[str]:
+        """The steps from the one that passed last."""
         if self.config.device == CPU:
-            yield ON_THE_CPU
-            return
-        for step in _STEPS[self.engine_type]:
-            if step != _GRAPHS or self.config.cuda_graphs:
-                yield step
+            return [ON_THE_CPU]
+        has_graphs = self.config.cuda_graphs
+        steps = [step for step in _STEPS[self.engine_type] if has_graphs or step != _GRAPHS]
         if self.may_fall_back:
-            yield ON_THE_CPU
+            steps.append(ON_THE_CPU)
+        with contextlib.suppress(OSError, msgspec.DecodeError, ValueError):
+            passed = msgspec.json.decode(self.path.read_bytes(), type=Passed).step
+            return steps[steps.index(passed) :]
+        return steps

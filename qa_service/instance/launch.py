@@ -26,11 +26,7 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS
 def launch(
     program: str, setup: Setup, logs: LogOptions
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Starts the program of an instance; returns its process and the loop's end of the channel.
-
-    Raises:
-        OSError: It cannot be started.
-    """
+    """Starts the program of an instance; returns its process and the loop's end of the channel."""
     environment = {
         **environment_of_libraries(setup),
         "CUDA_VISIBLE_DEVICES": setup.device.visible_as,

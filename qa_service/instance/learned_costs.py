@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -59,12 +58,7 @@ class Trial:
     is_larger: bool
 
     def has_run(self, rows: int) -> bool:
-        """Whether a run of this size is what the trial wanted."""
         return rows > self.rows if self.is_larger else rows < self.rows
-
-    def num_sizes(self, sizes: Sequence[int]) -> int | None:
-        """How many of the table's sizes the trial offers: up to the next; None for all."""
-        return bisect_right(sizes, self.rows) + 1 if self.is_larger else None
 
 
 class LearnedCosts:
@@ -151,7 +145,9 @@ class LearnedCosts:
         if self._trial:
             shares = shares + (-DOUBT if self._trial.is_larger else DOUBT) * self._doubts()
         costs_ms = np.split(self._start_ms * np.exp(shares), self._ends)
-        end = self._trial.num_sizes(self._start.batch_sizes) if self._trial else None
+        end = None
+        if self._trial and self._trial.is_larger:  # no larger than the next of the table's sizes
+            end = bisect_right(self._start.batch_sizes, self._trial.rows) + 1
         return msgspec.structs.replace(
             self._start,
             costs_ms=tuple(tuple(row.tolist()[:end]) for row in costs_ms),

@@ -52,9 +52,7 @@ class RayInstance:
     def start(self, setup: Setup, pushed: Sequence[Any]) -> bytes:
         """Loads the model and warms up; returns the body of the worker's `Ready` or `Failed`.
 
-        Args:
-            setup: With the server's paths.
-            pushed: A reference to what `pack` made, in Ray's object store; or empty.
+        `pushed` has a reference to what `pack` made, in Ray's object store, or nothing.
         """
         try:
             setup = self._settle(setup, pushed)
@@ -68,12 +66,7 @@ class RayInstance:
         return ready
 
     def run(self, batch: bytes) -> tuple[bytes, float, float]:
-        """Runs a batch or a self-test.
-
-        Returns:
-            The body of its reply (`Results`, `Checked` or `Failed`), and on this machine's clock
-            when the batch came and left.
-        """
+        """Runs a batch or a self-test; returns its reply's body, and when it came and left."""
         came_s = time.monotonic()
         number = _numbered_decoder.decode(batch).number
         results = self._waiting[number] = Future()
@@ -86,7 +79,6 @@ class RayInstance:
         """Shows that the process responds."""
 
     def _settle(self, setup: Setup, pushed: Sequence[Any]) -> Setup:
-        """Finds the model and the device on this node."""
         if setup.device.device != CPU:
             gpus = find_gpus().found
             if not gpus:
@@ -126,11 +118,7 @@ class RayInstance:
 
 
 def find_model(model_dir: Path, fingerprint: str, pushed: Sequence[Any]) -> Path:
-    """The model's folder on this node: its own, or the pushed one.
-
-    Raises:
-        SetupError: There is no such folder, or it holds another model.
-    """
+    """The model's folder on this node: its own, or the pushed one."""
     found = fingerprint_of(model_dir)
     if found == fingerprint:
         return model_dir
@@ -171,7 +159,6 @@ def _unpacked(name: str, pushed: Sequence[Any]) -> Path:
 
 
 def _fetch(reference: Any) -> bytes:  # noqa: ANN401 - of Ray's
-    """Reads an object from Ray's object store."""
     import ray  # noqa: PLC0415 - only an actor has it
 
     data: bytes = ray.get(reference)

@@ -52,8 +52,6 @@ NODES_TIMEOUT_S = 2.0
 
 
 class Bridge:
-    """One channel and one actor."""
-
     def __init__(self, channel: WorkerChannel) -> None:
         self._channel = channel
         self._sending = threading.Lock()
@@ -84,7 +82,6 @@ class Bridge:
             self._channel.send(message)
 
     def _start(self, setup: Setup) -> tuple[Any, Ready | Failed]:
-        """Connects to the cluster, and starts the instance on a node with room for it."""
         options = setup.options
         ray = _connect(options.ray_address)
         model_dir = Path(setup.model_dir).resolve()
@@ -132,7 +129,6 @@ class Bridge:
         self._send(msgspec.structs.replace(results, started_s=started_s))
 
     def _watch(self) -> None:
-        """Ends the bridge when the actor stops replying."""
         import ray  # noqa: PLC0415 - not before it is known to be installed
 
         num_missed = 0
@@ -152,16 +148,12 @@ class Bridge:
 
     def _end(self, error: BaseException) -> None:
         """Reports the error, and ends the process with all its threads."""
-        is_blameless = not (_is_of_actor(error) and _is_alive(self._node))
+        import ray.exceptions as kinds  # noqa: PLC0415 - not before it is known to be installed
+
+        of_actor = kinds.ActorDiedError | kinds.OutOfMemoryError | kinds.RayTaskError
+        is_blameless = not (isinstance(error, of_actor) and _is_alive(self._node))
         self._send(Failed(_one_line(error), is_blameless=is_blameless))
         os._exit(1)
-
-
-def _is_of_actor(error: BaseException) -> bool:
-    """Whether the actor failed, rather than the connection to it."""
-    import ray.exceptions as kinds  # noqa: PLC0415 - not before it is known to be installed
-
-    return isinstance(error, kinds.ActorDiedError | kinds.OutOfMemoryError | kinds.RayTaskError)
 
 
 def _is_alive(node: str) -> bool:
@@ -228,7 +220,6 @@ def _one_line(error: BaseException) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the bridge, with a worker's arguments."""
     channel = begin(arguments)
     Bridge(channel).run()
     channel.close()

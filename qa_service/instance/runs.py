@@ -43,18 +43,14 @@ class TaskReader(Protocol[E, S]):
     """
 
     @property
-    def model(self) -> ModelFacts:
-        """What the loop needs to know of the model."""
+    def model(self) -> ModelFacts: ...
 
     @property
-    def rule(self) -> BatchRule:
-        """Which windows run together."""
+    def rule(self) -> BatchRule: ...
 
-    def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> E:
-        """Tokenizes the tasks."""
+    def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> E: ...
 
-    def score(self, encoded: E, stopwatch: Stopwatch) -> S:
-        """Runs the model."""
+    def score(self, encoded: E, stopwatch: Stopwatch) -> S: ...
 
     def find(self, scored: S, stopwatch: Stopwatch) -> Sequence[Outcome]:
         """Reads what the model returned; returns an outcome for each task, in their order."""
@@ -83,11 +79,7 @@ class Run(Generic[E, S]):
         return self
 
     def score(self) -> Run[E, S]:
-        """Runs the model on the batch; if that fails, on each task alone.
-
-        Raises:
-            EngineFaultError: The engine cannot be believed.
-        """
+        """Runs the model on the batch; if that fails, on each task alone."""
         tasks, costs = self._batch.tasks, self._reader.rule.costs
         self._started_s = time.monotonic()
         try:
@@ -107,7 +99,6 @@ class Run(Generic[E, S]):
         return self
 
     def results(self) -> Results:
-        """Reads what the model returned."""
         messages = [
             Failure(outcome.code, outcome.message) if isinstance(outcome, QaError) else outcome
             for outcome in self._outcomes()
@@ -144,15 +135,9 @@ class Proof:
         self._checked = Checked(number, 0.0, 0.0)
 
     def encode(self) -> Proof:
-        """Has nothing to tokenize."""
         return self
 
     def score(self) -> Proof:
-        """Runs a known row.
-
-        Raises:
-            WrongAnswerError: It does not give the known answer.
-        """
         started_s = time.monotonic()
         if self._self_test:
             self._self_test.check_next()
@@ -161,7 +146,6 @@ class Proof:
         return self
 
     def results(self) -> Checked:
-        """What to say of it."""
         return self._checked
 
 
@@ -222,10 +206,7 @@ def answer_overlapped(
 
 
 def _received(
-    reader: TaskReader[E, S],
-    channel: WorkerChannel,
-    self_test: SelfTest | None,
-    holding: Holding,
+    reader: TaskReader[E, S], channel: WorkerChannel, self_test: SelfTest | None, holding: Holding
 ) -> Iterator[Job[E, S]]:
     """Receives an instance's batches and self-tests until its channel ends."""
     while isinstance(message := channel.receive(holding.begin), Batch | Check):

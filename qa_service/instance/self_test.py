@@ -80,11 +80,7 @@ class SelfTest:
         self._name = name
 
     def check(self) -> None:
-        """Runs the rows in all the ways in which the instance will run questions.
-
-        Raises:
-            WrongAnswerError: A logit differs by more than the tolerance, or a row cannot be run.
-        """
+        """Runs the rows in all the ways in which the instance will run questions."""
         started_s = time.monotonic()
         self._check_tokens()
         alone, together = self._rows[:NUM_ALONE], self._rows[NUM_ALONE:]
@@ -108,9 +104,7 @@ class SelfTest:
     def check_next(self) -> None:
         """Runs the next row, in a batch, and the next of the shapes that are prepared by now.
 
-        Raises:
-            WrongAnswerError: A logit differs by more than the tolerance, or it cannot be run; what
-                the engine keeps of the shape that it ran in is removed.
+        Where one fails, what the engine keeps of the shape that it ran in is removed.
         """
         try:
             self._run(self._batch_of(next(self._turns)))
@@ -131,11 +125,7 @@ class SelfTest:
         return [*others[:place], row, *others[place:]]
 
     def check_shape(self, run: LogitsFunction, rows: int, tokens: int) -> None:
-        """Runs what is prepared for a shape on its longest row and others that fit into it.
-
-        Raises:
-            WrongAnswerError: A logit differs by more than the tolerance, or it cannot be run.
-        """
+        """Runs what is prepared for a shape on its longest row and others that fit into it."""
         shortest = 0 if self._manifest.may_pad else tokens
         fitting = [row for row in self._all if shortest <= len(row.ids) <= tokens]
         if fitting:
@@ -150,7 +140,6 @@ class SelfTest:
         self.check_shape(self._engine.logits, rows, tokens)
 
     def _run(self, members: Sequence[KnownRow]) -> None:
-        """Runs rows as the windows of questions are run."""
         windows = [as_window(row) for row in members]
         where = "alone" if len(members) == 1 else f"in a batch of {len(members)}"
         logits = self._attempt(members, where, lambda: self._reader.run_logits(windows))
@@ -234,6 +223,5 @@ def _asked(row: KnownRow, where: str) -> str:
 
 
 def as_window(row: KnownRow) -> Window:
-    """A known row as the window of a question."""
     ids, types = np.array(row.ids, np.int64), np.array(row.types, np.int64)
     return Window(ids, types, *row.text, first_token=0)

@@ -39,7 +39,6 @@ class Stopwatch:
         self._lap_s = self._lap_cpu_s = 0.0
 
     def start(self) -> None:
-        """Starts the first stage."""
         self._lap_s, self._lap_cpu_s = time.monotonic(), time.thread_time()
 
     def lap(self, stage: Stage, *, is_own: bool = True) -> None:
@@ -75,14 +74,12 @@ class Holding:
         self._waited_s = 0.0
 
     def begin(self) -> None:
-        """A batch has come."""
         with self._lock:
             if not self._num_held:
                 self._waited_s += time.monotonic() - self._empty_s
             self._num_held += 1
 
     def end(self) -> None:
-        """The results of a batch have been sent."""
         with self._lock:
             self._num_held -= 1
             self._empty_s = time.monotonic()

@@ -18,7 +18,6 @@ class StartTimes:
 
     @contextmanager
     def taking(self, step: str) -> Iterator[None]:
-        """Adds a block's time to a step."""
         self._lap()
         self._open.append(step)
         try:

@@ -32,12 +32,9 @@ from qa_service.instance.hooks import HookedReader, load_hooks
 from qa_service.instance.ladder import Ladder
 from qa_service.instance.launch import begin
 from qa_service.instance.learned_costs import LearnedCosts
-from qa_service.instance.model_folder.known_answers import (
-    load_known_answers,
-    say_unchecked,
-    tolerance_of,
-)
+from qa_service.instance.model_folder.known_answers import load_known_answers, tolerance_of
 from qa_service.instance.model_folder.manifest import (
+    MANIFEST_FILE,
     Manifest,
     check_files,
     fingerprint_of,
@@ -112,12 +109,7 @@ def _failed(error: Exception) -> Failed:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A reader, the device that it really runs on, and the memory that it may still take.
-
-    Attributes:
-        self_test: None if it has no known answers.
-        prepare_next: What to do while nothing waits, see `Engine.prepare_next`.
-    """
+    """A reader, where it really runs, what memory it may still take, and what else it does."""
 
     reader: Reader | InstantReader
     device: str = CPU
@@ -127,12 +119,7 @@ class Loaded:
 
 
 def load_reader(setup: Setup) -> Loaded:
-    """Loads the model into its engine, proves it, and finds what batches cost it.
-
-    Raises:
-        WrongAnswerError: The engine does not give the known answers.
-        SetupError: There is no prepared model, or the engine cannot load it or use the device.
-    """
+    """Loads the model into its engine, proves it, and finds what batches cost it."""
     options = setup.options
     name = f"{options.inference_engine_type} {options.precision}"
     model_dir = Path(setup.model_dir)
@@ -195,12 +182,26 @@ def _proven(
     with _running_model(name), taking("libraries"):
         engine = make_engine(options.inference_engine_type, model_dir, manifest, config)
     best_spans = engine.best_spans if engine.chooses_spans else None
-    logits = TimedRuns(engine.logits)
+    logits, stopwatch = TimedRuns(engine.logits), Stopwatch()
     reader = Reader(model_dir, manifest, logits, options.batch_rule, best_spans)
-    self_test = _make_self_test(setup, manifest, reader, engine)
+    self_test = None
+    if known := load_known_answers(model_dir, manifest):
+        kind = options.inference_engine_type, options.precision
+        tolerances = tolerance_of(manifest, kind, engine.device)
+        self_test = SelfTest(known, reader, engine, manifest, tolerances=tolerances, name=name)
+    else:
+        logger.warning(
+            "%s names no known answers, since an older version prepared the model: whether it is "
+            "computed rightly cannot be checked until %s has run again",
+            model_dir / MANIFEST_FILE,
+            preparing_program(),
+        )
     try:
         with taking("known answers"):
-            _check_answers(reader, name)
+            with _running_model(name):  # whether the engine can run the model at all
+                (outcome,) = reader.answer(reader.encode([WARMUP], stopwatch), stopwatch)
+                if isinstance(outcome, InternalError):
+                    raise outcome
             if self_test:
                 self_test.check()
     except (SetupError, EngineFaultError) as error:
@@ -211,30 +212,6 @@ def _proven(
     if self_test:
         engine.check_shapes_with(self_test.check_shape)
     return engine, reader, self_test
-
-
-def _make_self_test(
-    setup: Setup, manifest: Manifest, reader: Reader, engine: Engine
-) -> SelfTest | None:
-    """The test by the model's known answers; None, with a line in the log, if it has none."""
-    options, model_dir = setup.options, Path(setup.model_dir)
-    known = load_known_answers(model_dir, manifest)
-    if known is None:
-        logger.warning("%s", say_unchecked(model_dir, preparing_program()))
-        return None
-    kind = options.inference_engine_type, options.precision
-    tolerances = tolerance_of(manifest, kind, engine.device)
-    name = " ".join(kind)
-    return SelfTest(known, reader, engine, manifest, tolerances=tolerances, name=name)
-
-
-def _check_answers(reader: Reader, name: str) -> None:
-    """Answers a question, to find out whether the engine can run the model."""
-    stopwatch = Stopwatch()
-    with _running_model(name):
-        (outcome,) = reader.answer(reader.encode([WARMUP], stopwatch), stopwatch)
-        if isinstance(outcome, InternalError):
-            raise outcome
 
 
 def _check_fingerprint(model_dir: Path, expected: str) -> str:
@@ -261,7 +238,6 @@ def _running_model(name: str) -> Iterator[None]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the worker process, with the arguments that `launch` gives."""
     channel = begin(arguments)
     os.nice(NICENESS)
     atexit.register(_end)  # before hooks are loaded, so that what they have registered runs first

@@ -42,8 +42,6 @@ class Setup(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Batch(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Questions to answer together."""
-
     number: int
     tasks: list[Task]
 
@@ -157,5 +155,4 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode(message: ToWorker | ToLoop) -> bytearray:
-    """Encodes a message as a frame."""
     return encode_frame(_encoder, message)

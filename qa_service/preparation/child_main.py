@@ -16,7 +16,6 @@ STANDARD = "-"
 
 
 def main() -> int:
-    """Runs the program; returns its exit code."""
     descriptor, parent, *flags = sys.argv[1:]
     end_with_parent(int(parent))
     if descriptor != STANDARD:

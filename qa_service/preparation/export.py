@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,20 +62,49 @@ def export_onnx(loaded: LoadedModel, path: Path) -> None:
     Inputs, by the model's names: int64 [batch, sequence]; outputs `start_logits` and `end_logits`:
     float32 [batch, sequence]; both axes are dynamic. It uses torch's older, tracing exporter:
     onnxruntime's optimizer fuses no attention in the newer one's graphs.
-
-    Raises:
-        SetupError: torch cannot export the model.
     """
     if sum(p.numel() * p.element_size() for p in loaded.model.parameters()) > _MAX_FILE_BYTES:
         raise SetupError("the model is too large: an ONNX file holds at most 2 GiB of weights")
     axes = {name: {0: "batch", 1: "sequence"} for name in (*loaded.inputs, *OUTPUTS)}
-    with as_setup_error("the model cannot be exported to ONNX"), silent_stdout():
+    ids, mask, types = sample_rows(loaded.tokenizer, 2, 16)
+    ids[1, 8:], mask[1, 8:], types[1, 8:] = loaded.pad_token_id, 0, 0
+    batch = named_inputs(loaded.inputs, ids, mask, types)
+    example = {name: torch.from_numpy(rows) for name, rows in batch.items()}
+    with as_setup_error("the model cannot be exported to ONNX"):
+        _trace(_Logits(loaded), example, OUTPUTS, axes, path)
+
+
+def export_embedding(model: PreTrainedModel, path: Path) -> None:
+    """Writes a sentence encoder's graph: a text's tokens in, the mean of their states out.
+
+    Inputs `input_ids` and `attention_mask`: int64 [batch, sequence]; output `embedding`: float32
+    [batch, dimensions], of length 1.
+    """
+    ids = torch.arange(1000, 1032).reshape(2, 16)
+    mask = torch.ones_like(ids)
+    mask[1, 8:] = 0
+    example = dict(zip(EMBEDDING_INPUTS, (ids, mask), strict=True))
+    axes = {name: {0: "batch", 1: "sequence"} for name in EMBEDDING_INPUTS}
+    axes[EMBEDDING_OUTPUT] = {0: "batch"}
+    with as_setup_error("the encoder cannot be exported to ONNX"):
+        _trace(_Sentence(model), example, [EMBEDDING_OUTPUT], axes, path)
+
+
+def _trace(
+    module: torch.nn.Module,
+    example: Mapping[str, torch.Tensor],
+    outputs: Sequence[str],
+    axes: Mapping[str, dict[int, str]],
+    path: Path,
+) -> None:
+    """Writes a module's graph, traced on a batch whose second row is half padded."""
+    with silent_stdout():
         torch.onnx.export(
-            _Logits(loaded).eval(),
-            _example(loaded),
+            module.eval(),
+            tuple(example.values()),
             str(path),
-            input_names=list(loaded.inputs),
-            output_names=list(OUTPUTS),
+            input_names=list(example),
+            output_names=list(outputs),
             dynamic_axes=axes,
             opset_version=OPSET,
             dynamo=False,
@@ -94,33 +123,3 @@ def silent_stdout() -> Iterator[None]:
         os.dup2(kept, 1)
         os.close(kept)
         os.close(nowhere)
-
-
-def _example(loaded: LoadedModel) -> tuple[torch.Tensor, ...]:
-    """Makes a padded batch to trace: int64 [2, 16], the second row half padded."""
-    ids, mask, types = sample_rows(loaded.tokenizer, 2, 16)
-    ids[1, 8:], mask[1, 8:], types[1, 8:] = loaded.pad_token_id, 0, 0
-    return tuple(map(torch.from_numpy, named_inputs(loaded.inputs, ids, mask, types).values()))
-
-
-def export_embedding(model: PreTrainedModel, path: Path) -> None:
-    """Writes a sentence encoder's graph: a text's tokens in, the mean of their states out.
-
-    Inputs `input_ids` and `attention_mask`: int64 [batch, sequence]; output `embedding`: float32
-    [batch, dimensions], of length 1.
-    """
-    ids = torch.arange(1000, 1032).reshape(2, 16)
-    mask = torch.ones_like(ids)
-    mask[1, 8:] = 0
-    axes = {name: {0: "batch", 1: "sequence"} for name in EMBEDDING_INPUTS}
-    with as_setup_error("the encoder cannot be exported to ONNX"), silent_stdout():
-        torch.onnx.export(
-            _Sentence(model).eval(),
-            (ids, mask),
-            str(path),
-            input_names=list(EMBEDDING_INPUTS),
-            output_names=[EMBEDDING_OUTPUT],
-            dynamic_axes={**axes, EMBEDDING_OUTPUT: {0: "batch"}},
-            opset_version=OPSET,
-            dynamo=False,
-        )

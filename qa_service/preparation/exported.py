@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import onnx
 import onnxruntime
-from onnx import TensorProto, ValueInfoProto, version_converter
+from onnx import TensorProto, version_converter
 from tokenizers import Tokenizer
 
 from qa_service.errors import SetupError
@@ -50,8 +50,6 @@ class _Named(msgspec.Struct):
 
 
 class _TokenizerConfig(msgspec.Struct):
-    """What is read of `tokenizer_config.json`."""
-
     cls_token: str | _Named | None = None
     bos_token: str | _Named | None = None
     pad_token: str | _Named | None = None
@@ -74,17 +72,14 @@ class ExportedModel:
     may_pad: bool = True
 
     def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
-        """What the graph computes, as it is."""
         start, end = self.session.run(list(OUTPUTS), named_inputs(self.inputs, ids, mask, types))
         return start, end
 
     def save(self, folder: Path) -> None:
-        """Writes `config.json` and `tokenizer.json`: there are no weights for PyTorch."""
         shutil.copyfile(self.config_file, folder / CONFIG_FILE)
         self.tokenizer.save(str(folder / TOKENIZER_FILE))
 
     def write_graph(self, path: Path) -> int:
-        """Writes `model.onnx`; returns the number of layers whose attention is fused."""
         self.write_plain_graph(path)
         its = self.config
         return fuse(path, its.num_attention_heads or its.n_heads, its.hidden_size or its.dim)
@@ -102,18 +97,20 @@ class ExportedModel:
 
 
 def load(source: Source) -> ExportedModel:
-    """Loads a source's graph and tokenizer.
-
-    Raises:
-        SetupError: A file is missing or damaged, or it is not the graph of a question-answering
-            model that takes rows of any number and length.
-    """
+    """Loads a source's graph and tokenizer."""
     assert source.graph is not None
     folder = source.model_dir
     with as_setup_error(f"{source.label}: its config.json or its tokenizer cannot be read"):
         config = msgspec.json.decode((folder / CONFIG_FILE).read_bytes(), type=_Config)
         tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
-        own = _tokenizer_config(folder / "tokenizer_config.json")
+        path = folder / "tokenizer_config.json"
+        encoded = path.read_bytes() if path.is_file() else b"{}"
+        own = msgspec.json.decode(encoded, type=_TokenizerConfig)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = LogSeverity.FATAL
+    with as_setup_error(f"ONNX Runtime cannot load {source.graph}"):
+        session = onnxruntime.InferenceSession(str(source.graph), options, ["CPUExecutionProvider"])
     tokenizer.no_truncation()
     tokenizer.no_padding()
     pair = checked_pair(tokenizer, source.label, config.vocab_size)
@@ -122,7 +119,7 @@ def load(source: Source) -> ExportedModel:
         graph=source.graph,
         config_file=folder / CONFIG_FILE,
         config=config,
-        session=_session(source.graph),
+        session=session,
         tokenizer=tokenizer,
         inputs=_checked_inputs(source.graph),
         pad_token_id=config.pad_token_id or _id(tokenizer, own.pad_token) or 0,
@@ -133,31 +130,13 @@ def load(source: Source) -> ExportedModel:
     )
 
 
-def _tokenizer_config(path: Path) -> _TokenizerConfig:
-    if not path.is_file():
-        return _TokenizerConfig()
-    return msgspec.json.decode(path.read_bytes(), type=_TokenizerConfig)
-
-
 def _id(tokenizer: Tokenizer, token: str | _Named | None) -> int | None:
     name = token.content if isinstance(token, _Named) else token
     return None if name is None else tokenizer.token_to_id(name)
 
 
-def _session(graph: Path) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = LogSeverity.FATAL
-    with as_setup_error(f"ONNX Runtime cannot load {graph}"):
-        return onnxruntime.InferenceSession(str(graph), options, ["CPUExecutionProvider"])
-
-
 def _checked_inputs(path: Path) -> tuple[str, ...]:
-    """The graph's inputs, in its order.
-
-    Raises:
-        SetupError: They or the outputs are not those of a question-answering model.
-    """
+    """The graph's inputs, in its order."""
     graph = onnx.load(str(path), load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in weights]
@@ -173,20 +152,15 @@ def _checked_inputs(path: Path) -> tuple[str, ...]:
             f"{', '.join(found)}, not {' and '.join(OUTPUTS)}"
         )
     outputs = [value for value in graph.output if value.name in OUTPUTS]
-    for value, kind in [(i, TensorProto.INT64) for i in inputs] + [
-        (o, TensorProto.FLOAT) for o in outputs
-    ]:
-        _check_type(path, value, kind)
+    wanted = [TensorProto.INT64] * len(inputs) + [TensorProto.FLOAT] * len(outputs)
+    for value, kind in zip([*inputs, *outputs], wanted, strict=True):
+        its = value.type.tensor_type
+        if its.elem_type != kind:
+            has, needs = (TensorProto.DataType.Name(one).lower() for one in (its.elem_type, kind))
+            raise SetupError(f"{path}: {value.name} is {has}, and a server needs {needs}")
+        if sizes := [size.dim_value for size in its.shape.dim if size.HasField("dim_value")]:
+            raise SetupError(
+                f"{path}: {value.name} has a fixed size, {sizes[-1]}; export the model with "
+                "dynamic axes for the batch and the sequence"
+            )
     return tuple(names)
-
-
-def _check_type(path: Path, value: ValueInfoProto, kind: int) -> None:
-    its = value.type.tensor_type
-    if its.elem_type != kind:
-        has, wanted = (TensorProto.DataType.Name(one).lower() for one in (its.elem_type, kind))
-        raise SetupError(f"{path}: {value.name} is {has}, and a server needs {wanted}")
-    if sizes := [size.dim_value for size in its.shape.dim if size.HasField("dim_value")]:
-        raise SetupError(
-            f"{path}: {value.name} has a fixed size, {sizes[-1]}; export the model with dynamic "
-            "axes for the batch and the sequence"
-        )

@@ -10,6 +10,7 @@ A `.new` or `.old` found by the lock's holder is left from a run that died.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,11 +24,7 @@ from qa_service.instance.model_folder.seen_lengths import lengths_file
 
 @contextmanager
 def locked(target: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Locks a folder for this run, and cleans up after runs that died.
-
-    Raises:
-        SetupError: The folder's parent is not writable.
-    """
+    """Locks a folder for this run, and cleans up after runs that died."""
     lock = FileLock(_sibling(target, "lock"))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +35,11 @@ def locked(target: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     except OSError as error:
         raise SetupError(f"cannot write in {target.parent}: {error.strerror}") from None
     try:
-        _clear_up(target)
+        old = _sibling(target, "old")
+        if old.exists() and not target.exists():
+            old.rename(target)  # the run died between its two renames
+        for leftover in (old, _sibling(target, "new")):
+            shutil.rmtree(leftover, ignore_errors=True)
         yield
     finally:
         lock.release()
@@ -58,25 +59,35 @@ def replacing(target: Path) -> Iterator[Path]:
         shutil.rmtree(new)
         raise
     if target.exists():
-        _carry_over(target, new)
+        # The new model will be asked the same questions: how long they were is kept.
+        if (seen := lengths_file(target)).exists() and not lengths_file(new).exists():
+            lengths_file(new).parent.mkdir(exist_ok=True)
+            shutil.copyfile(seen, lengths_file(new))
         target.rename(old)
     new.rename(target)
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _carry_over(target: Path, new: Path) -> None:
-    """Keeps how long questions were: the new model will be asked the same ones."""
-    if (seen := lengths_file(target)).exists():
-        lengths_file(new).parent.mkdir(exist_ok=True)
-        shutil.copyfile(seen, lengths_file(new))
+def link_files(target: Path, folder: Path, *, besides: str) -> None:
+    """Puts a prepared model's files into a new folder, but the one that is made again.
+
+    No file of a prepared model is ever written to, so both folders may have the same: a copy would
+    be of hundreds of megabytes.
+    """
+
+    def link(source: str, copy: str) -> None:
+        try:
+            os.link(source, copy)
+        except OSError:  # not every file system has links
+            shutil.copy2(source, copy)
+
+    without = shutil.ignore_patterns(besides)
+    shutil.copytree(target, folder, copy_function=link, ignore=without, dirs_exist_ok=True)
 
 
-def _clear_up(target: Path) -> None:
-    old = _sibling(target, "old")
-    if old.exists() and not target.exists():
-        old.rename(target)  # the run died between its two renames
-    for leftover in (old, _sibling(target, "new")):
-        shutil.rmtree(leftover, ignore_errors=True)
+def say(line: str) -> None:
+    """Prints a line at once, also to a pipe or a file."""
+    print(line, flush=True)
 
 
 def _sibling(target: Path, suffix: str) -> Path:

@@ -52,9 +52,6 @@ def convert_to_fp16(fp32: Path, fp16: Path) -> None:
 
     Inputs and outputs keep their types. On a CPU, which has no kernels for it, ONNX Runtime
     converts around every operator: slow, but enough to check the file without a GPU.
-
-    Raises:
-        SetupError: onnxruntime cannot convert this graph.
     """
     from onnxruntime.transformers.float16 import convert_float_to_float16  # noqa: PLC0415, rare
 

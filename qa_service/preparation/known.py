@@ -12,7 +12,7 @@ import logging
 import math
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -31,7 +31,6 @@ from qa_service.errors import QaError, SetupError
 from qa_service.instance.arrays import FloatArray, Int64Array, LogitsFunction
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.engines import EngineConfig, make_engine
-from qa_service.instance.engines.base import Engine
 from qa_service.instance.model_folder.costs_dir import COSTS_DIR
 from qa_service.instance.model_folder.known_answers import (
     VOCABULARY,
@@ -41,7 +40,7 @@ from qa_service.instance.model_folder.known_answers import (
     row_lengths,
     tolerance_of,
 )
-from qa_service.instance.model_folder.manifest import KNOWN_ANSWERS_FILE, TOKENIZER_FILE, Manifest
+from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, Manifest
 from qa_service.instance.reader.padding import padded
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.reader.windows import PairLayout, Window, WindowBuilder
@@ -90,15 +89,7 @@ _LAST_WINDOW = "the last of several windows"
 
 
 def known_answers(model_dir: Path, manifest: Manifest, source: LogitsFunction) -> KnownAnswers:
-    """Asks the source's model.
-
-    Args:
-        model_dir: Holds the tokenizer.
-        source: The source's model, in float32.
-
-    Raises:
-        SetupError: Its logits are not finite.
-    """
+    """Asks the source's model, in float32."""
     tokenizer = Tokenizer.from_file(str(model_dir / TOKENIZER_FILE))
     draw = np.random.default_rng(0)
 
@@ -131,86 +122,65 @@ def _batches(named: Iterable[tuple[str, Window]]) -> Iterator[list[tuple[str, Wi
             yield rows[first : first + ROWS_AT_ONCE]
 
 
-def save(model_dir: Path, known: KnownAnswers) -> Path:
-    """Writes them; returns the file."""
-    path = model_dir / KNOWN_ANSWERS_FILE
-    path.write_bytes(msgspec.json.encode(known))
-    return path
-
-
 def differences(
     model_dir: Path, manifest: Manifest, file_names: Iterable[str]
 ) -> dict[str, dict[str, float]]:
     """The largest differences of each engine and precision that runs one of the files on this CPU.
 
-    One that cannot run the model is left out, as it is when engines are measured.
+    By row; the rows of the vocabulary, of which some are compared, are one. An engine that cannot
+    run the model is left out, as it is when engines are measured.
     """
-    known = load_known_answers(model_dir, manifest)
-    assert known is not None
-    found = {}
-    with _nothing_kept(model_dir):
-        for engine_type, precision in itertools.chain.from_iterable(map(_kinds_of, file_names)):
-            name = f"{engine_type} {precision}"
-            config = EngineConfig(precision=precision)
-            num_compared = NUM_COMPARED_EXACT if precision == _FP32 else NUM_COMPARED
-            if (engine_type, precision) == _SOURCE_KIND:
-                num_compared = 0
-            try:
-                engine = make_engine(engine_type, model_dir, manifest, config)
-                found[name] = _differences(known, model_dir, manifest, engine, num_compared)
-            except Exception as error:  # engines' libraries may raise anything
-                logger.info("%s cannot run this model: %s", name, first_line(error))
+    found: dict[str, dict[str, float]] = {}
+    for kind in itertools.chain.from_iterable(map(_kinds_of, file_names)):
+        name = " ".join(kind)
+        try:
+            with _self_test(model_dir, manifest, kind, lambda _: math.inf) as (known, test):
+                test.check()
+                num_compared = NUM_COMPARED_EXACT if kind[1] == _FP32 else NUM_COMPARED
+                for _ in known.vocabulary[: 0 if kind == _SOURCE_KIND else num_compared]:
+                    test.check_next()
+        except Exception as error:  # engines' libraries may raise anything
+            logger.info("%s cannot run this model: %s", name, first_line(error))
+            continue
+        its = found[name] = {}
+        for row, difference in test.largest.items():
+            key = VOCABULARY if row.startswith(VOCABULARY) else row
+            its[key] = max(its.get(key, 0.0), float(f"{difference:.3g}"))
     return found
 
 
 def prove(model_dir: Path, manifest: Manifest, kind: Kind) -> None:
-    """Asks an engine the known answers, as an instance does before it serves.
-
-    Raises:
-        SetupError: It cannot run the model, or computes something else.
-    """
-    known = load_known_answers(model_dir, manifest)
-    assert known is not None
-    name = " ".join(kind)
-    tolerances = tolerance_of(manifest, kind, "cpu")
-    with _nothing_kept(model_dir):
-        try:
-            engine = make_engine(kind[0], model_dir, manifest, EngineConfig(precision=kind[1]))
-            reader = Reader(model_dir, manifest, engine.logits, BatchRule())
-            SelfTest(known, reader, engine, manifest, tolerances=tolerances, name=name).check()
-        except Exception as error:  # engines' libraries may raise anything
-            raise SetupError(f"{ROWS[kind].file} is wrong: {first_line(error)}") from None
+    """Asks an engine the known answers, as an instance does before it serves."""
+    try:
+        with _self_test(model_dir, manifest, kind, tolerance_of(manifest, kind, "cpu")) as (
+            _,
+            test,
+        ):
+            test.check()
+    except Exception as error:  # engines' libraries may raise anything
+        raise SetupError(f"{ROWS[kind].file} is wrong: {first_line(error)}") from None
 
 
 @contextlib.contextmanager
-def _nothing_kept(model_dir: Path) -> Iterator[None]:
-    """Removes what engines have compiled for themselves, of a model that was never served."""
+def _self_test(
+    model_dir: Path, manifest: Manifest, kind: Kind, tolerances: Callable[[str], float]
+) -> Iterator[tuple[KnownAnswers, SelfTest]]:
+    """An engine's test; what the engine keeps goes with it, of a model that was never served."""
+    known = load_known_answers(model_dir, manifest)
+    assert known is not None
     kept = model_dir / COSTS_DIR
     was_there = kept.exists()
     try:
-        yield
+        engine = make_engine(kind[0], model_dir, manifest, EngineConfig(precision=kind[1]))
+        reader = Reader(model_dir, manifest, engine.logits, BatchRule())
+        name = " ".join(kind)
+        yield known, SelfTest(known, reader, engine, manifest, tolerances=tolerances, name=name)
     finally:
         if not was_there:
             shutil.rmtree(kept, ignore_errors=True)
 
 
-def _differences(
-    known: KnownAnswers, model_dir: Path, manifest: Manifest, engine: Engine, num_compared: int
-) -> dict[str, float]:
-    """By row; the rows of the vocabulary, of which some are compared, are one."""
-    reader = Reader(model_dir, manifest, engine.logits, BatchRule())
-    test = SelfTest(known, reader, engine, manifest, tolerances=lambda _: math.inf, name="it")
-    test.check()
-    for _ in known.vocabulary[:num_compared]:
-        test.check_next()
-    found: dict[str, float] = {}
-    for name, difference in test.largest.items():
-        key = VOCABULARY if name.startswith(VOCABULARY) else name
-        found[key] = max(found.get(key, 0.0), float(f"{difference:.3g}"))
-    return found
-
-
-def _kinds_of(file_name: str) -> Iterator[tuple[str, str]]:
+def _kinds_of(file_name: str) -> Iterator[Kind]:
     """The engines and precisions that run a file here, and that a server may take or be given."""
     for kind, row in ROWS.items():
         is_measured = row.file not in (ONNX_FILE, PYTORCH_FILE) or "cpu" in row.tried_on

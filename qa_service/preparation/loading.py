@@ -53,50 +53,40 @@ class LoadedModel:
     may_pad: bool = True
 
     def save(self, folder: Path) -> None:
-        """Writes `config.json`, `model.safetensors` and `tokenizer.json`."""
         self.model.save_pretrained(folder)
         # safetensors writes files that only the owner can read; a server may be another user.
         shutil.copymode(folder / CONFIG_FILE, folder / PYTORCH_FILE)
         self.tokenizer.save(str(folder / TOKENIZER_FILE))
 
     def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
-        """The model's own logits, for comparing the files."""
         return logits_of(self.model, self.inputs)(ids, mask, types)
 
     def write_graph(self, path: Path) -> int:
-        """Writes `model.onnx`; returns the number of layers whose attention is fused."""
         self.write_plain_graph(path)
         config = self.model.config
         heads, size = (getattr(config, name, 0) for name in ("num_attention_heads", "hidden_size"))
         return graphs.fuse(path, heads, size)
 
     def write_plain_graph(self, path: Path) -> None:
-        """Writes the graph with nothing fused."""
         export.export_onnx(self, path)
 
 
 def load(source: Source) -> LoadedModel:
-    """Loads a source's model and tokenizer.
-
-    Raises:
-        SetupError: `transformers` cannot load it, it is not an extractive question-answering model,
-            some of its weights are untrained, or it has no fast tokenizer.
-    """
+    """Loads a source's model and tokenizer."""
     tokenizer = _load_tokenizer(source)
     model = _load_model(source)
-    if source.adapter_dir:
-        model = _merge_adapter(model, source.adapter_dir)
     model.eval()  # type: ignore[no-untyped-call]
     has_types = source.adapter_dir is None and "token_type_ids" in tokenizer("a", "b")
     backend: Tokenizer = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
     pair = checked_pair(backend, source.label, getattr(model.config, "vocab_size", None))
+    pads = getattr(model.config, "pad_token_id", None), tokenizer.pad_token_id
     return LoadedModel(
         model=model,
         tokenizer=backend,
         inputs=_inputs_of(model, has_types=has_types),
-        pad_token_id=_pad_token_id(model, tokenizer),
+        pad_token_id=int(next((one for one in pads if one is not None), 0)),
         max_sequence_tokens=_max_sequence_tokens(model, tokenizer),
         null_position=null_position(pair, tokenizer.cls_token_id, tokenizer.bos_token_id),
     )
@@ -121,16 +111,15 @@ def _load_model(source: Source) -> PreTrainedModel:
             f"{source.label} was not trained for extractive question answering: it has no weights "
             f"that fit {', '.join(untrained[:3])}; choose a model that was"
         )
+    if source.adapter_dir:  # merged into the weights, which makes a plain model
+        broken = as_setup_error(f"the adapter in {source.adapter_dir} is broken")
+        with warnings.catch_warnings(), broken:
+            warnings.filterwarnings("error", message="Found missing adapter keys")
+            adapted = PeftModel.from_pretrained(model, str(source.adapter_dir))
+            merged = adapted.merge_and_unload()
+        assert isinstance(merged, PreTrainedModel)
+        return merged
     return model
-
-
-def _merge_adapter(encoder: PreTrainedModel, adapter_dir: Path) -> PreTrainedModel:
-    """Merges a LoRA adapter into the weights, which makes a plain model."""
-    with warnings.catch_warnings(), as_setup_error(f"the adapter in {adapter_dir} is broken"):
-        warnings.filterwarnings("error", message="Found missing adapter keys")
-        merged = PeftModel.from_pretrained(encoder, str(adapter_dir)).merge_and_unload()
-    assert isinstance(merged, PreTrainedModel)
-    return merged
 
 
 def _load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
@@ -159,13 +148,6 @@ def _inputs_of(model: PreTrainedModel, *, has_types: bool) -> tuple[str, ...]:
         for name in inspect.signature(model.forward).parameters
         if name in INPUTS and (name != "token_type_ids" or has_types)
     )
-
-
-def _pad_token_id(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
-    for pad_token_id in (getattr(model.config, "pad_token_id", None), tokenizer.pad_token_id):
-        if pad_token_id is not None:
-            return int(pad_token_id)
-    return 0
 
 
 def _max_sequence_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:

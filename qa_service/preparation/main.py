@@ -22,7 +22,6 @@ ENCODER = "encoder"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program; returns its exit code."""
     turn_off_telemetry()
     try:
         flags = vars(_parser().parse_args(arguments))

@@ -25,12 +25,7 @@ _SHORT, _LONG = 21, 40
 
 
 def measured(loaded: SourceModel, window_tokens: int) -> SourceModel:
-    """Finds the longest sequence that a model takes, and whether rows may be padded.
-
-    Raises:
-        SetupError: The model takes no sequence long enough for a question, or its logits are not
-            deterministic.
-    """
+    """Finds the longest sequence that a model takes, and whether rows may be padded."""
     longest = _longest(loaded, min(window_tokens, loaded.max_sequence_tokens))
     if longest < min(window_tokens, loaded.max_sequence_tokens):
         loaded = replace(cast(Any, loaded), max_sequence_tokens=longest)
@@ -38,7 +33,17 @@ def measured(loaded: SourceModel, window_tokens: int) -> SourceModel:
     first, second = (np.stack(loaded.logits(*rows)) for _ in range(2))
     if not np.abs(first - second).max() <= MAX_LOGIT_DIFFERENCE:
         raise SetupError("the model gives different logits for the same question")
-    found: SourceModel = replace(cast(Any, loaded), may_pad=_may_pad(loaded, longest))
+    # Whether padding leaves a row's logits unchanged.
+    short, long = min(_SHORT, longest - 1), min(_LONG, longest)
+    alone = sample_rows(loaded.tokenizer, 1, short)
+    ids, mask, types = sample_rows(loaded.tokenizer, 2, long)
+    ids[0, :short], types[0, :short] = alone[0][0], alone[2][0]
+    ids[0, short:], mask[0, short:], types[0, short:] = loaded.pad_token_id, 0, 0
+    padded = np.stack(loaded.logits(ids, mask, types))[:, :1, :short]
+    difference = np.abs(padded - np.stack(loaded.logits(*alone))).max()
+    found: SourceModel = replace(
+        cast(Any, loaded), may_pad=bool(difference <= MAX_LOGIT_DIFFERENCE)
+    )
     return found
 
 
@@ -66,14 +71,3 @@ def _obstacle(loaded: SourceModel, tokens: int) -> str:
     except Exception as error:  # models raise anything
         return first_line(error) or type(error).__name__
     return ""
-
-
-def _may_pad(loaded: SourceModel, longest: int) -> bool:
-    """Whether padding leaves a row's logits unchanged."""
-    short, long = min(_SHORT, longest - 1), min(_LONG, longest)
-    alone = sample_rows(loaded.tokenizer, 1, short)
-    ids, mask, types = sample_rows(loaded.tokenizer, 2, long)
-    ids[0, :short], types[0, :short] = alone[0][0], alone[2][0]
-    ids[0, short:], mask[0, short:], types[0, short:] = loaded.pad_token_id, 0, 0
-    padded = np.stack(loaded.logits(ids, mask, types))[:, :1, :short]
-    return bool(np.abs(padded - np.stack(loaded.logits(*alone))).max() <= MAX_LOGIT_DIFFERENCE)

@@ -28,11 +28,7 @@ _LARGEST = 255
 
 
 def quantize(fp32: Path, int8: Path) -> None:
-    """Writes a graph, fused if it can be, in OpenVINO's int8.
-
-    Raises:
-        SetupError: This graph cannot be quantised.
-    """
+    """Writes a graph, fused if it can be, in OpenVINO's int8."""
     with as_setup_error("the model cannot be quantised for OpenVINO"):
         model = onnx.load(str(fp32))
         _compress(model.graph)
@@ -40,7 +36,6 @@ def quantize(fp32: Path, int8: Path) -> None:
 
 
 def _compress(graph: onnx.GraphProto) -> None:
-    """Replaces every product's weight by integers and a DequantizeLinear."""
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     axes = {node.input[1]: _output_axis(node) for node in graph.node if _is_product(node, tensors)}
     if not axes:

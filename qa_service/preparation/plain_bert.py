@@ -18,19 +18,16 @@ _HIDDEN = np.float32(-1e30)
 
 
 class PlainBert:
-    """An encoder of BERT's architecture."""
+    """An encoder of BERT's architecture.
+
+    Args:
+        weights: float32, by the names that transformers gives them, after a prefix.
+        epsilon: What a normalization adds to the variance.
+    """
 
     def __init__(
         self, weights: Mapping[str, FloatArray], prefix: str, num_heads: int, epsilon: float
     ) -> None:
-        """Takes its weights.
-
-        Args:
-            weights: float32, by the names that transformers gives them.
-            prefix: What the names of the encoder's weights begin with.
-            num_heads: Attention heads of a layer.
-            epsilon: What a normalization adds to the variance.
-        """
         self._weights = weights
         self._prefix = prefix
         self._num_heads = num_heads
@@ -77,7 +74,6 @@ class PlainBert:
         return read
 
     def _of(self, name: str) -> tuple[FloatArray, FloatArray]:
-        """A layer's weight and bias."""
         path = f"{self._prefix}{name}"
         return self._weights[f"{path}.weight"], self._weights[f"{path}.bias"]
 
@@ -95,17 +91,14 @@ class PlainBert:
 
 
 def _gelu(states: FloatArray) -> FloatArray:
-    scaled: FloatArray = states * np.float32(0.5) * (1 + _erf(states / np.float32(np.sqrt(2))))
-    return scaled
-
-
-def _erf(values: FloatArray) -> FloatArray:
-    """The error function to 1.5e-7: Abramowitz and Stegun, 1964, formula 7.1.26."""
+    """With the error function to 1.5e-7: Abramowitz and Stegun, 1964, formula 7.1.26."""
+    values = states / np.float32(np.sqrt(2))
     size = np.abs(values)
     t = 1 / (1 + np.float32(0.3275911) * size)
     factors = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
     total = np.zeros_like(t)
     for factor in factors:
         total = (total + np.float32(factor)) * t
-    result: FloatArray = np.copysign(1 - total * np.exp(-size * size), values)
-    return result
+    error = np.copysign(1 - total * np.exp(-size * size), values)
+    scaled: FloatArray = states * np.float32(0.5) * (1 + error)
+    return scaled

@@ -25,13 +25,13 @@ import onnxruntime
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer
 
-from qa_service.data.squad import OWN_QUESTIONS, SquadQuestion, read_squad
+from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.errors import QuestionTooLongError
 from qa_service.instance.arrays import FloatArray, Int64Array
 from qa_service.instance.engines.base import named_inputs
 from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, Manifest
 from qa_service.instance.reader.padding import padded
-from qa_service.instance.reader.windows import EncodedQuestion, WindowBuilder
+from qa_service.instance.reader.windows import WindowBuilder
 from qa_service.preparation.graphs import opset_of
 from qa_service.preparation.sources import as_setup_error
 from qa_service.progress import progress_bar
@@ -58,14 +58,7 @@ MIN_OUTPUTS = 32
 
 
 def quantize(fp32: Path, int8: Path, texts: Sequence[Inputs]) -> None:
-    """Writes a graph, fused if it can be, in int8.
-
-    Args:
-        texts: The model's inputs for some real text; the weights are rounded for it.
-
-    Raises:
-        SetupError: This graph cannot be quantised.
-    """
+    """Writes a graph, fused if it can be, in int8; its weights are rounded for the texts."""
     with as_setup_error("the model cannot be quantised"):
         model = _with_products(onnx.load(str(fp32)))
         grams = _gram_matrices(model, texts)
@@ -73,14 +66,7 @@ def quantize(fp32: Path, int8: Path, texts: Sequence[Inputs]) -> None:
 
 
 def quantize_as_before(fp32: Path, int8: Path, corrections: bytes) -> None:
-    """Writes the graph that `quantize` wrote of the same one, without the text.
-
-    Args:
-        corrections: What `corrections` found.
-
-    Raises:
-        SetupError: They are another graph's.
-    """
+    """Writes the graph that `quantize` wrote of the same one, by what `corrections` found."""
     rest = np.frombuffer(corrections, np.int8)
 
     def corrected(weight: FloatArray, _: str) -> Rounded:
@@ -97,11 +83,7 @@ def quantize_as_before(fp32: Path, int8: Path, corrections: bytes) -> None:
 
 
 def corrections(fp32: Path, int8: Path) -> bytes:
-    """By how many steps the weights of a graph in int8 differ from the nearest ones.
-
-    Returns:
-        An int8 for each weight, product after product in the order of the graph.
-    """
+    """By how many steps each weight differs from the nearest: int8, in the graph's order."""
     graph = _with_products(onnx.load(str(fp32)))
     weights, rounded = _weights(graph), _weights(onnx.load(str(int8)))
     return b"".join(
@@ -111,7 +93,7 @@ def corrections(fp32: Path, int8: Path) -> bytes:
     )
 
 
-def calibration_inputs(model_dir: Path, manifest: Manifest) -> list[Inputs]:
+def calibration_inputs(model_dir: Path, manifest: Manifest) -> Sequence[Inputs]:
     """The windows of the project's own questions, one in each batch.
 
     Engines are compared on other questions (`data/agreement.json`).
@@ -119,19 +101,16 @@ def calibration_inputs(model_dir: Path, manifest: Manifest) -> list[Inputs]:
     tokenizer = Tokenizer.from_file(str(model_dir / TOKENIZER_FILE))
     overlap = manifest.reading.window_overlap_tokens
     builder = WindowBuilder(tokenizer, manifest.window_tokens, overlap)
-    return [
-        named_inputs(manifest.inputs, *padded([window], manifest.pad_token_id))
-        for item in read_squad(OWN_QUESTIONS)
-        for window in _encoded(builder, item).windows
-    ]
-
-
-def _encoded(builder: WindowBuilder, item: SquadQuestion) -> EncodedQuestion:
-    """A question and its text; with a short question if the model has few positions."""
-    try:
-        return builder.encode(item.question, item.context)
-    except QuestionTooLongError:
-        return builder.encode("Why?", item.context)
+    found = []
+    for item in read_squad(OWN_QUESTIONS):
+        try:
+            encoded = builder.encode(item.question, item.context)
+        except QuestionTooLongError:  # of a model with few positions
+            encoded = builder.encode("Why?", item.context)
+        for window in encoded.windows:
+            batch = padded([window], manifest.pad_token_id)
+            found.append(named_inputs(manifest.inputs, *batch))
+    return found
 
 
 def _with_products(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -205,11 +184,7 @@ def _gram_matrices(model: onnx.ModelProto, texts: Sequence[Inputs]) -> dict[str,
 def _quantized(
     model: onnx.ModelProto, rounding: Callable[[FloatArray, str], Rounded]
 ) -> onnx.ModelProto:
-    """Replaces every product by an integer product.
-
-    Args:
-        rounding: Rounds a weight, given the name of what it is multiplied with.
-    """
+    """Replaces every product; `rounding` is given a weight and the name of its other factor."""
     weights = _weights(model)
     constants: dict[str, npt.NDArray[np.generic]] = {
         "smallest_row": np.asarray(_SMALLEST_ROW, np.float32)

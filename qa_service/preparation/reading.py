@@ -28,9 +28,6 @@ def choose_reading(
 
     Returns:
         The decision, and its part on "no answer" in words.
-
-    Raises:
-        SetupError: The model's `reading.json` cannot be read, or the flags contradict each other.
     """
     if null_threshold is not None and can_abstain is False:
         raise SetupError("--null_threshold makes no sense with --no-can_abstain")

@@ -38,10 +38,6 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     known: bytes
     differences: dict[str, dict[str, float]] = {}
 
-    def has(self, engine_type: str, precision: str) -> bool:
-        """Whether an engine's differences from the known answers are known."""
-        return f"{engine_type} {precision}" in self.differences
-
 
 def identity(files: Iterable[Path], reading: ReadingConfig | None = None) -> str:
     """A hash of a model's files, and of how its windows are cut."""
@@ -51,11 +47,7 @@ def identity(files: Iterable[Path], reading: ReadingConfig | None = None) -> str
 
 
 def load_results(folder: Path, computed_of: str) -> Results | None:
-    """Reads the results; None if there are none, or if they are another model's.
-
-    Raises:
-        SetupError: The file is damaged.
-    """
+    """Reads the results; None if there are none, or if they are another model's."""
     path = folder / RESULTS_FILE
     if not path.is_file():
         return None
@@ -67,6 +59,5 @@ def load_results(folder: Path, computed_of: str) -> Results | None:
 
 
 def save_results(folder: Path, results: Results) -> None:
-    """Writes the results."""
     data = lzma.compress(msgspec.msgpack.encode(results), preset=9)
     (folder / RESULTS_FILE).write_bytes(data)

@@ -12,9 +12,8 @@ from pathlib import Path
 import msgspec
 
 from qa_service.errors import SetupError
-from qa_service.preparation.encoders import MINILM, find_encoder, sha256_of
-from qa_service.preparation.folder import locked, replacing
-from qa_service.preparation.prepare import say
+from qa_service.preparation.encoders import MINILM, are_whole, find_encoder, sha256_of
+from qa_service.preparation.folder import locked, replacing, say
 from qa_service.preparation.sources import package_versions
 from qa_service.retrieval.encoder_folder import (
     DEFAULT_ENCODER,
@@ -43,16 +42,14 @@ for a rounding that changes no embedding's cosine by more than int8 does."""
 
 
 def prepare_encoder(output_dir: Path) -> Path:
-    """Makes the encoder's folder, unless it is there and whole.
-
-    Raises:
-        SetupError: The encoder is not installed, or its files cannot be made or written.
-    """
+    """Makes the encoder's folder, unless it is there and whole."""
     target = output_dir / DEFAULT_ENCODER.name
     source = find_encoder(MINILM)
     assert source is not None
     with locked(target, lambda: say(f"waiting for another run to finish {target}")):
-        identity = _identity()
+        # Whose weights embed a text, and how: the rounding differs a little between machines.
+        parts = {"format": _FORMAT_VERSION, "max_tokens": MAX_TOKENS, "files": _PUBLISHED}
+        identity = hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
         if is_complete(target, identity):
             say(f"{target} is up to date")
             return target
@@ -67,21 +64,12 @@ def prepare_encoder(output_dir: Path) -> Path:
 
 
 def is_complete(folder: Path, identity: str) -> bool:
-    """Whether a folder has the encoder with this identity, undamaged."""
     try:
         manifest = load_encoder_manifest(folder)
     except SetupError:
         return False
-    return manifest.identity == identity and all(
-        (folder / name).is_file() and sha256_of(folder / name) == manifest.files.get(name)
-        for name in FILES
-    )
-
-
-def _identity() -> str:
-    """Says whose weights embed a text, and how: the rounding differs a little between machines."""
-    parts = {"format": _FORMAT_VERSION, "max_tokens": MAX_TOKENS, "files": _PUBLISHED}
-    return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
+    files = {name: manifest.files.get(name, "") for name in FILES}
+    return manifest.identity == identity and are_whole(folder, files)
 
 
 def _make(source: Path, identity: str, folder: Path) -> None:

@@ -49,12 +49,7 @@ EMBEDDING_INPUTS, EMBEDDING_OUTPUT = ("input_ids", "attention_mask"), "embedding
 def write(source: Path, folder: Path, max_tokens: int) -> tuple[int, float]:
     """Writes the graph in int8, the tokenizer, and the embeddings of known texts.
 
-    Returns:
-        The number of dimensions, and the lowest cosine between an embedding of the graph and
-        NumPy's.
-
-    Raises:
-        SetupError: The model cannot be loaded or converted, or its embeddings are others.
+    Returns the number of dimensions, and the lowest cosine of an embedding with NumPy's.
     """
     with as_setup_error("the encoder cannot be loaded"):
         tokenizer = Tokenizer.from_file(str(source / TOKENIZER_FILE))
@@ -100,17 +95,12 @@ def _computed(
 def _embeddings(
     plain: PlainBert, tokenizer: Tokenizer, texts: Sequence[str]
 ) -> list[KnownEmbedding]:
-    """What NumPy computes."""
     bar = progress_bar(iterable=texts, desc="embedding texts", unit="text", leave=False)
-    return [
-        KnownEmbedding(text, inputs["input_ids"][0].tolist(), _embed(plain, inputs)[0].tolist())
-        for text, inputs in zip(bar, _inputs(tokenizer, texts), strict=True)
-    ]
-
-
-def _embed(plain: PlainBert, inputs: Inputs) -> FloatArray:
-    mean = plain.states(*(inputs[name] for name in EMBEDDING_INPUTS)).mean(axis=1)
-    found: FloatArray = mean / np.linalg.norm(mean, axis=1, keepdims=True)
+    found = []
+    for text, inputs in zip(bar, _inputs(tokenizer, texts), strict=True):
+        mean = plain.states(*(inputs[name] for name in EMBEDDING_INPUTS)).mean(axis=1)
+        (embedding,) = (mean / np.linalg.norm(mean, axis=1, keepdims=True)).tolist()
+        found.append(KnownEmbedding(text, inputs["input_ids"][0].tolist(), embedding))
     return found
 
 

@@ -56,7 +56,6 @@ class ShippedModel:
 
     @property
     def max_sequence_tokens(self) -> int:
-        """The number of positions that the model can use."""
         return self.config["max_position_embeddings"]
 
     def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
@@ -66,7 +65,6 @@ class ShippedModel:
         return logits[..., 0], logits[..., 1]
 
     def save(self, folder: Path) -> None:
-        """Writes `config.json`, `model.safetensors` and `tokenizer.json`."""
         config = {**self.config, "architectures": ["BertForQuestionAnswering"], "dtype": "float32"}
         (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
         save_file(dict(self.weights), folder / PYTORCH_FILE, {"format": "pt"})
@@ -74,21 +72,15 @@ class ShippedModel:
         self.tokenizer.save(str(folder / TOKENIZER_FILE))
 
     def write_graph(self, path: Path) -> int:
-        """Writes `model.onnx`; returns the number of layers whose attention is fused."""
         onnx.save(filled(self.source.model_dir / ANSWERS_GRAPH, self.weights), str(path))
         return self.config["num_hidden_layers"]
 
     def write_plain_graph(self, path: Path) -> None:
-        """Writes the graph with nothing fused."""
         onnx.save(filled(self.source.model_dir / PLAIN_ANSWERS_GRAPH, self.weights), str(path))
 
 
 def load(source: Source) -> ShippedModel:
-    """Puts a shipped model together.
-
-    Raises:
-        SetupError: A file of the package is missing or damaged.
-    """
+    """Puts a shipped model together."""
     assert source.adapter_dir is not None
     try:
         weights = merged(encoder_weights(source.model_dir), source.adapter_dir)
@@ -110,9 +102,6 @@ def merged(weights: Mapping[str, FloatArray], adapter_dir: Path) -> dict[str, Fl
 
     A layer's weight W becomes W + B A alpha / rank (E. Hu et al., "LoRA", 2021); the adapter's
     biases, normalizations and last layer replace the encoder's.
-
-    Raises:
-        SetupError: It is an adapter of something else.
     """
     adapter = load_file(adapter_dir / "adapter_model.safetensors")
     config = json.loads((adapter_dir / "adapter_config.json").read_bytes())
@@ -154,6 +143,5 @@ def filled(graph: Path, weights: Mapping[str, FloatArray]) -> onnx.ModelProto:
 
 
 def plain_bert(weights: Mapping[str, FloatArray], config: Mapping[str, int]) -> PlainBert:
-    """The encoder in NumPy."""
     heads, epsilon = config["num_attention_heads"], config["layer_norm_eps"]
     return PlainBert(weights, ENCODER_PREFIX, heads, epsilon)

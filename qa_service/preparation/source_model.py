@@ -51,33 +51,20 @@ class SourceModel(Protocol):
     @property
     def may_pad(self) -> bool: ...
 
-    def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
-        """What the model computes, for comparing the files: a `LogitsFunction`."""
+    def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits: ...
 
     def save(self, folder: Path) -> None:
         """Writes `config.json`, `tokenizer.json`, and if it has weights, `model.safetensors`."""
 
     def write_graph(self, path: Path) -> int:
-        """Writes `model.onnx`; returns the number of layers whose attention is fused.
-
-        Raises:
-            SetupError: The model cannot be exported.
-        """
+        """Writes `model.onnx`; returns the number of layers whose attention is fused."""
 
     def write_plain_graph(self, path: Path) -> None:
-        """Writes the graph with nothing fused.
-
-        Raises:
-            SetupError: The model cannot be exported.
-        """
+        """Writes the graph with nothing fused."""
 
 
 def open_model(source: Source) -> SourceModel:
-    """Loads a source's model.
-
-    Raises:
-        SetupError: It cannot be loaded, or is not an extractive question-answering model.
-    """
+    """Loads a source's model."""
     if source.is_shipped:
         from qa_service.preparation import shipped  # noqa: PLC0415
 
@@ -98,9 +85,6 @@ def checked_pair(tokenizer: Tokenizer, label: str, vocab_size: int | None) -> li
     Args:
         label: What the source is called.
         vocab_size: The model's, if it is known.
-
-    Raises:
-        SetupError: The tokenizer is not the model's.
     """
     pair = tokenizer.encode("a", "b")
     if not {0, 1} <= set(pair.sequence_ids):

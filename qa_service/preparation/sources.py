@@ -55,9 +55,18 @@ _CONFIG_FILES = (
     "*.model",
     READING_FILE,
 )
-_VOCABULARY_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _WEIGHT_FILES = ("model*.safetensors", "model.safetensors.index.json")
 _OLD_WEIGHT_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
+_PARTS = {
+    CONFIG_FILE: (CONFIG_FILE,),
+    "weights (model.safetensors or pytorch_model.bin) and no graph (onnx/model.onnx)": (
+        *_WEIGHT_FILES,
+        *_OLD_WEIGHT_FILES,
+    ),
+    "tokenizer (tokenizer.json or a vocabulary)": (
+        *(TOKENIZER_FILE, "vocab.txt", "vocab.json", "*.model"),
+    ),
+}
 _GRAPHS = ("onnx/model.onnx", "model.onnx")
 _GRAPH_FILES = tuple(f"{graph}*" for graph in _GRAPHS)
 """With the weights of a large graph: `model.onnx_data`, `model.onnx.data`."""
@@ -97,12 +106,10 @@ class Source:
 
     @property
     def needs_torch(self) -> bool:
-        """Whether it is prepared by PyTorch."""
         return self.graph is None and not self.is_shipped
 
     @property
     def reading_file(self) -> Path:
-        """The model's own reading settings, if the file exists."""
         return (self.adapter_dir or self.model_dir) / READING_FILE
 
     @property
@@ -124,17 +131,12 @@ class Source:
         return _matching(self.model_dir, _CONFIG_FILES) + _weights(self.model_dir) + adapter
 
     def results(self, reading: ReadingConfig) -> Results | None:
-        """What preparing a shipped model computes, if it is shipped too.
-
-        Raises:
-            SetupError: Its file is damaged.
-        """
+        """What preparing a shipped model computes, if it is shipped too."""
         if self.adapter_dir is None or not self.is_shipped:
             return None
         return load_results(self.adapter_dir, self.identity(reading))
 
     def identity(self, reading: ReadingConfig) -> str:
-        """A hash of all that a shipped model's results depend on."""
         files = [path for path in self.files() if path.name != READING_FILE]
         return identity(files, reading)
 
@@ -145,9 +147,6 @@ def find_source(model: str) -> Source:
     Args:
         model: One of `BUILTINS`, a directory, or a hub id. A directory wins over a hub id of the
             same name, as in `transformers`.
-
-    Raises:
-        SetupError: There is no such model, or it cannot be fetched.
     """
     if model in BUILTINS:
         return _builtin(model)
@@ -163,11 +162,7 @@ def find_source(model: str) -> Source:
 
 
 def package_versions(*, needs_torch: bool) -> dict[str, str]:
-    """The versions of the packages that make the files, without importing them.
-
-    Raises:
-        SetupError: A package is not installed.
-    """
+    """The versions of the packages that make the files, without importing them."""
     needed = (*_TORCH_PACKAGES, *_PACKAGES) if needs_torch else _PACKAGES
     installed = {name: installed_version(name) for name in (*needed, *_ONNX_RUNTIMES)}
     missing = [name for name in needed if not installed[name]]
@@ -182,12 +177,7 @@ def package_versions(*, needs_torch: bool) -> dict[str, str]:
 
 
 def base_dir(name: str) -> Path:
-    """Finds an encoder: a built-in model's, in a directory, or on the hub.
-
-    Raises:
-        SetupError: There is no such encoder, it cannot be fetched, or PyTorch is missing, which
-            puts an adapter on any but the shipped one.
-    """
+    """Finds an encoder: a built-in model's, in a directory, or on the hub."""
     if name != MINILM:
         package_versions(needs_torch=True)  # before hundreds of megabytes are fetched
     if known := find_encoder(name):
@@ -240,7 +230,6 @@ def _directory(directory: Path) -> Source:
 
 
 def _base_dir(adapter: Path) -> Path:
-    """Finds the encoder that an adapter names."""
     try:
         base = json.loads((adapter / ADAPTER_CONFIG).read_bytes())["base_model_name_or_path"]
         sibling = adapter.parent / base
@@ -254,8 +243,8 @@ def _plain(name: str, label: str, folder: Path) -> Source:
     graphs = (folder / graph for graph in (*_GRAPHS, *_GRAPHS_IN_INT8))
     graph = next(filter(Path.is_file, graphs), None)
     if graph and not (_has_torch() and _weights(folder)):
-        _check(folder, {CONFIG_FILE: (CONFIG_FILE,), TOKENIZER_FILE: (TOKENIZER_FILE,)})
-        return Source(name, label, folder, graph=graph)
+        parts = {name: (name,) for name in (CONFIG_FILE, TOKENIZER_FILE)}
+        return Source(name, label, _checked(folder, parts), graph=graph)
     return Source(name, label, _checked(folder))
 
 
@@ -312,19 +301,12 @@ def _bound(request: Any) -> None:  # noqa: ANN401 - of the hub's HTTP library
         timeouts[name] = timeout_s or constants.HF_HUB_ETAG_TIMEOUT
 
 
-def _checked(folder: Path) -> Path:
+def _checked(folder: Path, parts: Mapping[str, tuple[str, ...]] = _PARTS) -> Path:
     """Checks that no part is missing; transformers would make up an empty vocabulary."""
-    weights = (*_WEIGHT_FILES, *_OLD_WEIGHT_FILES)
-    what = "weights (model.safetensors or pytorch_model.bin) and no graph (onnx/model.onnx)"
-    vocabulary = "tokenizer (tokenizer.json or a vocabulary)"
-    _check(folder, {CONFIG_FILE: (CONFIG_FILE,), what: weights, vocabulary: _VOCABULARY_FILES})
-    return folder
-
-
-def _check(folder: Path, parts: Mapping[str, tuple[str, ...]]) -> None:
     for part, patterns in parts.items():
         if not _matching(folder, patterns):
             raise SetupError(f"{folder} is not complete: it has no {part}")
+    return folder
 
 
 def _weights(folder: Path) -> list[Path]:

@@ -98,42 +98,10 @@ class ModelOutputs(NamedTuple):
     outcomes: Outcomes
 
 
-def source_answers(model_dir: Path, manifest: Manifest, source: LogitsFunction) -> ModelOutputs:
-    """Asks the source's model `QUESTIONS`.
-
-    Raises:
-        SetupError: It cannot run.
-    """
-    return _answered("its source", model_dir, manifest, source)
-
-
-def verify(model_dir: Path, manifest: Manifest, engine_type: str, theirs: ModelOutputs) -> float:
-    """Compares an engine with the source's model; returns the largest difference of a logit.
-
-    Raises:
-        SetupError: The engine cannot run, a logit differs by more than `MAX_LOGIT_DIFFERENCE`, or
-            an answer differs.
-    """
-    engine = make_engine(engine_type, model_dir, manifest, EngineConfig())
-    ours = _answered(engine_type, model_dir, manifest, engine.logits)
-    difference = float(np.abs(ours.logits - theirs.logits).max())
-    if not difference <= MAX_LOGIT_DIFFERENCE:  # in this form, NaN fails too
-        raise SetupError(
-            f"the {engine_type} engine's file is wrong: its logits differ from the source's by "
-            f"{difference:.3g}, more than {MAX_LOGIT_DIFFERENCE:g}"
-        )
-    for question, our, their in zip(QUESTIONS, ours.outcomes, theirs.outcomes, strict=True):
-        if _spans(our) != _spans(their):
-            raise SetupError(
-                f"the {engine_type} engine's file is wrong: it answers {question.question!r} with "
-                f"{_spans(our)}, the source with {_spans(their)}"
-            )
-    return difference
-
-
-def _answered(
+def answered(
     name: str, model_dir: Path, manifest: Manifest, logits: LogitsFunction
 ) -> ModelOutputs:
+    """Asks an engine or the source's model, called `name`, the `QUESTIONS`."""
     seen: list[FloatArray] = []
 
     def recorded(ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
@@ -149,14 +117,29 @@ def _answered(
     return ModelOutputs(np.concatenate(seen), answers)
 
 
+def verify(model_dir: Path, manifest: Manifest, engine_type: str, theirs: ModelOutputs) -> float:
+    """Compares an engine with the source's model; returns the largest difference of a logit."""
+    engine = make_engine(engine_type, model_dir, manifest, EngineConfig())
+    ours = answered(engine_type, model_dir, manifest, engine.logits)
+    difference = float(np.abs(ours.logits - theirs.logits).max())
+    if not difference <= MAX_LOGIT_DIFFERENCE:  # in this form, NaN fails too
+        raise SetupError(
+            f"the {engine_type} engine's file is wrong: its logits differ from the source's by "
+            f"{difference:.3g}, more than {MAX_LOGIT_DIFFERENCE:g}"
+        )
+    for question, our, their in zip(QUESTIONS, ours.outcomes, theirs.outcomes, strict=True):
+        if _spans(our) != _spans(their):
+            raise SetupError(
+                f"the {engine_type} engine's file is wrong: it answers {question.question!r} with "
+                f"{_spans(our)}, the source with {_spans(their)}"
+            )
+    return difference
+
+
 def verify_precision(
     model_dir: Path, manifest: Manifest, engine_type: str, precision: str
 ) -> float:
-    """Returns the percent of `OWN_QUESTIONS` that a lower precision answers as `model.onnx` does.
-
-    Raises:
-        SetupError: It is less than `MIN_SAME_PERCENT`.
-    """
+    """The percent of `OWN_QUESTIONS` that a lower precision answers as `model.onnx` does."""
     questions = [Question(q.question, q.context) for q in read_squad(OWN_QUESTIONS)]
     spans = []
     for kind in ((engine_type, precision), ("onnx", "fp32")):

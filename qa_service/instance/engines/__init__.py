@@ -7,7 +7,6 @@ loads torch or transformers, which cost seconds and hundreds of MB.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -51,7 +50,6 @@ class EngineConfig(InstanceOptions, frozen=True, kw_only=True):
     def of(
         cls, options: InstanceOptions, assigned: DeviceAssignment, *, keeps: bool = True
     ) -> Self:
-        """How an instance with the options runs its model on its device."""
         return cls(
             **msgspec.structs.asdict(options),
             device=assigned.device.partition(":")[0],
@@ -61,11 +59,6 @@ class EngineConfig(InstanceOptions, frozen=True, kw_only=True):
 
 
 def check_precision(engine_type: str, precision: str) -> None:
-    """Checks that the engine has the precision.
-
-    Raises:
-        SetupError: It has not.
-    """
     if (engine_type, precision) not in ROWS:
         able = [name for name, known in ROWS if known == precision]
         raise SetupError(
@@ -88,24 +81,16 @@ def make_engine(
     if engine_type not in MODEL_ENGINES:
         raise ValueError(f"no engine {engine_type!r}; there are {', '.join(MODEL_ENGINES)}")
     check_precision(engine_type, config.precision)
-    _check_device(engine_type, config.precision, config.device)
-    return _maker(engine_type, config.device)(model_dir, manifest, config)
-
-
-def _check_device(engine_type: str, precision: str, device: str) -> None:
-    """Refuses a device that the engine does not run on in the precision."""
-    if device in ROWS[engine_type, precision].devices:
-        return
-    if device == "cpu":
-        raise DeviceError(f"the {engine_type} engine needs a GPU; on a CPU, use the onnx engine")
-    if device in ROWS[engine_type, "fp32"].devices:
-        raise DeviceError(f"{precision} is for the CPU: use --devices cpu, or fp16 on a GPU")
-    raise DeviceError(f"the {engine_type} engine is for a CPU: use --devices cpu")
-
-
-def _maker(engine_type: str, device: str) -> Callable[[Path, Manifest, EngineConfig], Engine]:
+    precision, device = config.precision, config.device
+    if device not in ROWS[engine_type, precision].devices:
+        if device == "cpu":
+            why = f"the {engine_type} engine needs a GPU; on a CPU, use the onnx engine"
+        elif device in ROWS[engine_type, "fp32"].devices:
+            why = f"{precision} is for the CPU: use --devices cpu, or fp16 on a GPU"
+        else:
+            why = f"the {engine_type} engine is for a CPU: use --devices cpu"
+        raise DeviceError(why)
     module, name = ENGINES[engine_type].makers[device]
-    made: Callable[[Path, Manifest, EngineConfig], Engine] = getattr(
-        importlib.import_module(f"{__name__}.{module}"), name
-    )
-    return made
+    make = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    engine: Engine = make(model_dir, manifest, config)
+    return engine

@@ -90,9 +90,6 @@ class Engine(ABC):
             `reader.spans` defines it; the numbers of the best, `first * max_answer_tokens + last -
             first`; their log scores, best first, minus infinity where there are fewer. And what
             `logits` returns.
-
-        Raises:
-            EngineFaultError: The run returned nothing new.
         """
         raise NotImplementedError
 

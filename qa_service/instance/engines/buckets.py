@@ -37,8 +37,6 @@ _GIVEN = ("input_ids", "attention_mask", "token_type_ids", TEXT_MASK)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bucket:
-    """A shape."""
-
     rows: int
     tokens: int
 
@@ -55,7 +53,6 @@ class BucketGrid:
 
     Attributes:
         most: The most rows and the most tokens of any bucket; no bucket may have both.
-        may_pad: As given.
     """
 
     def __init__(
@@ -74,7 +71,6 @@ class BucketGrid:
 
     @classmethod
     def of(cls, manifest: Manifest, config: EngineConfig) -> BucketGrid:
-        """The buckets of a model's batches."""
         return cls(
             config.max_batch_size,
             config.max_batch_tokens,
@@ -93,14 +89,10 @@ class BucketGrid:
 
         Empty if rows may not be padded: there would be a bucket for every shape.
         """
-        if not self.may_pad:
-            return []
         return self._needed(self._rows, self._tokens)
 
     def first_buckets(self) -> list[Bucket]:
         """Those of them that hold every batch within the limits, with few of them: some sixteen."""
-        if not self.may_pad:
-            return []
         rows = _up_to(self._rows[-1], [1], lambda sizes: 4 * sizes[-1])
         return self._needed(rows, _up_to(self._tokens[-1], [64], lambda sizes: 2 * sizes[-1]))
 
@@ -109,7 +101,7 @@ class BucketGrid:
             Bucket(rows, tokens)
             for rows, fewer in zip(all_rows, [0, *all_rows], strict=False)
             for tokens, shorter in zip(all_tokens, [0, *all_tokens], strict=False)
-            if rows == 1 or (fewer + 1) * (shorter + 1) <= self._max_batch_tokens
+            if self.may_pad and (rows == 1 or (fewer + 1) * (shorter + 1) <= self._max_batch_tokens)
         ]
         return sorted(needed, key=lambda bucket: -bucket.rows * bucket.tokens)
 
@@ -142,21 +134,14 @@ class Outputs(NamedTuple):
 
 
 class Program(ABC):
-    """A model made ready for one bucket.
-
-    Attributes:
-        staging: The inputs in host memory, int64 [inputs, rows, tokens]; filled before each run.
-    """
+    """A model made ready for one bucket."""
 
     staging: Int64Array
+    """The inputs in host memory, [inputs, rows, tokens]; filled before each run."""
 
     @abstractmethod
     def run(self) -> Outputs:
-        """Runs the model on the staged inputs.
-
-        Returns:
-            Memory that is marked before the run, and overwritten by the next.
-        """
+        """Runs the staged inputs; its outputs are marked before, and the next run's too."""
 
 
 class BucketedEngine(Engine):
@@ -210,7 +195,6 @@ class BucketedEngine(Engine):
 
     @property
     def shapes(self) -> Sequence[tuple[int, int]]:
-        """The buckets that are ready: rows and tokens of each."""
         return [(bucket.rows, bucket.tokens) for bucket in self._programs]
 
     def forget_kept(self) -> bool:
@@ -221,7 +205,6 @@ class BucketedEngine(Engine):
         return self._kept.are_old
 
     def check_shapes_with(self, check: ShapeCheck) -> None:
-        """Has each recording from now on checked before it is used."""
         self._check = check
 
     def prepare_next(self) -> bool:
@@ -236,7 +219,6 @@ class BucketedEngine(Engine):
     def best_spans(
         self, ids: Int64Array, mask: Int64Array, types: Int64Array, text_mask: Int64Array
     ) -> tuple[FloatArray, Logits]:
-        """The best spans of each row, and the logits; see `Engine.best_spans`."""
         rows = len(ids)
         outputs = self._run_staged(ids, mask, types, text_mask)
         assert outputs.best_spans is not None
@@ -252,11 +234,6 @@ class BucketedEngine(Engine):
         return start, end
 
     def _run_staged(self, *batch: Int64Array) -> Outputs:
-        """Runs a batch in its bucket; returns the outputs of the whole bucket.
-
-        Raises:
-            EngineFaultError: One has another shape.
-        """
         bucket = self._ready_for(self._grid.bucket_for(*batch[0].shape))
         return self._run_in(self._programs[bucket], bucket, *batch)
 
@@ -277,18 +254,18 @@ class BucketedEngine(Engine):
         if self._runs[bucket] > RUNS_BEFORE_RECORDING and bucket in self._later:
             self._record(bucket)
         if bucket not in self._chosen:
-            self._choose(bucket)
+            may_be_larger = self._records and self._grid.may_pad
+            holding = [
+                one
+                for one in self._programs
+                if may_be_larger and one.rows >= bucket.rows and one.tokens >= bucket.tokens
+            ]
+            if not holding:
+                self._make(bucket)
+            self._chosen[bucket] = min(
+                holding, key=lambda one: one.rows * one.tokens, default=bucket
+            )
         return self._chosen[bucket]
-
-    def _choose(self, bucket: Bucket) -> None:
-        holding = [
-            one
-            for one in (self._programs if self._records and self._grid.may_pad else ())
-            if one.rows >= bucket.rows and one.tokens >= bucket.tokens
-        ]
-        if not holding:
-            self._make(bucket)
-        self._chosen[bucket] = min(holding, key=lambda one: one.rows * one.tokens, default=bucket)
 
     def _record(self, bucket: Bucket) -> None:
         """Records a bucket for good, or leaves it out."""
@@ -300,26 +277,18 @@ class BucketedEngine(Engine):
             logger.warning("batches of %s run in a larger shape: %s", shape, error)
 
     def _make(self, bucket: Bucket) -> None:
-        """Makes a bucket's program, and proves it.
-
-        Raises:
-            Exception: It cannot be made, or is wrong.
-        """
+        """Makes a bucket's program, and proves it; raises anything if it is wrong or not made."""
         with taking("recording" if self._records else "first runs"):
             program = self._make_program(bucket)
-            self._prove(program, bucket)
+
+            def run(ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
+                start, end = self._cut(self._run_in(program, bucket, ids, mask, types), ids)
+                return checked(start, ids.shape), checked(end, ids.shape)
+
+            if self._check:
+                self._check(run, bucket.rows, bucket.tokens)
         self._programs[bucket] = program
         self._chosen.clear()
-
-    def _prove(self, program: Program, bucket: Bucket) -> None:
-        if not self._check:
-            return
-
-        def run(ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
-            start, end = self._cut(self._run_in(program, bucket, ids, mask, types), ids)
-            return checked(start, ids.shape), checked(end, ids.shape)
-
-        self._check(run, bucket.rows, bucket.tokens)
 
 
 def stage(

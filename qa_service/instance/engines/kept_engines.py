@@ -47,43 +47,32 @@ class KeptEngines:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Has the folder for this instance alone, with files that are as they were written.
-
-        Raises:
-            SetupError: It cannot be written.
-        """
+        """Has the folder for this instance alone, with files that are as they were written."""
         lock = FileLock(self.path / ".lock", mode=0o666)
         try:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 lock.acquire()
-                self._check()
+                if self._kept_hashes() != self._hashes():
+                    self.remove("a file is damaged, or of another model")
+                self.are_old = bool(self._files())
             except OSError as error:
                 what = f"TensorRT's engines cannot be kept in {self.path}"
                 raise SetupError(f"{what}: {error}") from None
             yield
             with contextlib.suppress(OSError):  # without them the next start compiles again
-                self._write_hashes()
+                found = self._hashes()
+                if found != self._kept_hashes():
+                    (self.path / HASHES_FILE).write_bytes(msgspec.json.encode(found))
         finally:
             lock.release()
 
     def remove(self, why: str) -> None:
-        """Removes all files; they will be compiled again."""
         files = self._files()
         if files:
             logger.warning("%s; all that TensorRT keeps in %s is removed", why, self.path)
         for file in [*files, self.path / HASHES_FILE]:
             file.unlink(missing_ok=True)
-
-    def _check(self) -> None:
-        if self._kept_hashes() != self._hashes():
-            self.remove("a file is damaged, or of another model")
-        self.are_old = bool(self._files())
-
-    def _write_hashes(self) -> None:
-        found = self._hashes()
-        if found != self._kept_hashes():
-            (self.path / HASHES_FILE).write_bytes(msgspec.json.encode(found))
 
     def _kept_hashes(self) -> _Hashes:
         try:

@@ -66,8 +66,12 @@ class KeptShapes:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             os.utime(self._folder)
-            _remove_oldest(root)
-            _remove_partial(self._folder)
+            by_use = sorted(_used(root.iterdir()), reverse=True)
+            left_over = [path for _, path in by_use[MAX_FOLDERS:]]
+            killed_s = time.time() - PARTIAL_S
+            left_over += [path for s, path in _used(self._folder.glob(".*")) if s < killed_s]
+            for path in left_over:  # which other processes may remove too
+                shutil.rmtree(path, ignore_errors=True)
         except OSError as error:
             logger.info("what is compiled is not kept for the next start: %s", error.strerror)
             self._is_writable = False
@@ -87,13 +91,8 @@ class KeptShapes:
         if not content or hashlib.sha256(content).digest() != digest:
             self.remove(name, "is damaged")
             return None
-        return self._unnamed(content)
-
-    def _unnamed(self, content: memoryview) -> Kept:
-        """A copy that no other process can write, in pages that the kernel can drop.
-
-        Its file has no name. Without room for it, the content stays in memory.
-        """
+        # A copy that no other process can write, in pages that the kernel can drop: its file has
+        # no name. Without room for it, the content stays in memory.
         with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=self._folder) as file:
             file.write(content)
             file.flush()
@@ -113,7 +112,10 @@ class KeptShapes:
         Args:
             compile_into: Compiles with these further options of OpenVINO.
         """
-        partial = self._make_partial(name)
+        partial = None
+        with contextlib.suppress(OSError):
+            if self._is_writable and self._has_room(name):
+                partial = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=self._folder))
         if partial is None:
             return compile_into({})
         try:
@@ -126,16 +128,8 @@ class KeptShapes:
         return compiled
 
     def is_in_the_making(self, name: str) -> bool:
-        """Whether another process compiles it."""
         since_s = time.time() - MAKING_S
         return any(used_s > since_s for used_s, _ in _used(self._folder.glob(f".{name}-*")))
-
-    def _make_partial(self, name: str) -> Path | None:
-        """A folder for a file in the making; None without room for the file."""
-        with contextlib.suppress(OSError):
-            if self._is_writable and self._has_room(name):
-                return Path(tempfile.mkdtemp(prefix=f".{name}-", dir=self._folder))
-        return None
 
     def _has_room(self, name: str) -> bool:
         """Whether a file as large as the largest fits into the bound and, twice, on the disk."""
@@ -150,7 +144,6 @@ class KeptShapes:
 
 
 def name_of(tokens: int) -> str:
-    """The name of what is compiled for one row of this many tokens."""
     return f"tokens-{tokens}"
 
 
@@ -167,19 +160,6 @@ def _take(partial: Path, path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         copy.replace(path)
-
-
-def _remove_oldest(root: Path) -> None:
-    """Removes the folders that were not used for longest; other processes may do the same."""
-    for _, path in sorted(_used(root.iterdir()), reverse=True)[MAX_FOLDERS:]:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _remove_partial(folder: Path) -> None:
-    """Removes what killed processes have left."""
-    for used_s, path in _used(folder.glob(".*")):
-        if used_s < time.time() - PARTIAL_S:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _used(paths: Iterable[Path]) -> Iterator[tuple[float, Path]]:

@@ -32,11 +32,7 @@ class LogSeverity(IntEnum):
 
 
 class OnnxEngine(Engine):
-    """Runs a prepared model's ONNX file of one precision.
-
-    Raises:
-        SetupError: There is no such file, or ONNX Runtime cannot load it.
-    """
+    """Runs a prepared model's ONNX file of one precision."""
 
     def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
         path = prepared_file(model_dir, manifest, ROWS["onnx", config.precision].file)
@@ -58,15 +54,20 @@ def open_session(
     providers: Sequence[Provider],
     disabled_optimizers: Sequence[str] = (),
 ) -> onnxruntime.InferenceSession:
-    """Loads an ONNX file into the named providers only.
-
-    Raises:
-        SetupError: ONNX Runtime cannot load it.
-    """
+    """Loads an ONNX file into the named providers only."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = config.intra_op_num_threads
+    options.inter_op_num_threads = 1
+    # A thread that spins for its next piece of work takes the core from another instance.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if config.device != CPU:
+        # On a GPU each session warns of operators that belong on the CPU, and its lines are not in
+        # the format of the server's log. Its errors are raised, so they need no lines.
+        options.log_severity_level = LogSeverity.FATAL
     try:
         return onnxruntime.InferenceSession(
             str(path),
-            session_options(config),
+            options,
             providers=list(providers),
             disabled_optimizers=list(disabled_optimizers),
             enable_fallback=0,
@@ -79,17 +80,3 @@ def open_session(
 def inputs_of(session: onnxruntime.InferenceSession) -> tuple[str, ...]:
     """The inputs of a graph: those of the model that affect its logits."""
     return tuple(item.name for item in session.get_inputs())
-
-
-def session_options(config: EngineConfig) -> onnxruntime.SessionOptions:
-    """The options of a session."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = config.intra_op_num_threads
-    options.inter_op_num_threads = 1
-    # A thread that spins for its next piece of work takes the core from another instance.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if config.device != CPU:
-        # On a GPU each session warns of operators that belong on the CPU, and its lines are not in
-        # the format of the server's log. Its errors are raised, so they need no lines.
-        options.log_severity_level = LogSeverity.FATAL
-    return options

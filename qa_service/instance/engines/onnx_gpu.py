@@ -22,13 +22,7 @@ from qa_service.engine_catalogue import ROWS
 from qa_service.errors import DeviceError, SetupError
 from qa_service.installation import install_hint
 from qa_service.instance.engines import EngineConfig
-from qa_service.instance.engines.buckets import (
-    Bucket,
-    BucketedEngine,
-    BucketGrid,
-    Outputs,
-    Program,
-)
+from qa_service.instance.engines.buckets import Bucket, BucketedEngine, BucketGrid, Outputs, Program
 from qa_service.instance.engines.kept_engines import KeptEngines
 from qa_service.instance.engines.onnx import LogSeverity, Provider, inputs_of, open_session
 from qa_service.instance.engines.outputs import marked
@@ -44,12 +38,7 @@ _LIBRARIES = {CUDA: "CUDA or cuDNN", TENSORRT: "TensorRT"}
 
 
 def cuda_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -> BucketedEngine:
-    """Loads a prepared model into the CUDA provider.
-
-    Raises:
-        DeviceError: The onnxruntime that is installed cannot use the GPU.
-        SetupError: The file is missing or cannot be loaded.
-    """
+    """Loads a prepared model into the CUDA provider."""
     path = prepared_file(model_dir, manifest, ROWS["onnx", config.precision].file)
     session = open_gpu_session(path, config, [(CUDA, cuda_options(config))])
     return bucketed_engine(session, manifest, config)
@@ -61,10 +50,6 @@ def tensorrt_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -
     TensorRT compiles the graph for this GPU, which takes minutes, and keeps the result in a
     folder next to the model; the next instance finds it there. Instances that start together take
     turns, so that one compiles for all.
-
-    Raises:
-        DeviceError: The onnxruntime that is installed has no TensorRT, or it cannot start.
-        SetupError: The file is missing, or cannot be loaded.
     """
     require(TENSORRT)
     name = ROWS["tensorrt", config.precision].file
@@ -139,11 +124,6 @@ def kept_engines(
 
 
 def require(provider: str) -> None:
-    """Checks that the installed onnxruntime was built with a provider.
-
-    Raises:
-        DeviceError: It was not.
-    """
     if provider not in onnxruntime.get_available_providers():
         raise DeviceError(
             f"the onnxruntime that is installed has no {provider}; "
@@ -154,12 +134,7 @@ def require(provider: str) -> None:
 def open_gpu_session(
     path: Path, config: EngineConfig, providers: Sequence[Provider]
 ) -> onnxruntime.InferenceSession:
-    """Loads an ONNX file into the first of the providers, and checks that it runs there.
-
-    Raises:
-        DeviceError: The provider is missing or cannot start.
-        SetupError: The file cannot be loaded.
-    """
+    """Loads an ONNX file into the first of the providers, and checks that it runs there."""
     wanted = providers[0][0]
     require(wanted)
     # Its warnings say that there is no plugin for the provider, and are not in the format of the
@@ -215,7 +190,6 @@ def bucketed_engine(
 
 
 def describe(session: onnxruntime.InferenceSession, config: EngineConfig) -> str:
-    """The runtime of an engine: its provider, the GPU's memory if that is known, its steps."""
     words = [f"onnxruntime {onnxruntime.__version__}", session.get_providers()[0]]
     if config.gpu_memory_bytes:
         words.append(f"a GPU of {config.gpu_memory_bytes} bytes")
@@ -236,7 +210,6 @@ class PlainProgram(Program):
         self._inputs = inputs
 
     def run(self) -> Outputs:
-        """Runs the bucket on the staged inputs."""
         outputs = self._session.run(None, dict(zip(self._inputs, self.staging, strict=True)))
         return Outputs(np.stack(outputs))
 
@@ -282,7 +255,6 @@ class OnnxProgram(Program):
             self.run()
 
     def run(self) -> Outputs:
-        """Runs the bucket on the staged inputs."""
         for value, plane in zip(self._inputs, self.staging, strict=True):
             value.update_inplace(plane)
         for value in self._outputs:

@@ -47,10 +47,6 @@ class OpenVinoEngine(Engine):
 
     Attributes:
         static_shapes: What it compiled for lengths that occur often.
-
-    Raises:
-        DeviceError: The processor has no instructions for the precision.
-        SetupError: There is no such file, or OpenVINO cannot load it.
     """
 
     def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
@@ -89,12 +85,10 @@ class OpenVinoEngine(Engine):
 
     @property
     def later_bytes(self) -> int:
-        """The memory that further static shapes may take."""
         return self.static_shapes.left_bytes
 
     @property
     def shapes(self) -> Sequence[tuple[int, int]]:
-        """The lengths that are compiled, a row each."""
         return [(1, tokens) for tokens in self.static_shapes.lengths]
 
     def forget_kept(self) -> bool:
@@ -183,11 +177,7 @@ class OpenVinoEngine(Engine):
         return compiled
 
     def _compiled_for_any_length(self) -> openvino.CompiledModel:
-        """Compiles the model with dynamic shapes.
-
-        Raises:
-            SetupError: OpenVINO cannot load its file.
-        """
+        """Compiles the model with dynamic shapes."""
         path = str(self._path)
         try:
             return self._kept.keeping(ANY_LENGTH, lambda kept: self._compiled(path, kept))
@@ -218,7 +208,6 @@ class OpenVinoEngine(Engine):
 
     @functools.cached_property
     def _model(self) -> openvino.Model:
-        """The model as it is in its file."""
         return shared_core().read_model(str(self._path))
 
 
@@ -263,7 +252,6 @@ def _infer(request: openvino.InferRequest, batch: Mapping[str, Int64Array]) -> L
 
 
 def _widened(rows: Int64Array, width: int, filling: int) -> Int64Array:
-    """Rows with more columns: int64 [batch, width]."""
     wide = np.full((len(rows), width), filling, np.int64)
     wide[:, : rows.shape[1]] = rows
     return wide

@@ -42,21 +42,15 @@ def checked(output: FloatArray, shape: tuple[int, ...]) -> FloatArray:
         EngineFaultError: It has another shape, or a value that the run did not write.
     """
     require_shape(output.shape, shape)
-    if np.isnan(output).any() and _is_marked(output):
-        raise EngineFaultError("the engine returned without an error and without results")
+    if np.isnan(output).any():
+        bits = np.ascontiguousarray(output).view(f"u{output.dtype.itemsize}")
+        if (bits == np.iinfo(bits.dtype).max).any():
+            raise EngineFaultError("the engine returned without an error and without results")
     return output.astype(np.float32)
 
 
 def require_shape(found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-    """Raises `EngineFaultError` if a run's output has another shape than was asked for."""
     if found != wanted:
         raise EngineFaultError(
             f"the engine returned an output of shape {found} where {wanted} was asked for"
         )
-
-
-def _is_marked(output: FloatArray) -> bool:
-    """Whether any value is a mark."""
-    size = output.dtype.itemsize
-    bits = np.ascontiguousarray(output).view(f"u{size}")
-    return bool((bits == np.iinfo(bits.dtype).max).any())

@@ -33,7 +33,7 @@ from qa_service.instance.engines.buckets import (
 )
 from qa_service.instance.engines.outputs import MARK_BYTE, require_shape
 from qa_service.instance.engines.torch_spans import choose_spans
-from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig
+from qa_service.instance.model_folder.manifest import Manifest
 from qa_service.instance.start_times import taking
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -55,11 +55,7 @@ Capture = Callable[[Scoring, Tensor], Callable[[], tuple[Tensor, Tensor]]]
 
 
 class PyTorchEngine(Engine):
-    """Runs a prepared model's `model.safetensors` on a CPU.
-
-    Raises:
-        SetupError: `transformers` cannot load the folder.
-    """
+    """Runs a prepared model's `model.safetensors` on a CPU."""
 
     def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
         torch.set_num_threads(config.intra_op_num_threads)
@@ -71,7 +67,6 @@ class PyTorchEngine(Engine):
 
 
 def logits_of(model: PreTrainedModel, inputs: Sequence[str]) -> LogitsFunction:
-    """A model on the CPU as an engine's `logits`."""
     forward = make_forward(model, inputs)
 
     def logits(ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
@@ -89,10 +84,6 @@ def bucketed_engine(
 
     Args:
         device: `cuda`, or `cpu` in tests.
-
-    Raises:
-        DeviceError: This PyTorch cannot use the GPU.
-        SetupError: `transformers` cannot load the folder.
     """
     torch.set_num_threads(config.intra_op_num_threads)
     with taking("device"):
@@ -100,7 +91,14 @@ def bucketed_engine(
     with taking("weights"):
         model = load_model(model_dir, config.precision)
         model.to(place)  # type: ignore[arg-type]
-    scoring = make_scoring(make_forward(model, manifest.inputs), manifest.reading)
+    forward = make_forward(model, manifest.inputs)
+
+    @torch.inference_mode()
+    def scoring(staged: Tensor) -> tuple[Tensor, Tensor]:
+        """Runs the model, and chooses the best spans."""
+        logits = forward(staged[:-1])
+        return logits, choose_spans(manifest.reading, logits, staged[-1])
+
     inputs = (*manifest.inputs, TEXT_MASK)
     capture = GraphCapture() if device == "cuda" and config.cuda_graphs else run_eagerly
     name = torch.cuda.get_device_name(place) if device == "cuda" else device
@@ -118,11 +116,7 @@ def bucketed_engine(
 
 
 def claim_gpu(config: EngineConfig) -> torch.device:
-    """Makes the GPU the calling thread's, and bounds the process's share of its memory.
-
-    Raises:
-        DeviceError: This PyTorch cannot use it.
-    """
+    """Makes the GPU the calling thread's, and bounds the process's share of its memory."""
     if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
         raise DeviceError(
             f"PyTorch {torch.__version__} is a build without CUDA; install one that has it"
@@ -139,19 +133,11 @@ def claim_gpu(config: EngineConfig) -> torch.device:
 
 
 def load_model(model_dir: Path, precision: str) -> PreTrainedModel:
-    """Loads `model.safetensors` with weights of the given precision.
-
-    Raises:
-        SetupError: `transformers` cannot load the folder.
-    """
     disable_progress_bar()  # type: ignore[no-untyped-call]
     model: PreTrainedModel
     try:
         model = AutoModelForQuestionAnswering.from_pretrained(
-            model_dir,
-            local_files_only=True,
-            trust_remote_code=False,
-            dtype=_DTYPES[precision],
+            model_dir, local_files_only=True, trust_remote_code=False, dtype=_DTYPES[precision]
         )
     except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).partition("\n")[0]
@@ -171,20 +157,7 @@ def make_forward(model: PreTrainedModel, inputs: Sequence[str]) -> Forward:
     return forward
 
 
-def make_scoring(forward: Forward, reading: ReadingConfig) -> Scoring:
-    """The model, followed by the choice of the best spans."""
-
-    @torch.inference_mode()
-    def scoring(staged: Tensor) -> tuple[Tensor, Tensor]:
-        logits = forward(staged[:-1])
-        return logits, choose_spans(reading, logits, staged[-1])
-
-    return scoring
-
-
 class TorchProgram(Program):
-    """A model on one bucket."""
-
     def __init__(
         self,
         scoring: Scoring,
@@ -206,7 +179,6 @@ class TorchProgram(Program):
         self.staging = self._staged.numpy()
 
     def run(self) -> Outputs:
-        """Runs the bucket on the staged inputs."""
         self._inputs.copy_(self._staged, non_blocking=True)
         outputs = self._replay()
         for its, output in zip((self._logits, self._best_spans), outputs, strict=True):
@@ -233,7 +205,6 @@ class GraphCapture:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, scoring: Scoring, inputs: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
-        """Records the scoring on the inputs; returns its replay."""
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -258,11 +229,7 @@ class GraphCapture:
 def check_replay(
     replay: Callable[[], tuple[Tensor, Tensor]], scoring: Scoring, inputs: Tensor
 ) -> None:
-    """Compares a recorded graph with the model, on other inputs than it was recorded with.
-
-    Raises:
-        RuntimeError: It gives other logits.
-    """
+    """Compares a recorded graph with the model, on other inputs than it was recorded with."""
     recorded = inputs.clone()
     inputs[0] += 1
     wanted = scoring(inputs)[0].clone()

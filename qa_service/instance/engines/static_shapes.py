@@ -71,7 +71,6 @@ class StaticShapes(Generic[Compiled]):
 
     @property
     def lengths(self) -> list[int]:
-        """The lengths that are compiled."""
         return sorted(self._compiled.copy())  # at once: the thread may be adding one
 
     def prepare(self, seen: SeenLengths) -> None:
@@ -90,7 +89,6 @@ class StaticShapes(Generic[Compiled]):
         return found
 
     def wait(self) -> None:
-        """Waits until the thread has nothing more to compile."""
         if self._thread.is_alive():
             self._thread.join()
 

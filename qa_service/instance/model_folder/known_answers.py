@@ -16,12 +16,7 @@ import msgspec
 from qa_service.engine_catalogue import ROWS, Kind
 from qa_service.errors import SetupError
 from qa_service.files import read_file
-from qa_service.instance.model_folder.manifest import (
-    KNOWN_ANSWERS_FILE,
-    MANIFEST_FILE,
-    Manifest,
-    check_files,
-)
+from qa_service.instance.model_folder.manifest import KNOWN_ANSWERS_FILE, Manifest, check_files
 
 VOCABULARY = "the vocabulary"
 """The names of its rows begin with it."""
@@ -86,11 +81,7 @@ class KnownAnswers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_known_answers(model_dir: Path, manifest: Manifest) -> KnownAnswers | None:
-    """Reads a model's known answers; None if it was prepared without any.
-
-    Raises:
-        SetupError: The file is missing, damaged, or not what the manifest says.
-    """
+    """Reads a model's known answers; None if it was prepared without any."""
     if KNOWN_ANSWERS_FILE not in manifest.files:
         return None
     check_files(model_dir, manifest, [KNOWN_ANSWERS_FILE])
@@ -119,11 +110,3 @@ def tolerance_of(manifest: Manifest, kind: Kind, device: str) -> Callable[[str],
         return min(most, max(MIN_TOLERANCE, slack * max(its, usual)))
 
     return tolerance
-
-
-def say_unchecked(model_dir: Path, preparing: str) -> str:
-    """The line of an instance whose model has no known answers."""
-    return (
-        f"{model_dir / MANIFEST_FILE} names no known answers, since an older version prepared the "
-        f"model: whether it is computed rightly cannot be checked until {preparing} has run again"
-    )

@@ -119,7 +119,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def window_tokens(self) -> int:
-        """The longest window that the model gets."""
         return min(self.reading.window_tokens, self.max_sequence_tokens)
 
     @property
@@ -129,11 +128,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_manifest(model_dir: Path) -> Manifest:
-    """Reads the manifest of a prepared model.
-
-    Raises:
-        SetupError: The folder holds no prepared model, or one of another format.
-    """
     try:
         return msgspec.json.decode(read_file(model_dir / MANIFEST_FILE), type=Manifest)
     except FileNotFoundError:
@@ -162,11 +156,7 @@ def model_files(engine_type: str, precision: str) -> list[str]:
 
 
 def check_files(model_dir: Path, manifest: Manifest, names: Iterable[str]) -> None:
-    """Compares files with their SHA-256 in the manifest; skips files that it does not name.
-
-    Raises:
-        SetupError: A file is missing or has changed.
-    """
+    """Compares files with their SHA-256 in the manifest; skips files that it does not name."""
     for name in names:
         if expected := manifest.files.get(name):
             try:
@@ -210,11 +200,6 @@ def _making_command(model_dir: Path) -> str:
 
 
 def prepared_file(model_dir: Path, manifest: Manifest, name: str) -> Path:
-    """Finds a file of a prepared model.
-
-    Raises:
-        SetupError: The model was not prepared with it.
-    """
     if name in manifest.files:
         return model_dir / name
     if reason := manifest.without.get(name) or manifest.without.get(ONNX_FILE):
@@ -226,7 +211,6 @@ def prepared_file(model_dir: Path, manifest: Manifest, name: str) -> Path:
 
 
 def save_manifest(model_dir: Path, manifest: Manifest) -> None:
-    """Writes the manifest as indented JSON, atomically."""
     encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
     new = model_dir / f".{MANIFEST_FILE}.new"
     new.write_bytes(encoded + b"\n")

@@ -46,7 +46,6 @@ class SeenLengths:
         self._keep_at = FIRST_KEPT
 
     def __bool__(self) -> bool:
-        """Whether any length has been counted."""
         return bool(self._counts)
 
     def count(self, tokens: int) -> int:
@@ -56,12 +55,15 @@ class SeenLengths:
         return num_rows
 
     def add(self, num_rows: Mapping[int, int]) -> None:
-        """Counts rows of several lengths, which are written together."""
         self._counts.update(num_rows)
         self._num_rows += sum(num_rows.values())
         if self._num_rows >= self._keep_at:
             self._keep_at = self._num_rows + min(self._num_rows, KEPT_EVERY)
-            self._keep()
+            if self._counts.total() >= MAX_ROWS:
+                halves = {tokens: count // 2 for tokens, count in self._counts.items()}
+                self._counts = Counter({tokens: half for tokens, half in halves.items() if half})
+            if self._path:
+                keep(self._path, KeptLengths(dict(self._counts)))
 
     def most_seen(self, at_least: int) -> list[int]:
         """The lengths with that many rows, those with the most first."""
@@ -69,16 +71,8 @@ class SeenLengths:
         counts.sort(key=lambda item: (-item[1], item[0]))
         return [tokens for tokens, num_rows in counts if num_rows >= at_least]
 
-    def _keep(self) -> None:
-        if self._counts.total() >= MAX_ROWS:
-            halves = {tokens: num_rows // 2 for tokens, num_rows in self._counts.items()}
-            self._counts = Counter({tokens: half for tokens, half in halves.items() if half})
-        if self._path:
-            keep(self._path, KeptLengths(dict(self._counts)))
-
 
 def lengths_file(model_dir: Path) -> Path:
-    """Where a model's counts are kept."""
     return model_dir / COSTS_DIR / LENGTHS_FILE
 
 

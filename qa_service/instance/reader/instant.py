@@ -23,15 +23,12 @@ class InstantReader:
         self.rule = rule
 
     def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> Sequence[Task]:
-        """Does nothing."""
         return tasks
 
     def score(self, encoded: Sequence[Task], stopwatch: Stopwatch) -> Sequence[Task]:
-        """Does nothing."""
         return encoded
 
     def find(self, scored: Sequence[Task], stopwatch: Stopwatch) -> list[Answers | SegmentResult]:
-        """Answers with each text's first word, or finds it in a part of a text."""
         stopwatch.start()
         outcomes = [_outcome(task) for task in scored]
         stopwatch.lap("read")

@@ -145,11 +145,7 @@ def _doubling(first: int, last: int) -> Iterator[int]:
 
 
 def _while_it_pays(
-    run_ms: RunShape,
-    length: int,
-    sizes: Sequence[int],
-    limits: BatchRule,
-    num_runs: int,
+    run_ms: RunShape, length: int, sizes: Sequence[int], limits: BatchRule, num_runs: int
 ) -> list[float]:
     """Milliseconds of a batch of each size, up to the first that makes a row no cheaper."""
     found_ms: list[float] = []

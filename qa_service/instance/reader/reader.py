@@ -32,12 +32,7 @@ from qa_service.instance.reader.spans import (
     find_answers,
     find_spans,
 )
-from qa_service.instance.reader.windows import (
-    EncodedQuestion,
-    Window,
-    WindowBuilder,
-    sample_rows,
-)
+from qa_service.instance.reader.windows import EncodedQuestion, Window, WindowBuilder, sample_rows
 from qa_service.instance.stages import Stopwatch
 from qa_service.instance.worker_messages import Answers, ModelFacts
 from qa_service.wire.messages import Answer, Question, Task
@@ -74,8 +69,6 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class ScoredTasks:
-    """Tasks whose batches the model has run."""
-
     encoded: EncodedTasks
     scores: Sequence[Scores]
 
@@ -132,7 +125,6 @@ class Reader:
                 yield from map(len, encoded.windows)
 
     def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> EncodedTasks:
-        """Tokenizes and pads; this needs no model."""
         stopwatch.start()
         pairs = [(task.question, task.text) for task in tasks]
         encoded = list(zip(tasks, self._windows.encode_batch(pairs), strict=True))
@@ -163,7 +155,6 @@ class Reader:
         return self.find(self.score(encoded, stopwatch), stopwatch)
 
     def score(self, encoded: EncodedTasks, stopwatch: Stopwatch) -> ScoredTasks:
-        """Runs the model, and learns what it costs."""
         stopwatch.start()
         scores = []
         for batch in encoded.batches:
@@ -238,11 +229,7 @@ class Reader:
         return PaddedBatch(numbers, longest, rows, mask)
 
     def _run(self, batch: PaddedBatch) -> Scores:
-        """Runs the model on a batch.
-
-        Raises:
-            InternalError: The engine returned another number of rows.
-        """
+        """Runs the model on a batch."""
         if batch.text_mask is None or self._best_spans is None:
             scores = Scores(self.logits(*batch.rows))
         else:
@@ -293,7 +280,6 @@ class Reader:
         return BestSpans(candidates, log_total)
 
     def _batches(self, windows: Sequence[Window]) -> Iterator[list[int]]:
-        """Cuts the windows, longest first, into batches by the rule."""
         batch: list[int] = []
         lengths = list(map(len, windows))
         for i in sorted(range(len(windows)), key=lengths.__getitem__, reverse=True):

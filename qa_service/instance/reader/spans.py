@@ -29,13 +29,7 @@ from qa_service.instance.reader.characters import stripped, whole_characters
 from qa_service.instance.reader.whole_words import whole_words
 from qa_service.instance.reader.windows import EncodedQuestion, Window
 from qa_service.wire.messages import Answer
-from qa_service.wire.spans import (
-    ScoredSpan,
-    SegmentResult,
-    answer_key,
-    log_sum_exp,
-    to_answers,
-)
+from qa_service.wire.spans import ScoredSpan, SegmentResult, answer_key, log_sum_exp, to_answers
 
 _MAX_TRIES = 100
 """Bound on the spans tried to find `top_k`: a text may be mostly white space."""
@@ -79,9 +73,6 @@ def find_answers(
     Returns:
         One to `top_k` answers that do not overlap, best first; the first is "no answer" if the
         model abstains.
-
-    Raises:
-        InternalError: The logits hold NaN or an infinity.
     """
     found = find_spans(text, encoded, logits, config, top_k=top_k)
     return to_answers(text, found, config.null_log_score, top_k)
@@ -101,9 +92,6 @@ def find_spans(
     Args:
         top_k: How many different answers are wanted.
         core: Where spans may start in a segment, in code points; the rest is context.
-
-    Raises:
-        InternalError: The logits hold NaN or an infinity.
     """
     if not encoded.windows:
         return SegmentResult([], -math.inf, len(encoded.offsets))
@@ -112,7 +100,9 @@ def find_spans(
         for window, (start, end) in zip(encoded.windows, logits, strict=True)
     ]
     table = scores[0] if len(scores) == 1 else _merged(encoded, scores)
-    peak = _finite_peak(table)
+    peak = float(table.max())
+    if not math.isfinite(peak):
+        raise InternalError(_NOT_FINITE)
     if core:
         starts = np.array(encoded.offsets)[:, 0]
         table[(starts < core[0]) | (starts >= core[1])] = -np.inf
@@ -133,11 +123,7 @@ def find_spans(
 def answers_at_best_spans(
     text: str, encoded: EncodedQuestion, best: BestSpans, config: ReadingConfig
 ) -> list[Answer] | None:
-    """As `find_answers`, for a text of one window and one answer; None if the best spans are none.
-
-    Raises:
-        InternalError: The logits hold NaN or an infinity.
-    """
+    """As `find_answers`, of one window and one answer; None if the best spans are none."""
     if not math.isfinite(best.candidates[0].log_score):
         raise InternalError(_NOT_FINITE)
     spans = _Spans(text, encoded)
@@ -202,18 +188,6 @@ def _merged(encoded: EncodedQuestion, scores: Sequence[FloatArray]) -> FloatArra
     return table
 
 
-def _finite_peak(table: FloatArray) -> float:
-    """The highest score of a table.
-
-    Raises:
-        InternalError: It is not finite.
-    """
-    peak = float(table.max())
-    if not math.isfinite(peak):
-        raise InternalError(_NOT_FINITE)
-    return peak
-
-
 def _log_sum_exp(table: FloatArray, peak: float) -> float:
     if peak == -math.inf:
         return peak
@@ -268,7 +242,14 @@ class _Spans:
         """The candidates without what surrounds them; many begin or end with the same token."""
         starts = {first: self._offsets[first][0] for first in {first for _, first, _ in candidates}}
         ends = {last: self._offsets[last][1] for last in {last for _, _, last in candidates}}
-        return [self._trim(score, starts[first], ends[last]) for score, first, last in candidates]
+        found = []
+        for log_score, first, last in candidates:
+            within = self.rule.within_cell(starts[first], ends[last])
+            start, end = stripped(self._text, *within)
+            may_be_answer = start < end and self.rule.allows(start, end)
+            leaves_cell = within[1] < ends[last]
+            found.append(_Trimmed(log_score, start, end, may_be_answer, leaves_cell))
+        return found
 
     def result(
         self, trimmed: Sequence[_Trimmed], log_total: float, *, is_one: bool
@@ -305,7 +286,8 @@ class _Spans:
             if within.size:  # a tokenizer may leave out all that a place has
                 _strike_out(table, int(within[0]), int(within[-1]))
         for _ in range(_MAX_TRIES):
-            candidate = _best_of(table)
+            first, further = divmod(int(table.argmax()), table.shape[1])
+            candidate = Candidate(float(table[first, further]), first, first + further)
             if candidate.log_score == -math.inf:
                 break
             (trimmed,) = self.trimmed([candidate])
@@ -354,29 +336,17 @@ class _Spans:
         start, end = whole_words(self._text, start, end, self.rule.asked)
         return whole_characters(self._text, start, end) if start < end else (start, end)
 
-    def _trim(self, log_score: float, first: int, last: int) -> _Trimmed:
-        within = self.rule.within_cell(first, last)
-        start, end = stripped(self._text, *within)
-        may_be_answer = start < end and self.rule.allows(start, end)
-        return _Trimmed(log_score, start, end, may_be_answer, within[1] < last)
-
     def _key(self, span: ScoredSpan) -> str:
         return answer_key(self._text[span.start : span.end])
 
 
 def _add_free(span: ScoredSpan, places: list[ScoredSpan]) -> None:
-    """Adds a span to places that it does not overlap."""
     if not any(map(span.overlaps, places)):
         places.append(span)
 
 
 def _log_sum_of(spans: Sequence[ScoredSpan]) -> float:
     return log_sum_exp([span.log_score for span in spans])
-
-
-def _best_of(table: FloatArray) -> Candidate:
-    first, further = divmod(int(table.argmax()), table.shape[1])
-    return Candidate(float(table[first, further]), first, first + further)
 
 
 def _strike_out(table: FloatArray, first: int, last: int) -> None:

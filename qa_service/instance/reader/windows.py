@@ -82,7 +82,6 @@ class PairLayout:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> PairLayout:
-        """Encodes a pair to find the layout."""
         pair = tokenizer.encode("a", "b")
         row = np.array([pair.ids, pair.type_ids], dtype=np.int64)
         question = [i for i, sequence in enumerate(pair.sequence_ids) if sequence == 0]
@@ -125,7 +124,6 @@ class PairLayout:
 
     @cached_property
     def special_tokens(self) -> int:
-        """How many special tokens a pair has."""
         return sum(len(part[0]) for part in (self.prefix, self.middle, self.suffix))
 
 
@@ -135,8 +133,6 @@ class WindowBuilder:
     Args:
         tokenizer: A fast tokenizer. The builder turns off its truncation, padding, and reading of
             `[SEP]` in a client's text as the special token.
-        window_tokens: Longest window, question and special tokens included.
-        overlap_tokens: Text tokens that two neighbouring windows share.
     """
 
     def __init__(self, tokenizer: Tokenizer, window_tokens: int, overlap_tokens: int) -> None:

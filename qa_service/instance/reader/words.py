@@ -31,14 +31,11 @@ from qa_service.instance.arrays import Int64Array
 class Offsets(Protocol):
     """Start and end of each token of a text, in code points."""
 
-    def __len__(self) -> int:
-        """How many tokens there are."""
+    def __len__(self) -> int: ...
 
-    def __getitem__(self, token: int, /) -> tuple[int, int]:
-        """Those of one token, counted from 0."""
+    def __getitem__(self, token: int, /) -> tuple[int, int]: ...
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Those of all tokens."""
+    def __iter__(self) -> Iterator[tuple[int, int]]: ...
 
 
 Tokens = tuple[Int64Array, Offsets]
@@ -88,7 +85,6 @@ class JoinedOffsets:
         self._num_tokens = num_tokens
 
     def __len__(self) -> int:
-        """How many tokens the text has."""
         return self._num_tokens
 
     def __getitem__(self, token: int, /) -> tuple[int, int]:
@@ -104,7 +100,6 @@ class JoinedOffsets:
         return start + first, start + last
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """The start and end of each token."""
         words = map(self._find, self._text.split(_SPACE))
         places = itertools.pairwise(self._starts)
         for (_, within), (start, following) in zip(words, places, strict=True):
@@ -145,7 +140,6 @@ class Words:
         )
 
     def encode(self, texts: Sequence[str]) -> list[Tokens]:
-        """The ids and offsets of each text's tokens."""
         if not self._is_by_words:  # such a tokenizer may look at several words at once
             return self._whole(texts)
         known = self._known

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.models import make_manifest
 from qa_service.autotune import candidates
 from qa_service.autotune.candidates import choose_engine
 from qa_service.autotune.engine_race import MAX_ROUNDS
@@ -16,22 +17,10 @@ from qa_service.data.squad import AGREEMENT_QUESTIONS, read_squad
 from qa_service.instance.devices import DeviceAssignment
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.costs_dir import keep
-from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig
 from qa_service.machine import Processor
 from tests.support import FakeClock
 
-MANIFEST = Manifest(
-    name="tiny",
-    source="tiny",
-    fingerprint="f",
-    files={"model.onnx": "1", "model.int8.onnx": "2"},
-    inputs=("input_ids",),
-    pad_token_id=0,
-    max_sequence_tokens=64,
-    can_abstain=False,
-    reading=ReadingConfig(),
-    versions={},
-)
+MANIFEST = make_manifest("tiny", files={"model.onnx": "1", "model.int8.onnx": "2"})
 ON_CPU = DeviceAssignment()
 MEASURED: tuple[dict[str, Any], ...] = (
     {"alone_ms": 20.0, "batched_ms": 20.0, "ratio": 1.0, "num_answers": 200, "num_same": 200},

@@ -72,6 +72,9 @@ def test_the_rule_admits_what_is_cheaper_together():
 def test_the_rule_bounds_what_the_first_waits_for_its_batch_members():
     assert BatchRule(4, 1000, 1.5, TABLE).admits(1, 10, 10)
     assert not BatchRule(4, 1000, 1.4, TABLE).admits(1, 10, 10)
+    slow = msgspec.structs.replace(TABLE, pace=2.0)
+    assert BatchRule(4, 1000, 3.0, slow).admits(1, 10, 10)
+    assert not BatchRule(4, 1000, 2.9, slow).admits(1, 10, 10)
 
 
 def test_an_instance_takes_its_share_of_waiting_requests_and_no_more():
@@ -219,13 +222,14 @@ def test_a_folder_that_cannot_be_written_costs_only_the_time(tmp_path, path, cap
     assert "not kept" in caplog.text
 
 
-def test_a_table_of_one_point_is_refused_with_the_bound(tmp_path, path):
-    file = tmp_path / "table.json"
-    file.write_text('{"lengths": [384], "batch_sizes": [1], "costs_ms": [[30.0]]}')
-    with pytest.raises(SetupError, match="holds fewer than 2 lengths"):
-        find_costs(str(file), path, lambda: TABLE)
-
-
-def test_a_missing_table_is_a_setup_error(tmp_path, path):
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [('{"lengths": [384], "batch_sizes": [1], "costs_ms": [[30.0]]}', "fewer than 2 lengths"),
+     ("", "cannot be read")],
+)  # fmt: skip
+def test_a_named_table_without_lengths_or_content_is_refused(tmp_path, path, content, words):
+    (tmp_path / "table.json").write_text(content)
+    with pytest.raises(SetupError, match=words):
+        find_costs(str(tmp_path / "table.json"), path, lambda: TABLE)
     with pytest.raises(SetupError, match="cannot be read"):
         find_costs(str(tmp_path / "none.json"), path, lambda: TABLE)

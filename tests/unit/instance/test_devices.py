@@ -1,10 +1,13 @@
-"""Instances on devices."""
+"""Instances on devices, and what an engine is made with."""
 
+import msgspec
 import pytest
 
 from qa_service.errors import DeviceError
 from qa_service.instance.devices import DeviceAssignment, assign_devices, describe
+from qa_service.instance.engines import EngineConfig
 from qa_service.instance.gpus import Gpu, Gpus
+from qa_service.instance.instance_options import InstanceOptions
 
 TWO = Gpus((Gpu(0, "4", 80 << 30), Gpu(1, "7", 24 << 30)))
 NONE = Gpus((), "no driver")
@@ -56,3 +59,13 @@ def test_devices_are_described_briefly_or_one_by_one():
     devices_ = ["cuda:0", "cuda:1", "cuda:0"]
     assert describe(devices_) == "cuda:0, cuda:1, cuda:0"
     assert describe(devices_[::2]) == "cuda:0"
+
+
+def test_an_engine_gets_every_option_of_its_instance_and_its_device():
+    options = InstanceOptions(
+        precision="fp16", intra_op_num_threads=3, static_shapes_bytes=7, max_batch_size=5
+    )
+    config = EngineConfig.of(options, DeviceAssignment("cuda:2", "2", gpu_memory_bytes=1 << 30))
+    for name, value in msgspec.structs.asdict(options).items():
+        assert getattr(config, name) == value, name
+    assert (config.device, config.cuda_index, config.gpu_memory_bytes) == ("cuda", 0, 1 << 30)

@@ -68,18 +68,15 @@ def test_a_failed_step_is_logged_once_and_the_next_start_begins_at_the_step_that
     ]
 
 
-def test_with_other_files_or_options_all_steps_are_tried_again(tmp_path):
+def test_with_other_files_options_or_another_driver_all_steps_are_tried_again(
+    tmp_path, monkeypatch
+):
     climber = Climber(tmp_path, [GRAPHS])
     climber.climb()
     climber.climb(key="other files")
     assert climber.tried == [GRAPHS, NO_GRAPHS]
     climber.climb(config=msgspec.structs.replace(GPU, max_batch_size=3))
     assert climber.tried == [GRAPHS, NO_GRAPHS]
-
-
-def test_with_another_driver_all_steps_are_tried_again(tmp_path, monkeypatch):
-    climber = Climber(tmp_path, [GRAPHS])
-    climber.climb()
     monkeypatch.setattr(ladder, "gpu_driver", lambda: "NVRM version: another")
     climber.climb()
     assert climber.tried == [GRAPHS, NO_GRAPHS]

@@ -159,12 +159,6 @@ def test_the_minimum_cost_of_a_turn_never_moves(lengths, turn):
     assert learned.table.cost_ms(1, turn) == pytest.approx(turn / 10)
 
 
-def test_the_batch_time_bound_applies_to_cost_times_pace():
-    slow = CostTable((10, 20), (1, 2), ((1.0, 1.2), (2.0, 2.4)), pace=2.0)
-    assert BatchRule(2, 100, 2.4, slow).admits(1, 10, 10)
-    assert not BatchRule(2, 100, 2.3, slow).admits(1, 10, 10)
-
-
 @pytest.mark.parametrize("shape", [((100,), (1,), ((40.0,),)), ((16, 400), (1, 64), ((1, 9),) * 2)])
 def test_any_table_can_be_learned_from(shape):
     learned = LearnedCosts(CostTable(*shape))

@@ -4,6 +4,7 @@ import select
 import socket
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -16,6 +17,7 @@ from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.reader.instant import InstantReader, first_word
 from qa_service.instance.runs import answer_in_turn, answer_overlapped
 from qa_service.instance.stages import Holding, StagesMs, Stopwatch
+from qa_service.instance.start_times import StartTimes
 from qa_service.instance.worker_main import WARMUP, serve
 from qa_service.instance.worker_messages import (
     Answers,
@@ -65,23 +67,22 @@ class CountingReader:
 
 @pytest.fixture(params=[answer_in_turn, answer_overlapped])
 def run(request):
+    """Has an instance answer batches; returns its results."""
+    return partial(answered, request.param)
+
+
+def answered(answer, reader, *batches):
     """Hands batches to an instance all at once, hangs up for writing, and returns its results."""
-
-    def answer(reader, *batches):
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            ours.sendall(b"".join(encode(batch) for batch in batches))
-            ours.shutdown(socket.SHUT_WR)
-            channel = WorkerChannel(theirs)
-            try:
-                request.param(reader, channel)
-            finally:
-                wait_for_intake()
-            theirs.close()
-            data = b"".join(iter(lambda: ours.recv(65536), b""))
-        return messages_in(data)
-
-    return answer
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(b"".join(encode(batch) for batch in batches))
+        ours.shutdown(socket.SHUT_WR)
+        try:
+            answer(reader, WorkerChannel(theirs))
+        finally:
+            wait_for_intake()
+        theirs.close()
+        return messages_in(b"".join(iter(lambda: ours.recv(65536), b"")))
 
 
 def wait_for_intake():
@@ -207,23 +208,8 @@ def test_a_batch_is_read_while_the_model_runs_the_next():
             assert began.wait(30)
             return super().find(scored, stopwatch)
 
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.sendall(encode(batch(0)) + encode(batch(1)))
-        ours.shutdown(socket.SHUT_WR)
-        answer_overlapped(WaitingReader(), WorkerChannel(theirs))
-        theirs.close()
-        results = messages_in(b"".join(iter(lambda: ours.recv(65536), b"")))
+    results = answered(answer_overlapped, WaitingReader(), batch(0), batch(1))
     assert [result.outcomes[0].answers[0].answer for result in results] == ["t", "t"]
-
-
-def test_end_of_file_from_the_loop_ends_the_instance():
-    ours, theirs = socket.socketpair()
-    with theirs:
-        ours.close()
-        channel, reader = WorkerChannel(theirs), CountingReader()
-        answer_in_turn(reader, channel)
-    assert reader.scored == 0
 
 
 @pytest.mark.parametrize(
@@ -260,3 +246,12 @@ def test_an_instance_whose_engine_wrote_no_output_reports_it_and_ends(tmp_path, 
     ready, failed = messages_in(data)
     assert isinstance(ready, Ready)
     assert failed == Failed("nothing new")
+
+
+def test_a_steps_time_of_a_start_is_without_that_of_steps_within_it(monkeypatch):
+    clock = iter([0.0, 1.0, 4.0, 4.5])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    times = StartTimes()
+    with times.taking("known answers"), times.taking("recording"):
+        pass
+    assert times.describe(6.0) == "recording 3.0 s, known answers 1.5 s, the rest 1.5 s"

@@ -24,6 +24,7 @@ from qa_service.preparation.quantize import quantize as quantize_onnx
 from qa_service.preparation.sources import find_source
 from tests.programs import run_python
 from tests.support import present
+from tests.unit.preparation.graphs import write_product
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] a b who built it alan brown in the".split()  # noqa: SIM905
 SCORES = np.random.default_rng(3).normal(size=(len(WORDS), 2)).astype(np.float32)
@@ -54,11 +55,8 @@ def write_graph(
          numpy_helper.from_array(np.array([-1], np.int64), "last")],
     )  # fmt: skip
     path.parent.mkdir(exist_ok=True)
-    onnx.save(_model(graph), path)
-
-
-def _model(graph, opset=17):
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
 
 
 @pytest.fixture
@@ -167,17 +165,10 @@ def test_a_graph_without_a_product_is_not_quantised(folder, tmp_path):
 @pytest.mark.parametrize("opset", [17, 18])
 def test_int8_is_written_in_the_graphs_own_version(tmp_path, opset):
     rows = np.random.default_rng(5).normal(size=(64, 64)).astype(np.float32)
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["states", "weight"], ["product"], "layer")],
-        "layer",
-        [helper.make_tensor_value_info("states", TensorProto.FLOAT, ("batch", 64))],
-        [helper.make_tensor_value_info("product", TensorProto.FLOAT, ("batch", 64))],
-        [numpy_helper.from_array(rows, "weight")],
-    )
     fp32, int8 = tmp_path / "model.onnx", tmp_path / "model.int8.onnx"
-    onnx.save(_model(graph, opset), fp32)
-    texts: list[Any] = [{"states": rows}]
+    write_product(fp32, rows, opset)
+    texts: list[Any] = [{"x": rows}]
     quantize_onnx(fp32, int8, texts)
     session = onnxruntime.InferenceSession(str(int8), providers=["CPUExecutionProvider"])
-    product = session.run(None, {"states": rows})[0]
+    product = session.run(None, {"x": rows})[0]
     assert np.corrcoef(product.ravel(), (rows @ rows).ravel())[0, 1] > 0.999

@@ -7,7 +7,7 @@ import pytest
 
 from qa_service.errors import SetupError
 from qa_service.instance.model_folder.seen_lengths import FIRST_KEPT, SeenLengths
-from qa_service.preparation.folder import locked, replacing
+from qa_service.preparation.folder import link_files, locked, replacing
 
 
 def _never() -> None:
@@ -101,9 +101,13 @@ def test_unwritable_place_is_one_line(tmp_path):
         pass
 
 
-def test_the_lengths_that_were_asked_are_kept(target):
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_the_lengths_that_were_asked_are_kept(target, is_linked):
     _write(target, "old")
     SeenLengths(target).add({64: FIRST_KEPT})
     with locked(target, _never), replacing(target) as new:
+        if is_linked:
+            link_files(target, new, besides="file")
         _write(new, "new")
     assert SeenLengths(target).most_seen(1) == [64]
+    assert _content(target) == "new"

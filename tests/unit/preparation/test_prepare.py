@@ -14,6 +14,7 @@ from qa_service.errors import SetupError
 from qa_service.instance.model_folder.manifest import ReadingConfig, load_manifest, save_manifest
 from qa_service.preparation import prepare as preparing
 from qa_service.preparation.encoders import sha256_of
+from qa_service.preparation.folder import link_files
 from qa_service.preparation.main import main
 from qa_service.preparation.prepare import (
     PrepareArgs,
@@ -80,7 +81,7 @@ def test_a_new_folder_has_the_files_of_the_old_one_but_the_one_to_make(
 
     if not has_links:
         monkeypatch.setattr("os.link", refuse)
-    preparing._link_files(target, tmp_path / "new", besides="model.int8.onnx")
+    link_files(target, tmp_path / "new", besides="model.int8.onnx")
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
         "manifest.json", "model.onnx"
     ]  # fmt: skip

@@ -35,6 +35,10 @@ def test_every_batch_within_the_limits_has_a_bucket_that_is_not_much_larger(
     assert tokens <= bucket.tokens <= min(window, tokens + 63 if tokens > 32 else 32)
     assert bucket.rows <= grid.most.rows
     assert bucket.tokens <= grid.most.tokens
+    first = grid.first_buckets()
+    assert len(first) <= 16
+    assert any(its.rows >= rows and its.tokens >= tokens for its in first)
+    assert all(its.rows <= grid.most.rows and its.tokens <= grid.most.tokens for its in first)
 
 
 def test_buckets_come_largest_first_and_only_those_that_can_be_needed():
@@ -46,8 +50,9 @@ def test_buckets_come_largest_first_and_only_those_that_can_be_needed():
     assert len(buckets) == len(set(buckets))
 
 
-def test_a_batch_over_the_limits_has_a_separate_bucket():
-    assert BucketGrid(4, 4096, 128).bucket_for(5, 130) == Bucket(5, 130)
+def bucketed(make, inputs=INPUTS, **named):
+    grid = BucketGrid(4, 4096, 64, may_pad=named.pop("may_pad", True))
+    return BucketedEngine(grid, inputs, PAD, make, device="cuda", runtime="test", **named)
 
 
 class Adder(Program):
@@ -67,14 +72,7 @@ class Adder(Program):
 
 def test_a_batch_is_padded_to_its_bucket_and_its_logits_are_cut_back():
     made = []
-    engine = BucketedEngine(
-        BucketGrid(4, 4096, 64),
-        INPUTS,
-        PAD,
-        lambda bucket: made.append(bucket) or Adder(bucket),
-        device="cuda",
-        runtime="test",
-    )
+    engine = bucketed(lambda bucket: made.append(bucket) or Adder(bucket))
     assert made == []
     rng = np.random.default_rng(0)
     kept = []
@@ -93,10 +91,7 @@ class Recorder:
 
     def __init__(self, *, fails=(), may_pad=True):
         self.made, self.proved, self.ran, self._fails = [], [], [], fails
-        grid = BucketGrid(4, 4096, 64, may_pad=may_pad)
-        self.engine = BucketedEngine(
-            grid, INPUTS, PAD, self._make, device="cuda", runtime="test", records=True
-        )
+        self.engine = bucketed(self._make, may_pad=may_pad, records=True)
         self.engine.check_shapes_with(self._check)
 
     def run(self, rows, tokens):
@@ -119,20 +114,6 @@ class Recorder:
 
 
 FIRST = [(4, 64), (1, 64)]
-
-
-@given(st.integers(1, 64), st.integers(1, 8192), st.integers(16, 512), st.data())
-def test_the_first_buckets_are_few_and_hold_every_batch_within_the_limits(
-    max_rows, max_tokens, window, data
-):
-    grid = BucketGrid(max_rows, max_tokens, window)
-    tokens = data.draw(st.integers(1, window))
-    rows = data.draw(st.integers(1, max(1, min(max_rows, max_tokens // tokens))))
-    first = grid.first_buckets()
-    assert len(first) <= 16
-    assert any(its.rows >= rows and its.tokens >= tokens for its in first)
-    assert set(first) <= {*grid.buckets(), *first}
-    assert all(its.rows <= grid.most.rows and its.tokens <= grid.most.tokens for its in first)
 
 
 def test_a_start_records_the_first_buckets_and_the_rest_follows_while_nothing_waits():
@@ -190,16 +171,8 @@ def test_a_batch_over_the_limits_is_recorded_when_it_comes():
 
 
 def test_the_texts_mask_is_staged_where_spans_are_chosen():
-    grid = BucketGrid(4, 4096, 64)
-    engine = BucketedEngine(
-        grid,
-        (*INPUTS, TEXT_MASK),
-        PAD,
-        lambda bucket: Adder(bucket, num_inputs=3),
-        device="cuda",
-        runtime="test",
-        chooses_spans=True,
-    )
+    make = lambda bucket: Adder(bucket, num_inputs=3)  # noqa: E731
+    engine = bucketed(make, (*INPUTS, TEXT_MASK), chooses_spans=True)
     batch = np.arange(15).reshape(3, 5)
     best_spans, logits = engine.best_spans(batch, batch, batch, batch + 100)
     assert engine.chooses_spans
@@ -225,15 +198,8 @@ class Wide(Adder):
 
 @pytest.mark.parametrize("wide", ["logits", "best_spans"])
 def test_an_output_of_another_shape_than_the_buckets_is_a_fault(wide):
-    engine = BucketedEngine(
-        BucketGrid(4, 4096, 64),
-        (*INPUTS, TEXT_MASK),
-        PAD,
-        lambda bucket: Wide(bucket, wide),
-        device="cuda",
-        runtime="test",
-        chooses_spans=True,
-    )
+    make = lambda bucket: Wide(bucket, wide)  # noqa: E731
+    engine = bucketed(make, (*INPUTS, TEXT_MASK), chooses_spans=True)
     batch = np.arange(15).reshape(3, 5)
     with pytest.raises(EngineFaultError, match=r"where .* was asked for"):
         engine.best_spans(batch, batch, batch, batch)
@@ -245,9 +211,3 @@ def test_bucket_padding_is_masked_except_each_rows_first_token():
     stage(staging, INPUTS, {"input_ids": batch, "attention_mask": batch // 3}, PAD)
     assert staging[0].tolist() == [[3, 3, 3, 3, PAD], [3, 3, 3, 3, PAD], [PAD] * 5]
     assert staging[1].tolist() == [[1, 1, 1, 1, 0], [1, 1, 1, 1, 0], [1, 0, 0, 0, 0]]
-
-
-def test_rows_that_may_not_be_padded_have_a_bucket_of_exactly_their_shape():
-    grid = BucketGrid(4, 4096, 128, may_pad=False)
-    assert grid.bucket_for(1, 37) == Bucket(1, 37)
-    assert grid.buckets() == []

@@ -3,6 +3,8 @@
 import os
 import threading
 
+import pytest
+
 from qa_service.instance.engines.static_shapes import OFTEN, StaticShapes
 from qa_service.instance.model_folder.seen_lengths import SeenLengths
 
@@ -80,8 +82,9 @@ def test_compiling_stops_before_the_memory_bound():
     assert [compiler.shapes.find(tokens) for tokens in (48, 64)] == ["for 48", None]
 
 
-def test_a_first_length_that_is_expected_to_take_too_much_is_not_compiled():
-    compiler = Compiler(max_bytes=350, first_bytes=351)
+@pytest.mark.parametrize(("max_bytes", "first_bytes"), [(350, 351), (0, 0)])
+def test_a_first_length_that_is_expected_to_take_too_much_is_not_compiled(max_bytes, first_bytes):
+    compiler = Compiler(max_bytes, first_bytes=first_bytes)
     compiler.run(64, 2 * OFTEN)
     compiler.shapes.wait()
     assert compiler.asked == []
@@ -109,13 +112,6 @@ def test_the_compiler_thread_has_the_lowest_priority():
         shapes.find(64)
     shapes.wait()
     assert (niceness, os.getpriority(os.PRIO_PROCESS, 0)) == ([19], before)
-
-
-def test_without_memory_it_compiles_nothing():
-    compiler = Compiler(max_bytes=0)
-    compiler.run(64, 2 * OFTEN)
-    compiler.shapes.wait()
-    assert compiler.asked == []
 
 
 def test_a_length_that_cannot_be_compiled_is_the_last(caplog):

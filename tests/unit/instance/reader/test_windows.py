@@ -115,14 +115,6 @@ def test_a_text_without_tokens_has_no_windows(text):
     assert list(encoded.offsets) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_text_of_one_token_is_one_window(kind):
-    encoded = builder(kind).encode("the", "river")
-    (window,) = encoded.windows
-    assert window.text_end - window.text_begin == 1
-    assert list(encoded.offsets) == [(0, 5)]
-
-
 @pytest.mark.parametrize(("kind", "special"), [("bert", "[SEP]"), ("roberta", "</s>")])
 def test_special_tokens_in_what_a_client_sends_are_ordinary_text(kind, special):
     separator = tiny_tokenizer(kind).token_to_id(special)
