@@ -68,6 +68,9 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def index(folder: Path, name: str, documents: Path) -> Path:
+    """A tree's collection, which may be there already."""
+    if (folder / name).is_dir():
+        return folder / name
     args = IndexArgs(sources=(documents,), output=folder / name, num_threads=num_cpus())
     build(args, Reporter())
     return folder / name
@@ -221,6 +224,7 @@ def run(
     by_tree: dict[str, list[DocumentQuestion]] = {}
     for one in questions:
         by_tree.setdefault(one.tree, []).append(one)
+    folder.mkdir(parents=True, exist_ok=True)
     started_s = time.perf_counter()
     folders = {tree: _or_itself(documents, tree) for tree in by_tree}
     collections = {tree: index(folder, tree, its) for tree, its in folders.items()}
@@ -239,10 +243,10 @@ def run(
     section.raw["groups"] = {name: summary(group) for name, group in groups.items()}
     section.say(table(groups))
     section.say(
-        f"{passages:,} passages were indexed in {indexed_s:.0f} s. A question took "
-        f"{percentile(took, 50):.0f} ms (p50), {sum(took) / len(took):.0f} in the mean and "
-        f"{percentile(took, 99):.0f} (p99), one after another; server and "
-        f"workers had at most {memory:.0f} MiB."
+        f"There are {passages:,} passages; to index what was not yet took {indexed_s:.0f} s. A "
+        f"question took {percentile(took, 50):.0f} ms (p50), {sum(took) / len(took):.0f} in the "
+        f"mean and {percentile(took, 99):.0f} (p99), one after another; server and workers had at "
+        f"most {memory:.0f} MiB."
     )
 
 
@@ -256,6 +260,7 @@ def make_flags() -> argparse.ArgumentParser:
         "documents", type=Path, help="a folder with a folder for each tree, or one tree"
     )
     parser.add_argument("--questions", type=Path, nargs="+", required=True, metavar="FILE")
+    parser.add_argument("--collections", type=Path, help="where indexes are kept for a next run")
     parser.add_argument(
         "--next_model", type=Path, help="a second model, asked where the first is less sure"
     )
@@ -271,7 +276,7 @@ def main() -> None:
     if flags.quick:
         questions = questions[:QUICK_QUESTIONS]
     with tempfile.TemporaryDirectory() as name:
-        run(Path(name), flags.documents, questions, flags, section)
+        run(flags.collections or Path(name), flags.documents, questions, flags, section)
     section.close()
 
 
