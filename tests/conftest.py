@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     left_out = (mark for mark in MARKS if f"not {mark}" in asked)
     is_left_out = any(f"\npytestmark = pytest.mark.{mark}\n" in text for mark in left_out)
     return True if has_none or is_left_out else None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def empty_data_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test finds what the user has prepared; whoever starts a program passes it on."""
+    os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="session")
