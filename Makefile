@@ -32,10 +32,10 @@ demo: $(SERVE)  ## Prepares the built-in model, starts the server, asks it, stop
 run: model  ## Serves on port 9999 until Ctrl-C.
 	@exec $(BIN)/python server.py
 
-test: $(TEST)  ## Runs every test but those of `make soak` and `make long`: 20 minutes on two cores.
+test: $(TEST)  ## Runs every test but those of `make soak` and `make long`: 10 minutes on two cores.
 	$(PYTEST) $(PARALLEL) -m "not soak and not long" --durations 20
 
-soak: $(TEST)  ## Runs long loads one by one, and 10,000 simulated machines on all cores: 11 minutes.
+soak: $(TEST)  ## Runs long loads one by one, and 10,000 simulated machines on all cores: 8 minutes.
 	$(PYTEST) -m soak --ignore $(SIMULATION)
 	OMP_NUM_THREADS=1 $(PYTEST) -m soak --numprocesses auto --max-worker-restart 0 $(SIMULATION)
 
