@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from qa_service.preparation.sentence_encoder import prepare_encoder
 from tests.certificates import Certificates
 
 MARKS = ("slow", "soak", "long")
+_numbers = itertools.count()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -38,9 +40,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.fixture(scope="session", autouse=True)
-def empty_data_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test finds what the user has prepared; whoever starts a program passes it on."""
-    os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data"))
+def no_users_data(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No fixture finds what the user has prepared; whoever starts a program passes it on."""
+    os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.getbasetemp() / "data")
+
+
+@pytest.fixture(autouse=True)
+def empty_data_folder(
+    no_users_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """No test finds what another has prepared."""
+    folder = tmp_path_factory.getbasetemp() / f"data-{next(_numbers)}"
+    monkeypatch.setenv("XDG_DATA_HOME", str(folder))
 
 
 @pytest.fixture(scope="session")
