@@ -78,7 +78,7 @@ def index(folder: Path, name: str, documents: Path) -> Path:
 
 @contextmanager
 def serving(
-    models: Sequence[Path], folder: Path, collections: dict[str, Path], min_score: float = 0.5
+    models: Sequence[Path], folder: Path, collections: dict[str, Path], min_score: float
 ) -> Iterator[RunningServer]:
     """A server of these collections; several models are a cascade."""
     config = folder / "server.toml"
@@ -229,7 +229,7 @@ def run(
     folders = {tree: _or_itself(documents, tree) for tree in by_tree}
     collections = {tree: index(folder, tree, its) for tree, its in folders.items()}
     indexed_s = time.perf_counter() - started_s
-    models = [flags.model, *([flags.next_model] if flags.next_model else [])]
+    models = [model for model in (flags.model, flags.next_model) if model]
     with serving(models, folder, collections, flags.min_score) as server:
         asked = [
             one

@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks.record import Section, checkouts_of, make_parser
 from benchmarks.tables import markdown, spread
 from harness.frames import frame, receive
-from harness.process import tree
+from harness.process import cpu_s, tree
 from harness.server import LISTENING, line_with, port_of
 
 ASKED = {"id": 1, "question": "Who wrote the notes?", "text": "Ada wrote the notes in 1843."}
@@ -54,7 +54,7 @@ def start(root: Path, data: Path) -> dict[str, float]:
             return {
                 "listens_s": listens_s,
                 "answers_s": time.perf_counter() - started_s,
-                "cpu_s": sum(map(cpu_s, tree(server.pid))),
+                "cpu_s": sum(cpu_s(pid, with_children=True) for pid in tree(server.pid)),
             }
         finally:
             server.terminate()
@@ -64,12 +64,6 @@ def ask(port: int) -> dict[str, object]:
     with socket.create_connection(("localhost", port), 60.0) as sock:
         sock.sendall(frame(ASKED))
         return receive(sock)
-
-
-def cpu_s(pid: int) -> float:
-    """The processor time of a process and of its children that have ended."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(flags: argparse.Namespace) -> dict[str, Figures]:

@@ -72,13 +72,17 @@ def rss_bytes(pid: int) -> int:
         return 0
 
 
-def cpu_s(pid: int) -> float:
-    """User and system time, threads that have ended included; 0 once the process is gone."""
+def cpu_s(pid: int, *, with_children: bool = False) -> float:
+    """User and system time, threads that have ended included; 0 once the process is gone.
+
+    Args:
+        with_children: Whether children that have ended count too.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+    return sum(map(int, fields[11 : 15 if with_children else 13])) / TICKS_PER_S
 
 
 def tree(pid: int) -> list[int]:

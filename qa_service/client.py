@@ -1616,8 +1616,14 @@ def read_answer(reply: dict[str, Any], latency_ms: float) -> Answer:
     if not isinstance(spans, list) or not isinstance(timings_ms, dict):
         raise ProtocolError("the server sent answers or timings of a wrong type")
     return Answer(
-        *(best.answer, best.score, best.start, best.end),
-        *(tuple(map(_span, spans)), timings_ms, latency_ms, reply),
+        answer=best.answer,
+        score=best.score,
+        start=best.start,
+        end=best.end,
+        alternatives=tuple(map(_span, spans)),
+        timings_ms=timings_ms,
+        latency_ms=latency_ms,
+        response=reply,
         passage=best.passage,
         places=best.places,
         passages=_list_of(_passage, reply.get("passages"), "passages"),

@@ -16,7 +16,6 @@ from dataclasses import replace
 from qa_service.data.squad import SquadQuestion, normalize_answer
 
 _WORD = re.compile(r"\w+")
-_WORD = re.compile(r"\w+")
 _HARD_SHARE = 0.75
 """The share of unanswerable questions that get a text with their words; the rest get any."""
 _HARD_CHOICES = 3

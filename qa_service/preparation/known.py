@@ -151,11 +151,9 @@ def differences(
 
 def prove(model_dir: Path, manifest: Manifest, kind: Kind) -> None:
     """Asks an engine the known answers, as an instance does before it serves."""
+    tolerances = tolerance_of(manifest, kind, "cpu")
     try:
-        with _self_test(model_dir, manifest, kind, tolerance_of(manifest, kind, "cpu")) as (
-            _,
-            test,
-        ):
+        with _self_test(model_dir, manifest, kind, tolerances) as (_, test):
             test.check()
     except Exception as error:  # engines' libraries may raise anything
         raise SetupError(f"{ROWS[kind].file} is wrong: {first_line(error)}") from None

@@ -108,10 +108,8 @@ def _with_results(
 
 def _with_computed(loaded: SourceModel, folder: Path, manifest: Manifest) -> Manifest:
     """Writes the ONNX file and the known answers, and compares each file with the source."""
-    path, theirs = (
-        folder / ONNX_FILE,
-        verify.answered("its source", folder, manifest, loaded.logits),
-    )
+    path = folder / ONNX_FILE
+    theirs = verify.answered("its source", folder, manifest, loaded.logits)
     if PYTORCH_FILE in manifest.files and all(map(installed_version, ("torch", "transformers"))):
         say("comparing the file that PyTorch loads with the source")
         verify.verify(folder, manifest, "pytorch", theirs)

@@ -64,7 +64,10 @@ _PARTS = {
         *_OLD_WEIGHT_FILES,
     ),
     "tokenizer (tokenizer.json or a vocabulary)": (
-        *(TOKENIZER_FILE, "vocab.txt", "vocab.json", "*.model"),
+        TOKENIZER_FILE,
+        "vocab.txt",
+        "vocab.json",
+        "*.model",
     ),
 }
 _GRAPHS = ("onnx/model.onnx", "model.onnx")

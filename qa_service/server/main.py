@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def _show_stacks(*_: object) -> None:
-    """Shows the threads' stacks, also while the loop hangs.
+    """Shows the threads' stacks, also while the loop hangs in Python, but not within a call of C.
 
     `faulthandler.register` would read them while other threads run, and now and then crash.
     """

@@ -141,7 +141,7 @@ class Program(ABC):
 
     @abstractmethod
     def run(self) -> Outputs:
-        """Runs the staged inputs; its outputs are marked before, and the next run's too."""
+        """Runs the staged inputs; what it returns was marked before, and the next run writes it."""
 
 
 class BucketedEngine(Engine):

@@ -94,9 +94,7 @@ class AnswerRule:
                 return True
         words = [word.lower() for word in _WORD.findall(text, start, end)]
         is_new = not self._known.issuperset(words)
-        before = text[text.rfind("\n", 0, start) + 1 : start]
-        begins_line = not before.strip(" \t>*_#")
-        if is_new and not (begins_line and _MAY_BE_MARK.fullmatch(words[0])):
+        if is_new and not (_MAY_BE_MARK.fullmatch(words[0]) and _begins_line(text, start)):
             return True
         return any(self._worth(start, end))
 
@@ -187,6 +185,10 @@ class AnswerRule:
         for name in _NAME.finditer(text, around, stop) if self._names else ():
             if name[0] in self._names:
                 yield name.span()
+
+
+def _begins_line(text: str, start: int) -> bool:
+    return not text[text.rfind("\n", 0, start) + 1 : start].strip(" \t>*_#")
 
 
 def _repeated(sentence: re.Match[str], asked: Set[str]) -> Iterator[tuple[int, int]]:

@@ -9,14 +9,13 @@ from msgspec import Meta, Struct
 
 from qa_service.command_line import make_parser
 from qa_service.logs import LogFormat, LogLevel
-from qa_service.options import MAX_COUNT, add_flags, from_flags
+from qa_service.options import Count, add_flags, from_flags
 from qa_service.programs.access import Access
 
 URL_VARIABLE = "QA_BROKER_URL"
 DEFAULT_URL = "amqp://localhost/"
 URL_FORM = "amqp://user:password@host:port/vhost"
 
-_Count = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 _Port = Annotated[int, Meta(ge=1, le=65535)]
 _Seconds = Annotated[float, Meta(gt=0, le=10**9)]
 _Positional = Meta(extra={"is_positional": True})
@@ -64,7 +63,7 @@ class BrokerOptions(Struct, frozen=True, kw_only=True):
         "qa.retry"
     )
     delivery_limit: Annotated[
-        _Count, Meta(description="deliveries of one job before the broker takes it for dead")
+        Count, Meta(description="deliveries of one job before the broker takes it for dead")
     ] = 20
 
     def retry_queue_of(self, attempts: int) -> tuple[str, int]:
@@ -88,9 +87,9 @@ class AskingOptions(Struct, frozen=True, kw_only=True):
     max_frame_bytes: Annotated[
         int, Meta(ge=1, le=2**30, description="the server's flag of this name")
     ] = 1 << 18
-    prefetch: Annotated[_Count, Meta(description="most questions in flight")] = 64
-    num_connections: Annotated[_Count, Meta(description="connections that share them")] = 1
-    max_attempts: Annotated[_Count, Meta(description="how often a question is tried")] = 5
+    prefetch: Annotated[Count, Meta(description="most questions in flight")] = 64
+    num_connections: Annotated[Count, Meta(description="connections that share them")] = 1
+    max_attempts: Annotated[Count, Meta(description="how often a question is tried")] = 5
     access: Access = Access()
 
 
@@ -156,7 +155,7 @@ class CollectOptions(Struct, frozen=True, kw_only=True):
     broker: BrokerOptions
     output: Annotated[Path, Meta(description="file of answers, JSON lines; what it holds is kept")]
     count: Annotated[
-        _Count | None, Meta(description="wait until the file has this many answers")
+        Count | None, Meta(description="wait until the file has this many answers")
     ] = None
     follow: Annotated[bool, Meta(description="wait for further answers until interrupted")] = False
 

@@ -101,6 +101,7 @@ class Child:
         on_end: Called when it has died; not after `close` or `kill`.
         on_late: Takes what it is late with, before it is killed.
         drain_timeout_s: How long it may take to end once it is closed.
+        has_end: Whether it ends by itself when its work is done.
 
     Attributes:
         failure: Why this side has ended it; empty if it has not.
@@ -120,6 +121,7 @@ class Child:
         on_late: Callable[[Sequence[object]], object] = _ignore,
         max_backoff_s: float = MAX_BACKOFF_S,
         drain_timeout_s: float = math.inf,
+        has_end: bool = False,
     ) -> None:
         self.failure = ""
         self.deaths_in_row = 0
@@ -130,6 +132,7 @@ class Child:
         self._on_start, self._on_end, self._on_late = on_start, on_end, on_late
         self._max_backoff_s = max_backoff_s
         self._drain_timeout_s = drain_timeout_s
+        self._has_end = has_end
         self._run: _Run | None = None
         """The latest process."""
         self._ending: list[_Run] = []
@@ -262,7 +265,8 @@ class Child:
             if (code := run.process.poll()) is not None:
                 self._ending.remove(run)
                 run.stream.close()  # it may wait for an end-of-file, which is no death
-                level = logging.WARNING if code and not run.is_ended_here else logging.INFO
+                is_expected = run.is_ended_here or (self._has_end and code == 0)
+                level = logging.INFO if is_expected else logging.WARNING
                 logger.log(level, "%s %s", self._name, how_it_ended(code))
                 self._loop.mark()
                 for callback in run.on_exit:

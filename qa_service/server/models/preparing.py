@@ -111,6 +111,7 @@ class Preparing:
             partial(start_program, _PROGRAM, *flags),
             on_data=self._on_data,
             on_end=lambda: self.child.when_exited(self._on_exit),
+            has_end=True,
         )
         try:
             self.child.start()

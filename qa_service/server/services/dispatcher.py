@@ -100,9 +100,13 @@ class Dispatcher:
         ticket.turn_cost = max(ticket.cost, ticket.min_turn_cost)
         # With an empty queue, a slow pace from earlier load does not count.
         pace = self._pace.value if self._scheduler else min(1.0, self._pace.value)
-        ms_per_cost = pace / (self.pool.alive or 1)
+        ms_per_cost = pace / self._num_instances()
         check = admit_long if is_long else admit
         check(ticket, self._scheduler, ms_per_cost=ms_per_cost, time_ms=self._time_ms(ticket))
+
+    def _num_instances(self) -> int:
+        """Those that are alive; estimates take one for granted."""
+        return self.pool.alive or 1
 
     def begin(self, text: Ticket) -> None:
         self._scheduler.begin(text)
@@ -112,7 +116,7 @@ class Dispatcher:
 
     def can_finish(self, text: Ticket, cost: float) -> bool:
         """Whether the text's rest, of that cost, can be done in time if nothing else runs."""
-        return cost * self._pace.value / (self.pool.alive or 1) <= self._time_ms(text)
+        return cost * self._pace.value / self._num_instances() <= self._time_ms(text)
 
     def cost_of(self, tokens: int) -> float:
         """Estimates what tokens cost, in milliseconds of an instance."""
@@ -216,7 +220,7 @@ class Dispatcher:
     def _give(self, worker: Worker, now_s: float) -> bool:
         """Gives an instance a batch; returns whether there was one."""
         batch = self._scheduler.next_batch(
-            now_s, worker.rule, is_idle=worker.is_idle, num_instances=self.pool.alive or 1
+            now_s, worker.rule, is_idle=worker.is_idle, num_instances=self._num_instances()
         )
         if not batch:
             return False

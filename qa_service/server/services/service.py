@@ -6,13 +6,15 @@ it may change, split, refuse or answer what passes.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from qa_service.errors import QaError, ShuttingDownError
 from qa_service.server.scheduling.call import Call
-from qa_service.server.services.collection_set import CollectionSet
+
+if TYPE_CHECKING:
+    from qa_service.server.services.collection_set import CollectionSet
 
 
 class Service(Protocol):

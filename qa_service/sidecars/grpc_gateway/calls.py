@@ -1,5 +1,7 @@
 """One gRPC call: who makes it, what it shows, and how long it may take."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import NoReturn

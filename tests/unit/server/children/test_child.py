@@ -106,15 +106,16 @@ def test_a_child_receives_and_sends_bytes(setting):
     assert setting.child.is_running
 
 
-def test_a_program_that_has_done_its_work_is_no_warning(setting, tmp_path, caplog):
+@pytest.mark.parametrize(("has_end", "level"), [(True, "INFO"), (False, "WARNING")])
+def test_only_a_program_that_has_an_end_may_exit_by_itself(
+    setting, tmp_path, caplog, has_end, level
+):
     caplog.set_level(logging.INFO)
     (tmp_path / "done_program.py").touch()
-    child = Child(setting.loop, "it", partial(start_program, "done_program"))
+    child = Child(setting.loop, "it", partial(start_program, "done_program"), has_end=has_end)
     child.start()
     run_until(setting.loop, lambda: not child.is_running and child.reap())
-    assert [(one.levelname, one.message) for one in caplog.records] == [
-        ("INFO", "it exited with 0")
-    ]
+    assert [(one.levelname, one.message) for one in caplog.records] == [(level, "it exited with 0")]
 
 
 def test_a_child_ends_at_end_of_file(setting):
