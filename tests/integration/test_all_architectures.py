@@ -1,6 +1,9 @@
 """Every architecture that transformers loads for question answering: prepared, and asked."""
 
 import pytest
+
+pytest.importorskip("transformers", reason="PyTorch is not installed: the extra models")
+
 from transformers.models.auto.modeling_auto import MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES
 
 from tests.integration.test_architectures import QUICK, check_architecture

@@ -237,13 +237,15 @@ class _Page:
         is_data = tag == "table" and self._arrangements[-1:] != [node.mem_id]
         if tag in {"sup", "sub"} and self._scripts:
             self._end_script(node, tag)
+        elif node is self._left_out:
+            return
         elif tag in _HEADINGS:
             words, self._words = _joined(self._words), []
             self._out.heading(_HEADINGS[tag], words, self._line)
         elif tag == "dt":
             words, self._words = _joined(self._words), []
             self._term = f"{self._term}, {words}" if self._term else words
-        elif tag in _BLOCKS and not is_data and node is not self._left_out:
+        elif tag in _BLOCKS and not is_data:
             self._end_block()
             self._close_block(tag)
 

@@ -92,11 +92,11 @@ def option_list(reader: Reader, part: Lines, place: int, depth: int) -> int:
 
 
 def definition_list(reader: Reader, part: Lines, place: int, depth: int) -> int:
-    lines = [*part.lines, ""]
-    if lines[place].endswith("::") or not lines[place + 1].startswith(" "):
+    lines = part.lines
+    if lines[place].endswith("::") or not _is_term(lines, place):
         return place
     reader.out.begin_list()
-    while lines[place] and lines[place][0] != " " and lines[place + 1].startswith(" "):
+    while _is_term(lines, place) and lines[place] and lines[place][0] != " ":
         if EXPLICIT.match(lines[place]):
             break
         end = part.indented_end(place + 1)
@@ -105,6 +105,11 @@ def definition_list(reader: Reader, part: Lines, place: int, depth: int) -> int:
         place = part.skip_empty(end)
     reader.out.end_list()
     return place
+
+
+def _is_term(lines: list[str], place: int) -> bool:
+    """Whether a line has an indented one below it."""
+    return place + 1 < len(lines) and lines[place + 1].startswith(" ")
 
 
 def _named(reader: Reader, name: str, body: Lines, depth: int) -> None:

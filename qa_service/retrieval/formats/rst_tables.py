@@ -56,7 +56,7 @@ def simple_table(part: Lines) -> RawTable:
     head, rows = list[str](), list[tuple[int, list[str]]]()
     borders = [place for place, line in enumerate(part.lines) if SIMPLE_LINE.fullmatch(line)]
     for place, line in enumerate(part.lines[1:], 1):
-        if place in borders:
+        if SIMPLE_LINE.fullmatch(line):
             if len(borders) > 2 and place == borders[1]:
                 columns = zip(*[texts for _, texts in rows], strict=True)
                 head, rows = [" ".join(" ".join(column).split()) for column in columns], []

@@ -50,6 +50,10 @@ def test_no_character_is_cut(text, data):
     assert whole == (max(e for e in ends if e <= start), min(e for e in ends if e >= end))
 
 
+def test_a_mark_at_the_start_of_a_text_is_whole():
+    assert whole_characters("\u0301 a", 0, 1) == (0, 1)
+
+
 @given(texts)
 def test_stripping_matches_str_strip(text):
     start, end = stripped(text, 0, len(text))

@@ -100,6 +100,18 @@ def test_html_is_what_a_reader_sees():
 
 
 @pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("<div>Intro text <h2 hidden>Menu</h2> more</div>", "Intro text more"),
+        ("<dl>Before <dt hidden>T</dt><dd>Words</dd></dl>", "  Before\nWords"),
+    ],
+)
+def test_what_is_hidden_in_html_ends_nothing(page, text):
+    (document,) = read("a.html", page)
+    assert (document.text, list(document.headings)) == (text, [])
+
+
+@pytest.mark.parametrize(
     "page", ["", "<", "<p", "<!--", "<script>", "&#xD800;", "</p></p>", "<h1>", "<![CDATA[x]]>"]
 )
 def test_html_that_is_cut_off_is_read(page):

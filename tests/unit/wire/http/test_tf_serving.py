@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from qa_service.errors import (
     DeadlineExceededError,
+    ExecutionTimeoutError,
     HttpError,
     InvalidRequestError,
     QueueFullError,
+    TextTooLongError,
     UnavailableError,
     UnknownModelError,
 )
@@ -202,7 +204,8 @@ class TestOverTheWire:
         ("error", "status"),
         [(QueueFullError("full", retry_after_ms=1200), 429), (UnavailableError("none"), 503),
          (DeadlineExceededError("late"), 504), (UnknownModelError("no model x"), 404),
-         (InvalidRequestError("wrong"), 400)],
+         (InvalidRequestError("wrong"), 400), (ExecutionTimeoutError(), 504),
+         (TextTooLongError(), 400)],
     )  # fmt: skip
     def test_an_error_has_its_status(self, error, status):
         peer = Peer().send(post(PREDICT, {"instances": [ROW]}))
