@@ -9,7 +9,7 @@ import pytest
 from harness.load import QuietAnswers, assert_all_right, under_load
 from harness.process import GIVE_UP_S, held_still, wait_until
 from harness.questions import ASK
-from harness.server import FIXED_ENGINE, RunningServer
+from harness.server import FIXED_ENGINE, ONE_INSTANCE, RunningServer
 from qa_service.programs.load.plan import LoadPlan
 from qa_service.programs.load.report import Report
 from tests.programs import fail_to_start
@@ -46,7 +46,7 @@ def server(builtin_model, cluster):
 @pytest.fixture(scope="module")
 def quiet(builtin_model) -> QuietAnswers:
     """What a server without Ray answers."""
-    server = RunningServer(builtin_model, *FIXED_ENGINE, "--num_inference_sessions", "1")
+    server = RunningServer(builtin_model, *ONE_INSTANCE)
     answers = QuietAnswers(server.port)
     server.close()
     return answers

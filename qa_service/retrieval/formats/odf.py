@@ -69,7 +69,8 @@ class _Reader:
         for one in kind:
             style = self._styles.get(attribute(one, "style-name"))
             is_hidden = attribute(child(style, "table-properties"), "display") == "false"
-            sheets += [one] if name_of(one) == "table" and not is_hidden else []
+            if name_of(one) == "table" and not is_hidden:
+                sheets.append(one)
         for sheet in sheets:
             title = attribute(sheet, "name")
             self._out.part = f"sheet {title}"
