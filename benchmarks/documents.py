@@ -7,6 +7,7 @@ if the documents do not answer), `kind`, and `context`, the section with the ans
 the file, or "" for some passages around the answer. A tree has its documents, of any kind that
 `qa-index` reads, in `docs/TREE`, or in `docs`. Each tree is indexed, and asked through a server. An
 answer is right if its F1 with an accepted one is at least 0.5, and "no answer" if there is none.
+Scores are judged by the area under the ROC curve of the answers that are given.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Asked(msgspec.Struct, frozen=True):
     """A question, and what was answered.
 
     Attributes:
-        found: The answer from its tree's collection.
+        found: The answer from its tree's collection, and its score.
         read: The answer from the section that has it.
         forced: The same, from a model that may not abstain.
         rank: The place, from 0, of the first of `DEPTHS[-1]` passages that has an accepted answer;
@@ -62,6 +63,7 @@ class Asked(msgspec.Struct, frozen=True):
 
     question: DocumentQuestion
     found: str
+    score: float
     read: str
     forced: str
     rank: int
@@ -115,7 +117,14 @@ def measure(
     read = iter(ask(server, pairs, top_k=2))
     sections = [next(read) if text else None for text in texts]
     return [
-        Asked(one, answer.answer, _read(section), _forced(section), rank(one, collection))
+        Asked(
+            one,
+            answer.answer,
+            answer.score,
+            _read(section),
+            _forced(section),
+            rank(one, collection),
+        )
         for one, answer, section in zip(questions, found, sections, strict=True)
     ]
 
@@ -172,11 +181,26 @@ def summary(asked: Sequence[Asked]) -> dict[str, float]:
     }
     for depth in DEPTHS:
         columns[f"in_{depth}"] = (having, lambda one, depth=depth: one.rank < depth)
-    return {
+    figures = {
         name: round(100 * sum(map(value, group)) / len(group), 1)
         for name, (group, value) in columns.items()
         if group
     }
+    given = [one for one in asked if one.found]
+    right = [one.score for one in given if _f1(one, one.found) >= RIGHT]
+    wrong = [one.score for one in given if _f1(one, one.found) < RIGHT]
+    if right and wrong:
+        figures["auc"] = round(area_under_curve(right, wrong), 2)
+    return figures
+
+
+def area_under_curve(right: Sequence[float], wrong: Sequence[float]) -> float:
+    """How often a right answer has a higher score than a wrong one; of equal ones half.
+
+    It is the area under the ROC curve (Hanley and McNeil 1982).
+    """
+    over = sum((one > other) + 0.5 * (one == other) for one in right for other in wrong)
+    return over / (len(right) * len(wrong))
 
 
 def _f1(one: Asked, answer: str) -> float:
@@ -186,7 +210,7 @@ def _f1(one: Asked, answer: str) -> float:
 def table(groups: Mapping[str, Sequence[Asked]]) -> str:
     names = {
         "right": "right, %", "f1": "F1", "given_up": "given up, %",
-        "no_answer_right": "no answer, rightly, %",
+        "no_answer_right": "no answer, rightly, %", "auc": "score tells right from wrong",
         "in_1": "in 1 passage, %", "in_5": "in 5", "in_10": "in 10",
         "section_f1": "F1, section given", "section_forced_f1": "may not abstain",
     }  # fmt: skip

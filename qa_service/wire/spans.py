@@ -110,20 +110,23 @@ class ReadPassage(msgspec.Struct, frozen=True):
     Attributes:
         log_prior: The search's log probability that the answer is here, up to a constant that all
             passages of a question share.
+        span_penalty: What is taken off the log scores of its spans, and not of its null answer.
     """
 
     passage: Passage
     log_prior: float
     found: SegmentResult
+    span_penalty: float = 0.0
 
 
 def answers_from_passages(
     read: Sequence[ReadPassage], null_log_score: float | None, top_k: int, margin: float = 0.0
 ) -> list[Answer]:
-    """Makes answers of several passages' results: one softmax over all of them.
+    """Makes answers of several passages' results: one softmax over different answers.
 
     Each span, and each passage's null answer, has the passage's prior added to its log score.
-    Equal answers of all passages are one, with the sum of their probabilities.
+    Equal answers of all passages are one, with the sum of their probabilities. Spans that overlap a
+    better one are other bounds of it, and take nothing from its score.
 
     Args:
         null_log_score: The log score of a passage's null answer; None for a model that cannot
@@ -137,7 +140,7 @@ def answers_from_passages(
     """
     spans = [
         _Found(
-            one.log_prior + span.log_score,
+            one.log_prior + span.log_score - one.span_penalty,
             one.passage.text[span.start : span.end],
             span.moved(one.passage.start),
             one.passage,
@@ -145,7 +148,7 @@ def answers_from_passages(
         for one in read
         for span in one.found.spans
     ]
-    log_total = log_sum_exp([one.log_prior + one.found.log_total for one in read])
+    log_total = log_sum_exp([span.log_score for span in spans])
     null = None
     if null_log_score is not None:
         null = null_log_score + log_sum_exp([one.log_prior for one in read])

@@ -4,9 +4,10 @@
        └──a collection──▶ search ──▶ passages, a child call each ──findings──▶ merged ▸ resolved
 
 A passage is read below a line with its document's title and headings, in which no answer lies. One
-softmax over the spans and the null answers of all passages makes the scores. The passage's score in
-the search, times the model's `passage_weight`, is added to the log score of each. The more similar
-a passage's embedding is to the question's, the less the null answer scores.
+softmax over the answers and the null answers of all passages makes the scores. The passage's score
+in the search, times the model's `passage_weight`, is added to the log score of each. The more
+similar a passage's embedding is to the question's, the less the null answer scores; the more names
+of the question a passage lacks, the less its spans do.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from qa_service.retrieval.retriever import (
     read_text,
 )
 from qa_service.server.scheduling.call import Call, Outcome
+from qa_service.server.services.asked_names import asked_names, count_missing
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.parts import read_parts
 from qa_service.server.services.retrieval import Retrieval
@@ -57,7 +59,7 @@ class Collections:
         elif not found:
             call.resolve([NO_ANSWER], Timings(0.0, 0.0))
         else:
-            merge = partial(_merge, found, self._dispatcher.pool.model.reading, call.request.top_k)
+            merge = partial(_merge, call.request, found, self._dispatcher.pool.model.reading)
             call.then(partial(_completed, found, call.request))
             ask = partial(
                 msgspec.structs.replace, call.request,
@@ -85,21 +87,23 @@ def _completed(found: Sequence[FoundPassage], request: Request, outcome: Outcome
 
 
 def _merge(
+    request: Request,
     passages: Sequence[FoundPassage],
     reading: ReadingConfig,
-    top_k: int,
     found: Sequence[SegmentResult],
 ) -> list[Answer]:
+    names = asked_names(request.question) if reading.name_weight else set()
     # Relative to the best passage: only differences within one search mean something.
     read = [
         ReadPassage(
             its.passage,
             reading.passage_weight * (its.score - passages[0].score),
             spans.moved(-_read_text(its.passage).start),
+            reading.name_weight * count_missing(names, its.passage),
         )
         for its, spans in zip(passages, found, strict=True)
     ]
-    count = max(top_k, 1 + MAX_UNSURE)
+    count = max(request.top_k, 1 + MAX_UNSURE)
     null_log_score = _null_log_score(passages, reading)
     answers = answers_from_passages(read, null_log_score, count, reading.score_margin)
     return [_placed(answer, passages) for answer in answers]

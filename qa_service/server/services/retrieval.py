@@ -9,7 +9,6 @@ Each client has its share of each process, however much it asks at once.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -31,12 +30,12 @@ from qa_service.server.scheduling.call import Call
 from qa_service.server.services.collection_set import CollectionSet
 from qa_service.server.services.served_collection import ServedCollection
 from qa_service.server.telemetry.services import ServiceCounts
-from qa_service.wire.messages import MAX_PASSAGES, Request
+from qa_service.wire.messages import Request
 
-SHORT_PASSAGE_CHARS = 500
-"""Where a question does not say how many passages are read, up to twice as many as usual are, while
-they have no more characters than this on average: rows of a table are short and much alike."""
-MAX_POINTS_BEHIND = 8.0
+MIN_PASSAGES = 3
+"""What is read for a question that does not say how many passages: this number, and further ones that
+are nearly as good as the best."""
+MAX_POINTS_BEHIND = 5.0
 """How far behind the best, in points of the search, such a further passage may be."""
 
 OnFound = Callable[[Sequence[FoundPassage] | QaError], None]
@@ -55,7 +54,7 @@ class Retrieval:
         if not found:
             return ""
         editions = ",".join(f"{its.edition}" for its in found)
-        max_passages = request.max_passages or f"{_usual(found)}+"
+        max_passages = request.max_passages or f"{_most(found)}-"
         wanted = msgspec.json.encode(request.filter, order="sorted").decode()
         return f"{editions}/{max_passages}/{request.passages}/{wanted}"
 
@@ -75,11 +74,10 @@ class Retrieval:
             if its.state == "UNAVAILABLE":
                 raise _unavailable(its)
             collections.append(its)
-        wanted, usual = request.max_passages, _usual(collections)
-        on_results = partial(self._on_searched, on_found, wanted or usual)
+        on_results = partial(self._on_searched, on_found, request.max_passages)
         search = partial(
-            Search, question=request.question, max_passages=wanted or min(2 * usual, MAX_PASSAGES),
-            wanted=request.filter,
+            Search, question=request.question, wanted=request.filter,
+            max_passages=request.max_passages or _most(collections),
         )  # fmt: skip
         if len(collections) == 1:
             [its] = collections
@@ -97,7 +95,7 @@ class Retrieval:
         here = [its for its in collections if not its.is_remote]
         _each(call, {its: Count(its.name, request.question) for its in here}, on_counted)
 
-    def _on_searched(self, on_found: OnFound, usual: int, results: Results) -> None:
+    def _on_searched(self, on_found: OnFound, wanted: int | None, results: Results) -> None:
         found = {its: self._noted(its, result) for its, result in results.items()}
         errors = [one for one in found.values() if isinstance(one, QaError)]
         # There are several cases: a field of the filter may be unknown in some collections; any
@@ -108,11 +106,12 @@ class Retrieval:
             return
         hits = {its.name: one for its, one in found.items() if not isinstance(one, QaError)}
         if len(results) > 1:
-            passages = _to_be_read(joined(hits), usual)
+            best = joined(hits)[: wanted or _most(list(found))]
+            passages = best if wanted else _near_the_best(best)
             read = Counter(its.passage.collection for its in passages)
         else:
             [(name, alone)] = hits.items()
-            passages = _to_be_read(alone, usual)
+            passages = alone if wanted else _near_the_best(alone)
             read = Counter({name: len(passages)})
         for name, number in read.items():
             if counts := self._counts.collections.get(name):
@@ -185,22 +184,15 @@ def joined(found: Mapping[str, Sequence[FoundPassage]]) -> list[FoundPassage]:
     return sorted(passages, key=lambda hit: -hit.score)
 
 
-def _usual(collections: Sequence[ServedCollection]) -> int:
-    """How many passages are read for a question that does not say so."""
+def _most(collections: Sequence[ServedCollection]) -> int:
+    """The maximum of passages that are read for a question that does not say how many."""
     return max(its.options.max_passages for its in collections)
 
 
-def _to_be_read(found: Sequence[FoundPassage], usual: int) -> Sequence[FoundPassage]:
-    """The first passages, as many as are usual, and further ones as long as all are short.
-
-    What scores much less than the best is not read beyond the usual number: it answers nothing.
-    """
-    chars = itertools.accumulate(len(its.passage.text) for its in found)
-    fitting = sum(
-        total <= usual * SHORT_PASSAGE_CHARS and its.score > found[0].score - MAX_POINTS_BEHIND
-        for its, total in zip(found, chars, strict=True)
-    )
-    return found[: max(usual, fitting)]
+def _near_the_best(found: Sequence[FoundPassage]) -> Sequence[FoundPassage]:
+    """The passages that are read of those found: fewer where the search is surer."""
+    near = sum(its.score >= found[0].score - MAX_POINTS_BEHIND for its in found)
+    return found[: max(MIN_PASSAGES, near)]
 
 
 def _unavailable(served: ServedCollection) -> UnavailableError:

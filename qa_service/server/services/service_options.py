@@ -59,9 +59,9 @@ class CollectionOptions(Struct, frozen=True, kw_only=True):
     max_passages: Annotated[
         int,
         Meta(ge=1, le=MAX_PASSAGES,
-             description="number of passages that are read for a question without `max_passages`; "
-             "up to twice as many if they are short, such as rows of tables"),
-    ] = 5  # fmt: skip
+             description="the maximum of passages that are read for a question without "
+             "`max_passages`: those nearly as good as the best"),
+    ] = 8  # fmt: skip
     tokens: Annotated[
         list[Annotated[str, Meta(min_length=1, max_length=64)]] | None,
         Meta(title="a list of names of tokens",

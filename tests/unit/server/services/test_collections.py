@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
 
 from qa_service.errors import QueueFullError, WorkerCrashedError
@@ -29,7 +30,7 @@ MODEL = ModelFacts(
     window_tokens=384,
     reading=ReadingConfig(
         null_threshold=99.0, collection_threshold=0.5, passage_weight=0.5,
-        similarity_weight=10.0, lead_weight=0.25,
+        similarity_weight=10.0, lead_weight=0.25, name_weight=2.0,
     ),
 )  # fmt: skip
 
@@ -50,7 +51,7 @@ class Setting(Searching):
     def __init__(self):
         super().__init__()
         self.dispatcher, self.texts, self.found = FakeDispatcher(MODEL), FakeService(), FOUND
-        self.options = {"docs": CollectionOptions(path=Path("docs"), max_passages=3)}
+        self.options = {"docs": CollectionOptions(path=Path("docs"), max_passages=5)}
         self.collections.use(self.options)
         self.process = self.processes["docs"]
         self.process.settle()
@@ -121,27 +122,22 @@ def test_each_passage_is_read_with_the_turn_of_one_text(setting):
 
 
 @pytest.mark.parametrize(
-    ("lengths", "wanted", "num_read"),
+    ("scores", "wanted", "num_read"),
     [
-        ([20] * 9, None, 6),
-        ([20] * 9, 4, 4),
-        ([700] * 9, None, 3),
-        ([20, 20, 20, 1430, 20, 20], None, 4),
-        ([20] * 2, None, 2),
+        ([9.0, 4.0, 4.0, 4.0, 3.9, 2.0], None, 4),  # the last two are over five points behind
+        ([9.0] * 9, None, 5),
+        ([9.0, 0.0, 0.0, 0.0], None, 3),
+        ([9.0, 0.0], None, 2),
+        ([9.0, 0.0, 0.0, 0.0], 4, 4),
+        ([9.0] * 9, 2, 2),
+        ([9.0] * 9, 7, 7),
     ],
 )
-def test_more_passages_are_read_if_they_are_short(setting, lengths, wanted, num_read):
-    setting.found = [passage(9.0, "a.txt", "a" * length) for length in lengths]
+def test_passages_nearly_as_good_as_the_best_are_read(setting, scores, wanted, num_read):
+    setting.found = [passage(score, "a.txt", "Ada") for score in scores]
     setting.ask_and_search(max_passages=wanted)
     assert len(setting.dispatcher.submitted) == num_read
     assert setting.counts.collections["docs"].passages_total == num_read
-
-
-@pytest.mark.parametrize(("scores", "num_read"), [((9, 8, 7, 2, 0.5), 4), ((9, 0, 0, 0, 0), 3)])
-def test_further_passages_are_read_if_they_match_nearly_as_well(setting, scores, num_read):
-    setting.found = [passage(score, "a.txt", "Ada") for score in scores]
-    setting.ask_and_search()
-    assert len(setting.dispatcher.submitted) == num_read
 
 
 def test_an_answers_offsets_are_of_its_document(setting):
@@ -237,6 +233,21 @@ def test_the_more_the_best_passage_leads_the_less_no_answer_scores(setting, scor
         assert setting.outcomes[-1].answers[0].answer == answer
 
 
+def test_a_passage_without_a_name_of_the_question_answers_less(setting):
+    """It has two points less, and the second of two passages one less by its search."""
+    setting.found = [passage(9.0, "a.txt", "Ada wrote it."), passage(7.0, "b.txt", "Bob of Ohio")]
+    for question, difference, answer in (
+        ("Who wrote it in ohio?", 0.9, "Ada"),
+        ("Who wrote it in Ohio?", 0.9, "Bob"),
+        ("Who wrote it in Ohio?", -1.1, "Ada"),
+        ("Who wrote it in Guam?", 0.9, "Ada"),
+    ):
+        setting.ask_and_search(question=question, max_passages=2)
+        setting.read(-2, 9.0)
+        setting.read(-1, 9.0 + difference)
+        assert setting.outcomes[-1].answers[0].answer == answer, question
+
+
 def test_a_failed_passage_fails_the_question_and_drops_the_others(setting):
     setting.ask_and_search()
     setting.dispatcher.submitted[1].call.fail(WorkerCrashedError())
@@ -278,7 +289,7 @@ def test_as_many_passages_as_asked_for_or_configured(setting):
     setting.ask(question="Who?")
     setting.process.find()
     setting.ask(question="Who?", max_passages=1)
-    assert [work.max_passages for work in setting.process.works[-2:]] == [2 * 3, 1]
+    assert [work.max_passages for work in setting.process.works[-2:]] == [5, 1]
 
 
 def test_searches_and_documents_that_are_no_passages_are_counted(setting):
@@ -393,6 +404,25 @@ def test_a_margin_lowers_scores_of_answers_near_none_and_decides_nothing():
     assert none == told
     sure = [read("a", 0.0, 12.0)]
     assert answers_from_passages(sure, null, 1, 3.0)[0].score > 0.999
+
+
+def test_other_bounds_of_an_answer_take_nothing_from_its_score():
+    span = ScoredSpan(1.0, 0, 3)
+    passages = [
+        msgspec.structs.replace(read("a", 0.0), found=SegmentResult([span], log_total, 6))
+        for log_total in (1.0, 5.0)
+    ]
+    sure, spread = (answers_from_passages([one], 0.5, 1) for one in passages)
+    assert sure == spread
+    assert sure[0].score == pytest.approx(1 / (1 + math.exp(-0.5)), abs=1e-4)
+
+
+def test_a_penalty_is_of_spans_and_not_of_null_answers():
+    worse = msgspec.structs.replace(read("a", 0.0, 2.0), span_penalty=1.5)
+    answers = answers_from_passages([worse, read("b", 0.0, 1.0, words="two")], None, 2)
+    assert [answer.answer for answer in answers] == ["two", "one"]
+    assert answers_from_passages([worse], 0.6, 1)[0].start is None
+    assert answers_from_passages([worse], 0.4, 1)[0].answer == "one"
 
 
 def test_equal_answers_of_all_passages_are_one_with_the_sum_of_their_scores():

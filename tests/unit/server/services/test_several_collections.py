@@ -86,8 +86,8 @@ def test_the_best_passages_of_all_are_read(setting):
     assert words == ["First", "Second", "Last"]
     counts = WordCounts(20, {"ada": 2})
     assert {(work.collection, work.max_passages) for work in setting.searches} == {
-        ("a", 6),
-        ("b", 6),
+        ("a", 3),
+        ("b", 3),
     }
     assert all(work.counts == counts for work in setting.searches)
     numbers = {name: its.passages_total for name, its in setting.counts.collections.items()}

@@ -1,0 +1,49 @@
+"""Names and years of a question, and which of them a passage lacks.
+
+A question about one town, product or year is mostly not answered by a passage about another.
+"""
+
+from __future__ import annotations
+
+import re
+
+from qa_service.wire.messages import Passage
+
+_WORD = re.compile(r"\w+")
+_YEAR = re.compile(r"(?:19|20)\d\d", re.ASCII)
+_PLURAL_CHARS = 4
+"""An "s" at the end of a word of this length may be one that the passage does not have."""
+
+
+def asked_names(question: str) -> set[str]:
+    """The words of a question with an uppercase letter, and its years; in lower case.
+
+    The first word counts if it has one after its first letter. Where every word begins with one, as
+    in a title, none is a name.
+    """
+    words = _WORD.findall(question)
+    if all(word[0].isupper() for word in words):
+        return set()
+    return {
+        _singular(word.casefold())
+        for number, word in enumerate(words)
+        if len(word) > 1 and _is_name(word, is_first=number == 0)
+    }
+
+
+def count_missing(names: set[str], passage: Passage) -> int:
+    """How many names stand neither in a passage nor in its headings, title and path."""
+    if not names:
+        return 0
+    parts = passage.document, passage.title, passage.heading, passage.text
+    text = "\n".join(parts).casefold()
+    return sum(name not in text for name in names)
+
+
+def _is_name(word: str, *, is_first: bool) -> bool:
+    has_capital = word[1:] != word[1:].lower() or (word[0].isupper() and not is_first)
+    return has_capital or _YEAR.fullmatch(word) is not None
+
+
+def _singular(word: str) -> str:
+    return word.removesuffix("s") if len(word) >= _PLURAL_CHARS else word
