@@ -33,8 +33,8 @@ from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.messages import Request
 
 MIN_PASSAGES = 3
-"""What is read for a question that does not say how many passages: this number, and further ones that
-are nearly as good as the best."""
+"""What is read for a question that does not say how many passages: this number, and further ones
+that are nearly as good as the best."""
 MAX_POINTS_BEHIND = 5.0
 """How far behind the best, in points of the search, such a further passage may be."""
 
