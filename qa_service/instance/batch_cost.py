@@ -130,27 +130,40 @@ class BatchRule:
         if self.costs is None:
             return True
         together_ms = self.costs.cost_ms(batch_size + 1, padded)
-        if together_ms * self.costs.pace > self.max_batch_cost_ms:
-            return False
         num_later = max(1, int(min(batch_size, num_waiting - batch_size)))
         later_ms = self.costs.cost_ms(num_later, tokens) / num_later
-        added_ms = together_ms - self.costs.cost_ms(batch_size, longest)
-        return batch_size < num_waiting and added_ms <= (1 - MIN_SAVING) * later_ms
+        now_ms = self.costs.cost_ms(batch_size, longest)
+        return batch_size < num_waiting and self._pays(self.costs, now_ms, together_ms, later_ms)
 
     def rows(self, tokens: int, max_rows: int) -> int:
         """How many of the waiting rows of this length should run together; at least 1."""
-        num_rows = 1
-        while num_rows < max_rows and self.admits(num_rows, tokens, tokens):
-            num_rows += 1
+        most = min(max_rows, self._max_rows(tokens))
+        if self.costs is None:
+            return max(1, most)
+        num_rows, now_ms = 1, self.costs.cost_ms(1, tokens)
+        while num_rows < most:
+            together_ms = self.costs.cost_ms(num_rows + 1, tokens)
+            if not self._pays(self.costs, now_ms, together_ms, now_ms / num_rows):
+                break
+            num_rows, now_ms = num_rows + 1, together_ms
         return num_rows
 
     def gain(self, tokens: int) -> float:
         """How many rows of this length a full batch runs in the time of one row alone."""
-        num_rows = min(self.max_batch_size, self.max_batch_tokens // max(1, tokens))
+        num_rows = self._max_rows(tokens)
         if self.costs is None or num_rows < 1:
             return 1.0
         alone_ms = self.costs.cost_ms(1, tokens)
         return max(1.0, alone_ms * num_rows / self.costs.cost_ms(num_rows, tokens))
+
+    def _max_rows(self, tokens: int) -> int:
+        """How many rows of this length are within the bounds; 0 if one is not."""
+        return min(self.max_batch_size, self.max_batch_tokens // max(1, tokens))
+
+    def _pays(self, costs: CostTable, now_ms: float, together_ms: float, later_ms: float) -> bool:
+        """Whether a row should join a batch of `now_ms`, which then takes `together_ms`."""
+        is_short = together_ms * costs.pace <= self.max_batch_cost_ms
+        return is_short and together_ms - now_ms <= (1 - MIN_SAVING) * later_ms
 
     def cost_s(self, batch_size: int, longest: int) -> float:
         """A batch's expected time in seconds; 0 without a table."""

@@ -107,8 +107,18 @@ class Stream:
     def write(self, data: bytes | bytearray) -> None:
         if self._state is not _OPEN:
             return
-        self._out += data
-        if len(self._out) == len(data):
+        if self._out:
+            self._out += data
+            return
+        try:
+            sent = self._sock.send(data)  # mostly all of it, without a copy
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:
+            self._ended()
+            return
+        if sent < len(data):
+            self._out += data[sent:]
             self._flush()
 
     def set_reading(self, reading: bool) -> None:

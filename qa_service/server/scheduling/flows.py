@@ -144,7 +144,8 @@ class Flows:
     def add(self, ticket: Ticket) -> None:
         """Puts a request into its flow's line."""
         flow = self._known(ticket)
-        if ticket.weight > flow.weight:  # a lighter one's turn, which is longer, does not delay it
+        if flow.sort_key and ticket.weight > flow.weight:
+            # A lighter one's turn, which is longer, does not delay it.
             flow.start = min(flow.start, self._next_start(flow, ticket))
         if ticket.core is None:
             begin = max(flow.start, flow.finish)
@@ -187,7 +188,8 @@ class Flows:
     def take(self, turns: Sequence[Turn]) -> None:
         """Removes requests that run together, the first turn first; their flows pay."""
         work = sum([turn.ticket.turn_cost for turn in turns])
-        due = turns[0].start - _min_turn(turns[0].ticket)
+        leader = turns[0].ticket
+        due = turns[0].start - leader.min_turn_cost / leader.weight
         self._virtual_time = max(self._virtual_time, due) + work / self.weight
         self._num_batches += 1
         for turn in turns:
@@ -316,7 +318,7 @@ class Flows:
 
     def _next_start(self, flow: Flow, ticket: Ticket) -> float:
         """When the turn starts of a flow that has none and asks now."""
-        turn = _min_turn(ticket)
+        turn = ticket.min_turn_cost / ticket.weight
         return max(self._virtual_time + turn, flow.paid - turn)
 
     @property
@@ -372,10 +374,6 @@ class Flows:
         """Replaces a flow's part in `weight`."""
         self.weight += weight - flow.active_weight
         flow.active_weight = weight
-
-
-def _min_turn(ticket: Ticket) -> float:
-    return ticket.min_turn_cost / ticket.weight
 
 
 def _in_line(ticket: Ticket) -> _InLine:

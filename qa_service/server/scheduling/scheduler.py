@@ -179,7 +179,7 @@ class Scheduler:
         found: list[Turn] = []
         for turn in itertools.islice(turns, ahead - 1):
             work += turn.ticket.turn_cost
-            if turn.start > max(within, leader.start + work / weight):
+            if turn.start > within and turn.start > leader.start + work / weight:
                 break
             found.append(turn)
         return found

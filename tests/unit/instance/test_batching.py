@@ -92,6 +92,18 @@ def test_without_a_table_only_the_bounds_count(batch_size, longest, tokens):
     assert BatchRule(4, 100).cost_s(batch_size, longest) == 0.0
 
 
+@pytest.mark.parametrize("costs", [None, TABLE, msgspec.structs.replace(TABLE, pace=2.0)])
+@pytest.mark.parametrize("max_batch_cost_ms", [1.0, 3.0, 500.0])
+@pytest.mark.parametrize("tokens", [3, 10, 12, 15, 20, 40, 200])
+def test_rows_are_as_many_as_join_one_after_another(costs, max_batch_cost_ms, tokens):
+    rule = BatchRule(8, 100, max_batch_cost_ms, costs)
+    joined = 1
+    while rule.admits(joined, tokens, tokens):
+        joined += 1
+    assert rule.rows(tokens, 100) == joined
+    assert rule.rows(tokens, 2) == min(joined, 2)
+
+
 def rows(count, tokens):
     ids = np.zeros((count, tokens), np.int64)
     return ids, ids, ids
