@@ -1,4 +1,4 @@
-"""The machine, and the program's own packages."""
+"""The machine, the program's own packages, and what the machine is too small for."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import os
 import platform
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import qa_service
 from qa_service.engine_catalogue import ENGINES, PROCESSOR_FLAGS
-from qa_service.errors import hide_password
+from qa_service.errors import DeviceError, hide_password
 from qa_service.installation import installed_version
+from qa_service.instance.devices import CPU, devices_of
+from qa_service.instance.instance_options import InstanceOptions
 from qa_service.logs import plural
-from qa_service.machine import num_cpus, processor
+from qa_service.machine import allow_descriptors, num_cpus, processor
 from qa_service.server.check.report import Finding, ok, warning
-from qa_service.server.config import ServerConfig, changed_options
-from qa_service.server.shortages import find_cpu_shortage
+from qa_service.server.config import OTHER_DESCRIPTORS, ServerConfig, changed_options
 
 GIB = 1 << 30
 LITTLE_MEMORY_BYTES = GIB
@@ -145,3 +147,43 @@ def _clock() -> Iterator[Finding]:
         yield warning(f"{words}, before this program was installed", "timedatectl set-ntp on")
     else:
         yield ok(words)
+
+
+class Shortage(NamedTuple):
+    """What is short, and what a person can do about it."""
+
+    text: str
+    remedy: str
+
+
+def find_cpu_shortage(models: Iterable[InstanceOptions]) -> Shortage | None:
+    """Compares the threads of all models' instances on the CPU with the CPUs that may be used."""
+    wanted, usable = sum(map(_num_threads, models)), num_cpus()
+    if wanted <= usable:
+        return None
+    return Shortage(
+        f"{plural(wanted, 'thread')} of instances share {plural(usable, 'CPU')}",
+        f"--num_inference_sessions {usable} has one for each, if there is one model",
+    )
+
+
+def _num_threads(options: InstanceOptions) -> int:
+    try:
+        devices = devices_of(options.num_inference_sessions, options.devices)
+    except DeviceError:  # which ends a start, and has a line of its own in `--check`
+        return 0
+    return sum(its.device == CPU for its in devices) * (options.intra_op_num_threads or 1)
+
+
+def raise_descriptor_limit(config: ServerConfig) -> Shortage | None:
+    """Raises the limit of descriptors to what all connections need, as far as that can be."""
+    wanted = config.listen.max_connections
+    needed = wanted + OTHER_DESCRIPTORS
+    if (found := allow_descriptors(needed)) >= needed:
+        return None
+    fitting = max(0, found - OTHER_DESCRIPTORS)
+    return Shortage(
+        f"at most {fitting} of --max_connections {wanted} fit into the limit of {found} "
+        "descriptors",
+        f"ulimit -n {needed}",
+    )

@@ -20,10 +20,10 @@ from qa_service.errors import SetupError
 from qa_service.server.check import front, machine, models
 from qa_service.server.check.collections import check_collections
 from qa_service.server.check.gpus import check_gpus
+from qa_service.server.check.machine import raise_descriptor_limit
 from qa_service.server.check.report import CheckReport, Finding, Level, ok, warning
 from qa_service.server.config import ServerConfig
-from qa_service.server.shortages import raise_descriptor_limit
-from qa_service.server.sidecars.trace_exporter import need_exporter
+from qa_service.server.sidecars import need_exporter
 from qa_service.sidecars.gateway_messages import need_grpc
 
 logger = logging.getLogger(__name__)

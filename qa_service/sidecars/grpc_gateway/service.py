@@ -17,8 +17,13 @@ from google.protobuf import json_format
 
 from qa_service.errors import HttpError, QaError, ShuttingDownError, UnavailableError
 from qa_service.sidecars.grpc_gateway.calls import Caller, PeerLostError, abort
-from qa_service.sidecars.grpc_gateway.grpc_messages import INFERENCE_SERVICE, METHODS, read_message
-from qa_service.sidecars.grpc_gateway.infer import read_call, write_response
+from qa_service.sidecars.grpc_gateway.grpc_messages import (
+    INFERENCE_SERVICE,
+    METHODS,
+    read_call,
+    read_message,
+    write_response,
+)
 from qa_service.sidecars.grpc_gateway.links import PeerLinks
 from qa_service.sidecars.grpc_gateway.reports import Reports, model_path
 from qa_service.sidecars.grpc_gateway.stream import InferStream

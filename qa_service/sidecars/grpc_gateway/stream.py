@@ -25,9 +25,10 @@ from qa_service.sidecars.grpc_gateway.grpc_messages import (
     ModelInferRequest,
     ModelInferResponse,
     ModelStreamInferResponse,
+    read_call,
     read_message,
+    write_response,
 )
-from qa_service.sidecars.grpc_gateway.infer import read_call, write_response
 from qa_service.sidecars.grpc_gateway.links import PeerLink
 from qa_service.wire.http.open_inference import EMPTY_FINAL
 

@@ -10,8 +10,14 @@ from functools import partial
 import pytest
 
 from qa_service.net.stream import READ_BYTES
-from qa_service.net.tls import RECORD_BYTES, server_context
-from qa_service.net.tls_stream import STEPS_A_ROUND, HandshakeQueue, TlsStream, TlsTerms
+from qa_service.net.tls import (
+    RECORD_BYTES,
+    STEPS_A_ROUND,
+    HandshakeQueue,
+    TlsStream,
+    TlsTerms,
+    server_context,
+)
 from qa_service.server.front.protocols import reply_without_tls
 from tests.support import run_until
 

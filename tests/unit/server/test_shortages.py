@@ -10,18 +10,17 @@ import pytest
 from qa_service.instance.devices import assign_devices
 from qa_service.instance.gpus import Gpus
 from qa_service.instance.instance_options import InstanceOptions
-from qa_service.server import shortages
-from qa_service.server.check.machine import check_machine
+from qa_service.server.check import machine
+from qa_service.server.check.machine import check_machine, find_cpu_shortage
 from qa_service.server.check.report import Level
 from qa_service.server.config import OTHER_DESCRIPTORS, ServerConfig
 from qa_service.server.models.model_options import ModelOptions
-from qa_service.server.shortages import find_cpu_shortage
 from tests.programs import run_python
 
 LOW_LIMIT = """
 import resource, sys
 from qa_service.server.config import ServerConfig
-from qa_service.server.shortages import raise_descriptor_limit
+from qa_service.server.check.machine import raise_descriptor_limit
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, int(sys.argv[1])))
 print(raise_descriptor_limit(ServerConfig.of(max_connections=1000)))
@@ -31,7 +30,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE))
 
 @pytest.fixture(autouse=True)
 def four_cpus(monkeypatch):
-    monkeypatch.setattr(shortages, "num_cpus", lambda: 4)
+    monkeypatch.setattr(machine, "num_cpus", lambda: 4)
 
 
 def model(sessions, threads=0, devices="cpu"):
@@ -61,7 +60,7 @@ def test_the_threads_of_all_models_count(models, threads):
 
 def test_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch):
     find = partial(assign_devices, find=lambda: Gpus((), "there is no driver"))
-    monkeypatch.setattr(shortages, "devices_of", find)
+    monkeypatch.setattr(machine, "devices_of", find)
     found = find_cpu_shortage([InstanceOptions(num_inference_sessions=5)])
     assert found is not None
 

@@ -16,8 +16,7 @@ from qa_service.errors import (
     QueueFullError,
     WorkerCrashedError,
 )
-from qa_service.server.services.cache import Cached
-from qa_service.server.services.cache_store import ENTRY_BYTES, SHARD_BYTES, CacheStore, cache_key
+from qa_service.server.services.cache import ENTRY_BYTES, SHARD_BYTES, Cached, CacheStore, cache_key
 from qa_service.server.telemetry.metrics import ModelMetrics
 from qa_service.wire.messages import Answer, AnswerSource, Passage, Place, Question
 from tests.support import present

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from qa_service.server import sidecars
 from qa_service.server.config import ServerConfig
-from qa_service.server.sidecars import gateway as front
-from qa_service.server.sidecars.gateway import GrpcProcess
+from qa_service.server.sidecars import GrpcProcess
 from qa_service.sidecars.gateway_messages import LISTENING
 from qa_service.sidecars.grpc_gateway.program import parse
 from tests.support import FakeTimeLoop, run_until
@@ -59,7 +59,7 @@ class Started:
     def __init__(self, tmp_path, monkeypatch, words, then):
         (tmp_path / "scripted_gateway.py").write_text(PROGRAM.format(words=words, then=then))
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-        monkeypatch.setattr(front, "GATEWAY_PROGRAM", "scripted_gateway")
+        monkeypatch.setattr(sidecars, "GATEWAY_PROGRAM", "scripted_gateway")
         self.changes = 0
         self.loop = FakeTimeLoop()
         self.loop.on_mark = self.count

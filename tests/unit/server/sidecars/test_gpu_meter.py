@@ -7,9 +7,8 @@ import types
 
 import pytest
 
-from qa_service.server.sidecars.gpu_meter import GpuMeter
-from qa_service.sidecars.gpu_meter_main import NvmlReader
-from qa_service.sidecars.gpu_readings import gpu_families
+from qa_service.server.sidecars import GpuMeter
+from qa_service.sidecars.gpu_meter import NvmlReader, gpu_families
 from qa_service.wire.http.prometheus import write_text
 from tests.support import run_until
 
@@ -108,7 +107,7 @@ def test_busy_time_is_the_utilization_by_the_time_between_readings(monkeypatch):
     nvml = types.ModuleType("pynvml")
     exec(PYNVML.replace("{is_broken}", "False"), vars(nvml))
     reader, moments = NvmlReader(nvml), iter([10.0, 10.0, 12.0, 12.0])
-    monkeypatch.setattr("qa_service.sidecars.gpu_meter_main.time.monotonic", moments.__next__)
+    monkeypatch.setattr("qa_service.sidecars.gpu_meter.time.monotonic", moments.__next__)
     assert [one.busy_s for one in reader.read()] == [0.0, 0.0]
     assert [one.busy_s for one in reader.read()] == [1.46, 1.46]
 

@@ -11,7 +11,7 @@ import pytest
 grpc = pytest.importorskip("grpc", reason="there is no grpcio")
 
 from harness.process import GIVE_UP_S
-from qa_service.sidecars.grpc_gateway.credentials import Credentials
+from qa_service.sidecars.grpc_gateway.grpc_server import Credentials
 from tests.certificates import Certificates
 
 

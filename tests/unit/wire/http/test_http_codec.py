@@ -21,7 +21,7 @@ from qa_service.errors import (
     UnauthorizedError,
 )
 from qa_service.wire.codec import Wait
-from qa_service.wire.http import openapi
+from qa_service.wire.http import pages
 from qa_service.wire.http.http_access import HttpAccess
 from qa_service.wire.http.http_codec import MAX_EXCHANGES, HttpCodec, HttpSite
 from qa_service.wire.http.http_reply import MAX_MEMBERS, decompress
@@ -595,7 +595,7 @@ class TestAccess:
 
 
 def test_the_openapi_description_is_made_from_the_types():
-    description = openapi.description()
+    description = pages.description()
     schemas = description["components"]["schemas"]
     assert schemas["Question"]["required"] == ["question"]
     assert schemas["Question"]["properties"]["top_k"]["maximum"] == MAX_TOP_K
