@@ -13,7 +13,7 @@ from harness.gateway import answers, inputs
 from harness.process import GIVE_UP_S, held_still, wait_until
 from harness.questions import ANSWER, ASK, FIRST_WORD, QUESTIONS, TEXT
 from harness.server import INSTANT, running_server
-from tests.http_calls import bearer, get
+from tests.http_calls import get
 from tests.programs import run, token_flags
 
 TOKEN = "a-token-of-the-tests"
@@ -105,19 +105,6 @@ class TestTritonClient:
         assert client.get_log_settings()["log_info"]
         assert client.get_system_shared_memory_status() == []
         client.unregister_system_shared_memory()
-
-    def test_metadata_of_a_model_on_openvino(self, triton, builtin_model):
-        pytest.importorskip("openvino", reason="there is no openvino")
-        engine = ("--inference_engine_type", "openvino", "--precision", "fp32")
-        flags = (*engine, "--num_inference_sessions", "1")
-        with (
-            running_server(builtin_model, *flags, "--cost_table", "off") as running,
-            triton.InferenceServerClient(f"localhost:{running.port}") as client,
-        ):
-            assert client.get_model_metadata("builtin")["platform"] == "openvino"
-            config = client.get_model_config("builtin")
-            assert (config["backend"], config["instance_group"][0]["count"]) == ("openvino", 1)
-            assert config["parameters"]["precision"] == {"string_value": "fp32"}
 
     @pytest.mark.parametrize("binary", [True, False])
     @pytest.mark.parametrize("shape", [(), (4, 1)])
@@ -247,29 +234,11 @@ def with_tokens(builtin_model, tmp_path_factory):
 
 
 class TestAccess:
-    @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready", "/"])
-    def test_some_paths_need_no_token(self, with_tokens, path):
-        assert get(with_tokens.port, path).status == 200
-
     @pytest.mark.parametrize("path", ["/v2", "/metrics", "/stats", "/openapi.json", "/nothing"])
     @pytest.mark.parametrize("value", [None, "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN} x"])
     def test_other_paths_need_a_token(self, with_tokens, path, value):
         reply = get(with_tokens.port, path, {"Authorization": value} if value else {})
         assert (reply.status, reply.headers["WWW-Authenticate"]) == (401, "Bearer")
-
-    def test_each_request_carries_its_own_token(self, with_tokens):
-        connection = http.client.HTTPConnection("localhost", with_tokens.port, timeout=GIVE_UP_S)
-        for headers, expected in ((bearer(TOKEN), 200), (bearer(TOKEN), 200), ({}, 401)):
-            connection.request("POST", "/qa", json.dumps(ASK), headers)
-            response = connection.getresponse()
-            assert response.status == expected
-            response.read()
-        connection.close()
-
-    def test_a_body_without_a_token_is_not_read(self, with_tokens):
-        with with_tokens.connect() as sock:
-            sock.sendall(b"POST /qa HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000\r\n\r\n")
-            assert sock.recv(1000).startswith(b"HTTP/1.1 401 ")
 
     def test_requests_over_tls_are_answered(self, builtin_model, certificates):
         with running_server(builtin_model, *INSTANT, *certificates.server_flags) as running:

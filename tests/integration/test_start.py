@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import signal
 import socket
 import subprocess
@@ -268,18 +267,6 @@ def test_a_closed_or_full_stdout_does_not_stop_the_server(builtin_model, fault):
         assert server.log.count(f"standard output cannot be written: {fault}") == 1
     finally:
         server.close()
-
-
-def test_a_low_limit_of_descriptors_is_said_at_the_start(builtin_model):
-    def lower_limit():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
-
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        flags = ("--model", builtin_model, "--max_connections", 1000)
-        port = taken.getsockname()[1]
-        ended = run_python("server.py", "--port", port, *flags, preexec_fn=lower_limit)
-    assert ended.returncode == 2
-    assert "at most 172 of --max_connections 1000 fit into the limit of 300" in ended.stderr
 
 
 def test_a_stderr_that_nobody_reads_stops_neither_the_server_nor_its_workers(builtin_model):

@@ -159,18 +159,6 @@ class TestProbes:
 
 
 class TestLeaving:
-    def test_a_client_silent_since_its_one_question_is_closed(self, make):
-        setting = make()
-        setting.send(frame(ASK))
-        setting.clock.advance(100)
-        assert setting.stream.is_open
-        setting.answer()
-        setting.clock.advance(59)
-        assert setting.stream.is_open
-        setting.clock.advance(2)
-        assert setting.stream.is_dropped
-        assert setting.ended == [setting.connection]
-
     def test_an_old_connection_over_http_says_that_it_closes(self, make):
         setting = make(max_connection_age_s=10)
         setting.send(post("/qa", ASK))

@@ -143,16 +143,6 @@ def test_an_answer_that_comes_after_a_reload_is_given_but_not_kept(setting):
 # Single flight.
 
 
-def test_fifty_equal_requests_make_one_run(setting):
-    asked = [setting.ask(id=b"%d" % number) for number in range(50)]
-    assert len(setting.runs) == 1
-    setting.service.resolve()
-    assert {setting.of(call) for call in asked} == {ANSWER}
-    assert [call.request.id for call in asked] == [b"%d" % number for number in range(50)]
-    assert not any(setting.is_cached(call) for call in asked)
-    assert (setting.counts.cache_misses_total, setting.counts.cache_joined_total) == (1, 49)
-
-
 def test_the_run_has_the_leaders_share_and_deadline(setting):
     setting.ask(flow="ada", weight=2.0, deadline_s=101.0)
     setting.ask(flow="bob", weight=5.0, deadline_s=109.0)

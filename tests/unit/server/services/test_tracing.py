@@ -238,11 +238,6 @@ def test_spans_are_sent_to_the_exporter_after_a_delay(exporting):
     assert exporting.written == [3, 1]
 
 
-def test_many_spans_are_sent_at_the_end_of_the_round(exporting):
-    exporting.take(MAX_PENDING)
-    assert exporting.written == [MAX_PENDING]
-
-
 def test_without_spans_no_timer_is_due(exporting):
     exporting.take(1)
     exporting.loop.advance(FLUSH_DELAY_S)
@@ -277,12 +272,6 @@ def test_unreported_spans_of_a_dead_exporter_are_dropped(exporting):
     report = encode(ExportReport(exported=2 * MAX_PENDING))
     exporting.program.on_data(bytes(report[PREFIX.size :]))
     assert exporting.counts["exported"] == 5 + 2 * MAX_PENDING
-
-
-def test_a_drain_sends_the_remaining_spans(exporting):
-    exporting.take(2)
-    exporting.exporter.close()
-    assert (exporting.written, exporting.program.is_closed) == ([2], True)
 
 
 def test_a_missing_package_is_named(monkeypatch):
