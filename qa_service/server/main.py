@@ -77,10 +77,7 @@ def _with_demo(source: ConfigSource) -> ConfigSource:
     """Makes the collection of `--demo`, of the package's own documents; the source that serves it.
 
     The model is prepared first. The collection is in `demo` among the prepared models, and later
-    starts bring it up to date.
-
-    Raises:
-        SetupError: The model or the collection cannot be made.
+    starts bring it up to date. What cannot be made is a `SetupError`.
     """
     its = source.read().repository
     if its.collections_dir:

@@ -50,11 +50,7 @@ class Transport:
             )
 
     def load(self) -> TlsTerms | None:
-        """Reads the certificates; None for no TLS.
-
-        Raises:
-            SetupError: The files cannot be used, or only one of certificate and key is named.
-        """
+        """Reads the certificates, or raises `SetupError`; None for no TLS."""
         options = self._options
         if options.tls_cert is None or options.tls_key is None:
             if options.tls_cert or options.tls_key or options.tls_client_ca:

@@ -42,11 +42,7 @@ MIN_PING_INTERVAL_MS = 300_000
 
 
 class GrpcServer:
-    """A gateway.
-
-    Raises:
-        SetupError: The certificates cannot be used.
-    """
+    """A gateway; a `SetupError` if its certificates cannot be used."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         most = fitting_peers(settings.max_connections)
@@ -70,10 +66,8 @@ class GrpcServer:
     async def start(self) -> None:
         """Starts to listen, at the addresses that the server takes for its port too.
 
-        grpcio would try every address of a name, and be content if one of them is free.
-
-        Raises:
-            SetupError: It cannot listen at its address.
+        grpcio would try every address of a name, and be content if one of them is free. Raises
+        `SetupError` if it cannot listen.
         """
         try:
             for ip_address in listening_addresses(self._settings.host):

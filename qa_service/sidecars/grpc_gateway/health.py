@@ -14,11 +14,14 @@ import grpc
 from grpc_health.v1 import health_pb2
 
 from qa_service.errors import HttpError, QaError, UnavailableError
-from qa_service.sidecars.grpc_gateway.calls import Caller, PeerLostError, abort, write
 from qa_service.sidecars.grpc_gateway.grpc_messages import (
     HEALTH_SERVICE,
     INFERENCE_SERVICE,
+    Caller,
+    PeerLostError,
+    abort,
     read_message,
+    write,
 )
 from qa_service.sidecars.grpc_gateway.reports import Reports, model_path
 

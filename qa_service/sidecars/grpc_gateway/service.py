@@ -16,10 +16,12 @@ import grpc
 from google.protobuf import json_format
 
 from qa_service.errors import HttpError, QaError, ShuttingDownError, UnavailableError
-from qa_service.sidecars.grpc_gateway.calls import Caller, PeerLostError, abort
 from qa_service.sidecars.grpc_gateway.grpc_messages import (
     INFERENCE_SERVICE,
     METHODS,
+    Caller,
+    PeerLostError,
+    abort,
     read_call,
     read_message,
     write_response,

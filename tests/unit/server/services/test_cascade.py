@@ -10,7 +10,7 @@ from qa_service.errors import (
     UnavailableError,
     WorkerCrashedError,
 )
-from qa_service.server.services.cascade import Cascade
+from qa_service.server.services.router import Cascade
 from qa_service.server.services.service_options import RouteOptions
 from qa_service.server.telemetry.services import CascadeCounts
 from qa_service.wire.messages import Answer, Answered, AnswerSource, Timings
