@@ -21,9 +21,9 @@ from qa_service.instance.devices import describe
 from qa_service.log_relay import relay_standard_streams
 from qa_service.logs import as_log_line, complain, configure_logging, plural
 from qa_service.server.check.machine import find_cpu_shortage
+from qa_service.server.check.models import measured_engines
 from qa_service.server.check.steps import check, require
 from qa_service.server.config import ConfigSource, ServerConfig, find_config
-from qa_service.server.engine_report import measured_engines
 from qa_service.server.life_cycle import QaServer
 from qa_service.server.models.preparing import prepare_first
 

@@ -27,11 +27,10 @@ from qa_service.sidecars.grpc_gateway.grpc_messages import (
     REFLECTION_SERVICES,
     read_message,
 )
-from qa_service.sidecars.grpc_gateway.health import HealthService
 from qa_service.sidecars.grpc_gateway.links import PeerLinks
 from qa_service.sidecars.grpc_gateway.peers import RESERVE, SilentPeers, fitting_peers
 from qa_service.sidecars.grpc_gateway.reports import Reports
-from qa_service.sidecars.grpc_gateway.service import InferenceService
+from qa_service.sidecars.grpc_gateway.service import HealthService, InferenceService
 
 logger = logging.getLogger(__name__)
 
