@@ -455,40 +455,6 @@ class TestServers:
         assert wrong == []
 
 
-class TestHedging:
-    @staticmethod
-    def holding(held: threading.Event, go_on: threading.Event) -> Script:
-        """Whoever gets a question named `slow` first holds it."""
-
-        def script(peer):
-            while (request := peer.receive()) is not None:
-                if request.get("question") == "slow" and not held.is_set():
-                    held.set()
-                    assert go_on.wait(60)
-                if "question" in request:  # the slower one is told to drop it
-                    peer.send(answer_to(request))
-
-        return script
-
-    def test_a_second_server_is_asked_when_the_first_is_slow(self):
-        held, go_on = threading.Event(), threading.Event()
-        script = self.holding(held, go_on)
-        with ScriptedPeer(script) as a, ScriptedPeer(script) as b:
-            with client_of_all(a, b, with_hedging=True) as client:
-                while any(len(s.latencies_s) < 20 for s in client._servers._known.values()) or (
-                    not client._servers._known
-                ):
-                    client.ask_many(PAIRS)
-                for server in client._servers._known.values():
-                    server.rests_until_s = 0.0  # a pause of this machine may have looked like one
-                assert client.ask("slow", "t").answer == "t"
-                assert held.is_set()
-                slow = [s for s in client._servers._known.values() if s.failures]
-                assert len(slow) == 1, "who has not replied at all rests"
-                assert sum(s.in_flight for s in client._servers._known.values()) == 0
-            go_on.set()
-
-
 def test_the_file_works_alone_and_with_nothing_installed(tmp_path):
     (tmp_path / "copied.py").write_bytes(CLIENT_FILE.read_bytes())
     program = (

@@ -17,7 +17,7 @@ from qa_service.wire.http.open_inference import InferCall
 from qa_service.wire.json_codec import MAX_AUTH_FRAME_BYTES
 from tests.unit.server.fake_services import LoopClock
 from tests.unit.server.front.connections import ScriptedStream, Surroundings
-from tests.unit.wire.http.test_http_codec import ASK, get, infer, post
+from tests.unit.wire.http.test_http_codec import ASK, get, infer, post, replies_in
 
 TOKEN = "a-token-of-this-test"
 BEARER = f"Authorization: Bearer {TOKEN}\r\n".encode()
@@ -69,16 +69,9 @@ class Setting(Surroundings):
 
     @property
     def replies(self):
-        """The status, the fields and the body of each HTTP reply."""
-        found, rest = [], self.stream.written
-        while rest:
-            first, _, rest = rest.partition(b"\r\n\r\n")
-            line, *lines = first.decode().split("\r\n")
-            fields = dict(item.split(": ", 1) for item in lines)
-            size = int(fields.get("Content-Length", 0))
-            found.append((int(line.split()[1]), fields, json.loads(rest[:size] or "null")))
-            rest = rest[size:]
-        return found
+        """The status, the fields and the JSON of each HTTP reply."""
+        found = replies_in(self.stream.written)
+        return [(status, fields, json.loads(body or "null")) for status, fields, body in found]
 
     @property
     def statuses(self):
