@@ -19,11 +19,10 @@ from harness.process import GIVE_UP_S, LoggingProcess, tree, wait_until
 from harness.questions import ANSWER, ASK, FIRST_WORD
 from harness.server import INSTANT, READY, ROOT, RunningServer, line_with, port_of
 from qa_service.engine_catalogue import PROCESSOR_FLAGS
-from qa_service.installation import install_hint
 from qa_service.machine import processor
-from tests.fault.faults import FAULTY_WORKER, Permits
+from tests.fault.faults import Permits
 from tests.http_calls import get, post
-from tests.programs import fail_to_start, run_python
+from tests.programs import run_python
 from tests.support import present
 
 pytestmark = pytest.mark.slow
@@ -232,21 +231,6 @@ def test_engines_are_printed_and_the_server_exits(builtin_model, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("nothing else can run") == 2
     assert "m, version 2:" in done.stdout
-
-
-def test_too_little_memory_ends_the_start(builtin_model):
-    ended = fail_to_start(*INSTANT, "--model", builtin_model, "--max_memory_bytes", "1")
-    assert ended.stderr.splitlines()[-1].startswith("server.py: 1 instance of builtin, version 1")
-    assert ended.stderr.count("cannot be loaded") == 1
-
-
-@pytest.mark.parametrize("flags", [("--ray_instances", "1"), ("--ray_instances", "0:2")])
-def test_ray_instances_without_ray_end_the_start(builtin_model, flags):
-    env = {**os.environ, "PYTHONPATH": str(FAULTY_WORKER), "QA_TEST_WITHOUT": "ray"}
-    ended = fail_to_start(*INSTANT, "--model", builtin_model, *flags, env=env)
-    assert (ended.stdout, ended.stderr.count("Ray is not")) == ("", 1)
-    hint = f"Ray is not installed: {install_hint('ray')}"
-    assert ended.stderr.splitlines()[-1].endswith(hint)
 
 
 @pytest.mark.parametrize("fault", ["No space left on device", "Broken pipe"])
