@@ -813,11 +813,7 @@ class Asking:
         return self._timers[0][0] if self._timers else math.inf
 
     def check_losses(self, begun_at: int = 0) -> None:
-        """Raises the last, if there were more than servers after `begun_at` and the last reply.
-
-        Raises:
-            QaClientError: No more questions are to be sent.
-        """
+        """Raises the last, if there were more than servers after `begun_at` and the last reply."""
         num_since = self.num_losses - max(begun_at, self._num_forgiven)
         if self._last_loss is not None and num_since > len(self._servers):
             raise copied(self._last_loss)
@@ -1502,11 +1498,7 @@ def tls_reason(error: Exception) -> str:
 
 
 def encode_frame(fields: dict[str, Any]) -> bytes:
-    """The frame of a request.
-
-    Raises:
-        InvalidRequestError: The request cannot be written as JSON in UTF-8.
-    """
+    """The frame of a request; `InvalidRequestError` if it cannot be written as JSON in UTF-8."""
     try:
         return frame_of(_to_json(fields).encode())
     except (TypeError, ValueError, struct.error) as error:
@@ -1519,11 +1511,7 @@ def frame_of(body: bytes) -> bytes:
 
 
 def take_frames(inbox: bytearray, max_bytes: int) -> Iterator[bytes]:
-    """Takes the bodies of the complete frames out of what was received.
-
-    Raises:
-        ProtocolError: A frame is longer than `max_bytes`.
-    """
+    """Takes the complete frames' bodies out of what came; `ProtocolError` if one is too long."""
     while len(inbox) >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(inbox)
         if length > max_bytes:
@@ -1537,11 +1525,7 @@ def take_frames(inbox: bytearray, max_bytes: int) -> Iterator[bytes]:
 
 
 def decode_reply(body: bytes) -> dict[str, Any]:
-    """The reply in a frame's body.
-
-    Raises:
-        ProtocolError: The body is not a JSON object.
-    """
+    """The reply in a frame's body; `ProtocolError` if that is not a JSON object."""
     try:
         reply = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -1552,22 +1536,14 @@ def decode_reply(body: bytes) -> dict[str, Any]:
 
 
 def parse_reply(body: bytes) -> Reply:
-    """The reply in a frame's body, and what a conversation needs of it.
-
-    Raises:
-        ProtocolError: The body is not a JSON object, or its error is malformed.
-    """
+    """The reply, and what a conversation needs of it; `ProtocolError` if it is malformed."""
     fields = decode_reply(body)
     error = server_error(fields["error"]) if "error" in fields else None
     return Reply(fields.get("id"), fields.get("closing") is True, error, fields)
 
 
 def server_error(value: object) -> QaServerError:
-    """The `error` of a reply.
-
-    Raises:
-        ProtocolError: The error is malformed.
-    """
+    """The `error` of a reply; `ProtocolError` if it is malformed."""
     match value:
         case {"code": str(code), "message": str(message), "retryable": bool(retryable), **rest}:
             retry_after_ms: Any = rest.get("retry_after_ms")
@@ -1594,22 +1570,14 @@ def question_fields(question: str, text: str | None) -> dict[str, Any]:
 
 
 def option_fields(options: AskOptions) -> dict[str, Any]:
-    """The fields of a question's options.
-
-    Raises:
-        TypeError: One is no option.
-    """
+    """The fields of a question's options; `TypeError` if one is no option."""
     for name in options.keys() - AskOptions.__annotations__.keys():
         raise TypeError(f"{name!r} is not an option of a question")
     return {name: value for name, value in {"top_k": 1, **options}.items() if value is not None}
 
 
 def read_answer(reply: dict[str, Any], latency_ms: float) -> Answer:
-    """The answer in a reply without `error`.
-
-    Raises:
-        ProtocolError: The answer is malformed.
-    """
+    """The answer in a reply without `error`; `ProtocolError` if it is malformed."""
     best = _span(reply)
     spans = reply.get("answers", [])
     timings_ms = reply.get("timings_ms", {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Iterable
 from importlib import metadata
@@ -77,3 +78,19 @@ def preparing_program() -> str:
     program = ROOT / "prepare_model.py"
     is_installed = Path(sys.argv[0]).name.startswith("qa-") or not program.is_file()
     return "qa-prepare-model" if is_installed else f"python {program.name}"
+
+
+PLOT_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+class PlotError(Exception): ...
+
+
+def check_plot(path: Path) -> None:
+    """Raises `PlotError`, before anything is measured, if no plot can be drawn."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise PlotError(f"--plot needs matplotlib: {install_hint('bench')}")
+    if path.suffix not in PLOT_SUFFIXES:
+        raise PlotError(f"--plot writes {', '.join(PLOT_SUFFIXES)}, not {path.name}")
+    if not path.parent.is_dir():
+        raise PlotError(f"there is no folder {path.parent}")

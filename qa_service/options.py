@@ -121,11 +121,7 @@ class Option:
         return bare.types[0] if isinstance(bare, inspect.UnionType) else bare
 
     def check(self, value: object) -> object:
-        """Checks a value of Python's or TOML's.
-
-        Raises:
-            OptionError: It is of another type or out of bounds.
-        """
+        """Checks a value of Python's or TOML's, or raises `OptionError`."""
         try:
             checked: object = msgspec.convert(value, self.kind, dec_hook=_make_path)
         except (msgspec.ValidationError, RecursionError):
@@ -141,11 +137,7 @@ class Option:
         return checked
 
     def parse(self, word: str) -> object:
-        """Checks a flag's value.
-
-        Raises:
-            OptionError: It is of another type or out of bounds.
-        """
+        """Checks a flag's value, or raises `OptionError`."""
         read = {inspect.IntType: int, inspect.FloatType: float}.get(type(self._type), str)
         try:
             value: object = read(word)
@@ -249,11 +241,7 @@ def add_flag(group: argparse._ActionsContainer, option: Option) -> None:
 
 
 def with_values(tree: _T, values: Mapping[str, object]) -> _T:
-    """Replaces options by their names.
-
-    Raises:
-        OptionError: There is no such option, or its value is of another type or out of bounds.
-    """
+    """Replaces options by their names, or raises `OptionError`."""
     options = {option.name: option for option in options_of(type(tree))}
     changed: dict[str, dict[str, object]] = {}
     for name, value in values.items():
@@ -265,11 +253,7 @@ def with_values(tree: _T, values: Mapping[str, object]) -> _T:
 
 
 def from_toml(tree: type[_T], table: Mapping[str, object]) -> _T:
-    """Makes a tree from `tomllib`'s table; a missing key has its default.
-
-    Raises:
-        OptionError: A key is not known, or its value is of another type or out of bounds.
-    """
+    """Makes a tree of `tomllib`'s table, or raises `OptionError`; a missing key is its default."""
     homes = {option.name: option.section for option in options_of(tree)}
     return _from_table(tree, table, "", homes)
 

@@ -26,9 +26,9 @@ from qa_service.evaluation.measures import (
     question_word,
     squad_metrics,
 )
+from qa_service.installation import PlotError, check_plot
 from qa_service.instance.model_folder.manifest import load_manifest, model_files
 from qa_service.logs import complain
-from qa_service.plots import PlotError, check_plot
 
 _COLUMNS = (
     *("exact_match", "f1", "calibration_error", "right_near_0.8"),

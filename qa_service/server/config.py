@@ -106,11 +106,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, **values: object) -> Self:
-        """The defaults, but for the options that are named.
-
-        Raises:
-            OptionError: There is no such option, or its value is of another type or out of bounds.
-        """
+        """The defaults, but for the options that are named; or an `OptionError`."""
         return with_values(cls(), values)
 
     def gateway_flags(self, unix_socket: Path | None) -> list[str]:

@@ -116,11 +116,7 @@ class Deployment:
         )
 
     def start(self) -> None:
-        """Loads everything at once, except versions whose engines must be measured first.
-
-        Raises:
-            SetupError: The configuration cannot be served.
-        """
+        """Loads all at once, but versions whose engines must be measured; or a `SetupError`."""
         its = self._config.repository
         if self._config.models or not (source := source_to_prepare(its)):
             self._begin()

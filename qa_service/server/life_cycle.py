@@ -27,32 +27,29 @@ from qa_service.errors import (
     UnavailableError,
 )
 from qa_service.instance.devices import CPU
-from qa_service.net.addresses import is_loopback
 from qa_service.net.event_loop import EventLoop
+from qa_service.net.listener import is_loopback
 from qa_service.net.stream import ByteStream, Stream
 from qa_service.net.timers import LazyTimer
 from qa_service.server.config import ConfigSource, ServerConfig
 from qa_service.server.deployment import Deployment, encoder_of
 from qa_service.server.front.connection import Connection
-from qa_service.server.front.credentials import Credentials
 from qa_service.server.front.listeners import Listeners, warn_if_exposed
 from qa_service.server.front.open_connections import OpenConnections
 from qa_service.server.front.protocols import Protocols
 from qa_service.server.front.tokens import Authenticator
-from qa_service.server.front.transport import Transport
+from qa_service.server.front.transport import Credentials, Transport
 from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.engine_choices import EngineChoices
-from qa_service.server.services.cache_store import CacheStore
+from qa_service.server.services.cache import CacheStore
 from qa_service.server.services.chain import Services
 from qa_service.server.services.collection_set import LOOK_INTERVAL_S, CollectionSet
-from qa_service.server.services.retrieval import Retrieval
+from qa_service.server.services.collections import Retrieval
 from qa_service.server.services.router import Router
 from qa_service.server.services.searches import search_program
 from qa_service.server.services.service import Access, Gate
 from qa_service.server.services.tracing import Tracer
-from qa_service.server.sidecars.gateway import GrpcProcess
-from qa_service.server.sidecars.gpu_meter import GpuMeter
-from qa_service.server.sidecars.trace_exporter import TraceExporter
+from qa_service.server.sidecars import GpuMeter, GrpcProcess, TraceExporter
 from qa_service.server.status import Status
 from qa_service.server.telemetry.metrics import Metrics
 from qa_service.server.telemetry.services import ServiceCounts

@@ -6,24 +6,30 @@ import faulthandler
 import logging
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from qa_service.child_program import end_with_parent, environment_of_programs
 from qa_service.command_line import INTERRUPTED
+from qa_service.data import HANDBOOK_DIR
 from qa_service.errors import SetupError
 from qa_service.instance.devices import describe
 from qa_service.log_relay import relay_standard_streams
 from qa_service.logs import as_log_line, complain, configure_logging, plural
+from qa_service.server.check.machine import find_cpu_shortage
+from qa_service.server.check.models import measured_engines
 from qa_service.server.check.steps import check, require
 from qa_service.server.config import ConfigSource, ServerConfig, find_config
-from qa_service.server.demo import with_demo
-from qa_service.server.engine_report import measured_engines
 from qa_service.server.life_cycle import QaServer
 from qa_service.server.models.preparing import prepare_first
-from qa_service.server.shortages import find_cpu_shortage
 
 logger = logging.getLogger(__name__)
+
+INDEX_PROGRAM = "qa_service.retrieval.index_main"
 
 
 def _show_stacks(*_: object) -> None:
@@ -53,7 +59,7 @@ def main() -> int:
                 _say(config, text)
             return 0
         if source.action == "demo":
-            source = with_demo(source)
+            source = _with_demo(source)
             config = source.read()
         require(config)
         relay_standard_streams()
@@ -65,6 +71,33 @@ def main() -> int:
         return INTERRUPTED
     _say(config, "QA server stopped.")
     return 0
+
+
+def _with_demo(source: ConfigSource) -> ConfigSource:
+    """Makes the collection of `--demo`, of the package's own documents; the source that serves it.
+
+    The model is prepared first. The collection is in `demo` among the prepared models, and later
+    starts bring it up to date. What cannot be made is a `SetupError`.
+    """
+    its = source.read().repository
+    if its.collections_dir:
+        raise SetupError("--demo serves its own collection: leave --collections_dir out")
+    prepare_first(its)
+    folder = its.models_dir / "demo"
+    output = folder / HANDBOOK_DIR.name
+    command = [sys.executable, "-m", INDEX_PROGRAM, str(HANDBOOK_DIR), "--output", str(output)]
+    if (output / "manifest.json").is_file():
+        command.append("--update")
+    done = subprocess.run(
+        [*command, "--encoder", str(output.parents[1] / "encoder")],
+        env=environment_of_programs(),
+        stdout=sys.stderr,
+        preexec_fn=partial(end_with_parent, os.getpid()),
+        check=False,
+    )
+    if done.returncode:
+        raise SetupError("the collection of --demo could not be made")
+    return replace(source, given={**source.given, "collections_dir": folder})
 
 
 def _say(config: ServerConfig, *lines: object) -> None:

@@ -13,7 +13,7 @@ from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.model import Model
 from qa_service.server.models.plan import VersionSpec
 from qa_service.server.models.version import Version, VersionState
-from qa_service.server.services.cache_store import CacheStore
+from qa_service.server.services.cache import CacheStore
 from qa_service.server.services.collection_set import CollectionSet
 from qa_service.server.services.service_options import RouteOptions
 from qa_service.server.telemetry.exposition import (
@@ -31,7 +31,7 @@ from qa_service.server.telemetry.health import (
 )
 from qa_service.server.telemetry.metrics import Metrics
 from qa_service.server.telemetry.services import ServiceCounts
-from qa_service.sidecars.gpu_readings import GpuReading, gpu_families
+from qa_service.sidecars.gpu_meter import GpuReading, gpu_families
 from qa_service.wire.http.model_reports import CASCADE, ModelReport, State
 from qa_service.wire.http.prometheus import write_text
 from qa_service.wire.messages import Query, QueryType

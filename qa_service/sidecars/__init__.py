@@ -1,5 +1,5 @@
 """Sidecar processes, each with one descriptor, and their messages with the loop.
 
-They may die or hang at any time: the loop's side (`server/sidecars/`) starts them again, and what
+They may die or hang at any time: the loop's side (`server/sidecars.py`) starts them again, and what
 they hold can be lost. None of them knows the server. The gRPC gateway is a separate room.
 """

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from qa_service.errors import InvalidFrameError, InvalidRequestError, QaError
+from qa_service.wire.fields import near_miss
 from qa_service.wire.frames import encode_frame
 from qa_service.wire.messages import (
     COMMANDS,
@@ -37,7 +38,6 @@ from qa_service.wire.messages import (
     Request,
     Timings,
 )
-from qa_service.wire.near_misses import near_miss
 
 MAX_AUTH_FRAME_BYTES = 4096
 """A frame of an unauthenticated client: room for the longest token and an id."""

@@ -9,9 +9,8 @@ import pytest
 from harness.questions import ASK, FIRST_WORD
 from qa_service.client import Answer, QaClient, QaServerError, TlsError, tls_context
 from tests.certificates import Certificates
-from tests.fault.authentication import EXPIRED, TOKEN
+from tests.fault.authentication import TOKEN
 from tests.programs import run_python
-from tests.scripted_peer import kept_connections
 from tests.support import all_of
 
 PAIR = (ASK["question"], ASK["text"])
@@ -19,15 +18,6 @@ PAIR = (ASK["question"], ASK["text"])
 
 class TestClient:
     """QaClient, in every way that it may find a server."""
-
-    def test_questions_over_tls_share_one_connection(self, tls, certificates):
-        with QaClient("localhost", tls.port, tls=certificates.client_context()) as client:
-            client.connect()
-            kept = kept_connections(client)
-            assert len(kept) == 1
-            for _ in range(3):
-                assert client.ask(**ASK).answer == FIRST_WORD
-            assert kept_connections(client) == kept
 
     def test_many_questions_over_tls_are_answered(self, tls, certificates):
         """Texts of 300 kB, so that both sides' buffers are full."""
@@ -49,26 +39,6 @@ class TestClient:
             pytest.raises(TlsError, match="asks for a client's certificate"),
         ):
             client.ask(**ASK)
-
-    def test_health_and_stats_need_a_token(self, with_tokens):
-        with QaClient("localhost", with_tokens.port, token=TOKEN) as client:
-            assert client.health().ready
-            assert client.stats()["counters"]
-        with (
-            QaClient("localhost", with_tokens.port) as client,
-            pytest.raises(QaServerError, match="wants a token"),
-        ):
-            client.health()
-
-    @pytest.mark.parametrize(
-        ("token", "words"),
-        [("wrong", "not accepted"), (EXPIRED, "has expired"), (None, "wants a token")],
-    )
-    def test_a_wrong_or_missing_token_gets_unauthorized(self, with_tokens, token, words):
-        with QaClient("localhost", with_tokens.port, token=token) as client:
-            for error in all_of(QaServerError, client.ask_many([PAIR] * 40)):
-                assert (error.code, error.retryable) == ("unauthorized", False)
-                assert words in str(error)
 
     def test_tls_to_a_plain_port_and_the_reverse_are_named(
         self, tls, plain, with_tokens, certificates

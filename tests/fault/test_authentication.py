@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from harness.frames import frame, receive
-from harness.questions import ASK, FIRST_WORD
+from harness.questions import ASK
 from harness.server import ROOT, running_server
 from tests.certificates import Certificates
 from tests.fault.authentication import (
@@ -26,7 +26,7 @@ from tests.fault.authentication import (
     is_served,
     secured,
 )
-from tests.programs import fail_to_start, run
+from tests.programs import run
 
 
 class TestTokens:
@@ -35,15 +35,6 @@ class TestTokens:
             sock.sendall(frame(AUTH) + frame({"id": 1, **ASK}) * 2)
             assert receive(sock) == AUTHENTICATED
             assert {receive(sock).get("answer", "twice") for _ in range(2)} >= {"twice"}
-
-    @pytest.mark.parametrize("piece", [1, 7])
-    def test_an_auth_frame_in_small_pieces_is_accepted(self, with_tokens, piece):
-        data = frame(AUTH) + frame({"id": 1, **ASK})
-        with with_tokens.connect() as sock:
-            for start in range(0, len(data), piece):
-                sock.sendall(data[start : start + piece])
-            assert receive(sock) == AUTHENTICATED
-            assert receive(sock)["answer"] == FIRST_WORD
 
     @pytest.mark.parametrize(
         ("first", "message"),
@@ -68,13 +59,6 @@ class TestTokens:
             assert (reply["id"], reply["error"]["code"]) == (None, "unauthorized")
             assert message in reply["error"]["message"]
             assert receive(sock) is None
-
-    def test_a_client_without_an_auth_frame_is_refused_after_the_timeout(self, hasty_with_tokens):
-        with hasty_with_tokens.connect() as silent, hasty_with_tokens.connect() as slow:
-            slow.sendall(frame(AUTH)[:-1])
-            for sock in (silent, slow):
-                assert receive(sock)["error"]["code"] == "unauthorized"
-                assert receive(sock) is None
 
     def test_the_auth_timeout_does_not_apply_to_authenticated_clients(self, hasty_with_tokens):
         """Who shows its token too late here, and that only, tries again."""
@@ -146,26 +130,6 @@ class TestReload:
 
 
 class TestStart:
-    @pytest.mark.parametrize(
-        ("flags", "words"),
-        [
-            (("--tls_cert", "{cert}"), "needed together"),
-            (("--tls_key", "{key}"), "needed together"),
-            (("--tls_client_ca", "{ca}"), "needed together"),
-            (("--tls_cert", "no.pem", "--tls_key", "{key}"), "cannot read --tls_cert"),
-            (("--tls_cert", "{client_cert}", "--tls_key", "{key}"), "not that of the certificate"),
-            (("--auth_token_file", "none"), "cannot read --auth_token_file"),
-            (("--auth_token_file", "{cert}"), "--auth_token_file"),
-        ],
-    )
-    def test_unusable_token_and_tls_files_end_the_start_with_one_line_and_code_2(
-        self, builtin_model, certificates, flags, words
-    ):
-        flags = [flag.format(**vars(certificates)) for flag in flags]
-        ended = fail_to_start("--model", builtin_model, *flags)
-        assert (ended.stdout, ended.stderr.count("\n")) == ("", 1)
-        assert words in ended.stderr
-
     @pytest.mark.parametrize(
         ("host", "with_token", "words"),
         [

@@ -21,7 +21,6 @@ from harness.ports import reserve_port
 from harness.process import GIVE_UP_S, held_still, num_descriptors, wait_until
 from harness.questions import ASK, FIRST_WORD
 from harness.server import INSTANT, ROOT, RunningServer
-from qa_service.installation import install_hint
 from qa_service.sidecars.grpc_gateway.links import MAX_LINKS
 from tests.certificates import Certificates
 from tests.grpc_requests import (
@@ -35,7 +34,7 @@ from tests.grpc_requests import (
     typed_request,
 )
 from tests.http_calls import bearer, get
-from tests.programs import fail_to_start, token_flags
+from tests.programs import token_flags
 from tests.support import present
 
 CODES = grpc.StatusCode
@@ -106,20 +105,6 @@ class TestDeath:
             wait_until(lambda: not Path(f"/proc/{pid}").exists())
         finally:
             server.close()
-
-    def test_without_the_extra_the_start_fails(self, builtin_model, tmp_path):
-        """A module of this name that raises what Python does where there is none."""
-        fault = 'raise ModuleNotFoundError("No module named \'grpc\'", name="grpc")'
-        (tmp_path / "grpc.py").write_text(fault)
-        flags = ("--model", builtin_model, "--grpc_port", reserve_port(), *INSTANT)
-        ended = fail_to_start(*flags, env={**os.environ, "PYTHONPATH": str(tmp_path)})
-        assert f"server.py: grpc is missing: {install_hint('grpc')}" in ended.stderr
-
-    def test_a_port_that_is_taken_fails_the_start(self, builtin_model):
-        with socket.create_server(("127.0.0.1", port := reserve_port())):
-            ended = fail_to_start("--model", builtin_model, "--grpc_port", port, *INSTANT)
-        said = f"server.py: the gRPC gateway cannot listen on localhost:{port}: "
-        assert said in ended.stderr.splitlines()[-1]
 
 
 class TestDrain:
@@ -472,10 +457,14 @@ def num_connections(gateway) -> int:
 
 class TestTls:
     @staticmethod
-    def client(gateway, its, *, with_certificate=False):
+    def client(gateway, its, *, shows=None):
+        """A client that trusts the authority, and shows a certificate of the same or another."""
         files = {"root_certificates": str(its.ca)}
-        if with_certificate:
-            files |= {"private_key": str(its.client_key), "certificate_chain": str(its.client_cert)}
+        if shows:
+            files |= {
+                "private_key": str(shows.client_key),
+                "certificate_chain": str(shows.client_cert),
+            }
         return triton.InferenceServerClient(gateway.address, ssl=True, **files)
 
     def test_a_new_certificate_is_used_after_a_reload(self, builtin_model, tmp_path):
@@ -490,13 +479,17 @@ class TestTls:
             with self.client(gateway, renewed) as client:
                 assert is_answered_over_tls(client)
 
-    def test_a_client_needs_a_certificate_where_one_is_required(self, builtin_model, certificates):
+    def test_a_client_needs_a_certificate_where_one_is_required(
+        self, builtin_model, certificates, tmp_path
+    ):
         flags = (*certificates.server_flags, "--tls_client_ca", str(certificates.ca))
         with running_gateway(builtin_model, *INSTANT, *flags) as gateway:
-            with self.client(gateway, certificates, with_certificate=True) as client:
+            with self.client(gateway, certificates, shows=certificates) as client:
                 assert is_answered_over_tls(client)
-            with self.client(gateway, certificates) as client, refused("UNAVAILABLE"):
-                client.is_server_live()
+            for shown in (None, Certificates(tmp_path)):
+                its = self.client(gateway, certificates, shows=shown)
+                with its as client, refused("UNAVAILABLE"):
+                    client.is_server_live()
             with triton.InferenceServerClient(gateway.address) as plain, refused("UNAVAILABLE"):
                 plain.is_server_live()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from qa_service.wire.messages import RequestLimits
 
 SIZES = (1 << 14, 1 << 16, RequestLimits().max_frame_bytes)
 RESET = b"\1\0\0\0\0\0\0\0"
-TIMEOUTS = ("--client_timeout_ms", "400", "--idle_timeout_ms", "1200")
 
 
 @pytest.fixture(scope="module")
@@ -123,44 +121,12 @@ def leaving_nothing(server: RunningServer, neighbour: QaClient, num_connections:
     wait_until(count, lambda counted: counted == due)
 
 
-@pytest.fixture(scope="module")
-def hasty_server(builtin_model):
-    with running_server(builtin_model, *INSTANT, *TIMEOUTS) as running:
-        yield running
-
-
 class TestTimeouts:
     """Clients that are slow, silent or gone."""
 
-    def test_a_frame_that_trickles_gets_frame_timeout(self, hasty_server):
-        with hasty_server.connect() as sock:
-            started_s = time.monotonic()
-            sock.settimeout(0.1)
-            for byte in frame(ASK):
-                sock.sendall(bytes([byte]))
-                try:
-                    first = sock.recv(1, socket.MSG_PEEK)
-                    break
-                except TimeoutError:
-                    continue
-            else:
-                pytest.fail("the frame had all the time that it took")
-            took_s = time.monotonic() - started_s
-            sock.settimeout(GIVE_UP_S)
-            assert first
-            assert receive(sock)["error"]["code"] == "frame_timeout"
-            assert receive(sock) is None
-        assert took_s >= 0.4
-
-    def test_requests_before_a_frame_that_is_late_are_answered(self, hasty_server):
-        with hasty_server.connect() as sock:
-            sock.sendall(frame({"id": 1, **ASK}) + frame(ASK)[:7])
-            replies = [receive(sock), receive(sock)]
-            assert {reply["id"] for reply in replies} == {1, None}
-            assert receive(sock) is None
-
-    def test_a_silent_connection_is_closed(self, hasty_server):
-        with hasty_server.connect() as sock:
+    def test_a_silent_connection_is_closed(self, builtin_model):
+        flags = (*INSTANT, "--idle_timeout_ms", "1200")
+        with running_server(builtin_model, *flags) as server, server.connect() as sock:
             assert receive(sock) is None
 
     def test_a_client_that_never_reads_is_dropped(self, builtin_model):

@@ -71,20 +71,6 @@ def test_an_http_request_that_does_not_end_in_time_gets_408(hasty_server, data):
         assert everything(sock).startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_head_that_trickles_gains_no_time(hasty_server):
-    with hasty_server.connect() as sock:
-        sock.settimeout(0.05)
-        for byte in head(b"X: " + b"a" * 1000 + b"\r\n"):
-            sock.sendall(bytes([byte]))
-            try:
-                assert sock.recv(100).startswith(b"HTTP/1.1 408 ")
-                break
-            except TimeoutError:
-                continue
-        else:
-            pytest.fail("the head had all the time that it took")
-
-
 def test_a_client_receives_the_error_for_a_body_that_is_too_long(server, neighbour):
     with server.connect() as sock:
         sock.sendall(head(b"Content-Length: 3000000\r\n") + bytes(3_000_000))

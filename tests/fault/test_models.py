@@ -228,34 +228,6 @@ def test_a_model_with_no_version_that_can_be_loaded_stops_the_start(file):
 # Transitions.
 
 
-def test_a_label_moves_when_its_target_is_warm(file):
-    file.write("labels = { stable = 1 }\nversions = [1]")
-    with serving(file) as server:
-        file.apply(server, "labels = { stable = 2 }\nversions = [2]")
-        answered = []
-        while not answered or answered[-1] == 1:
-            answered.append(server.ask(**ASK, version="stable")["version"])
-        assert answered[-1] == 2
-        wait_until(lambda: states(server) == {"m/2": "READY"})
-
-
-def test_rolling_has_one_instance_more_at_a_time_and_answers_throughout(file):
-    keys = 'transition = "rolling"\nnum_inference_sessions = 3'
-    file.write(f"{keys}\nversions = [1]")
-    permits = Permits(file.path.parent, 3)
-    flags = ("--config", str(file.path), "--inference_engine_type", "instant")
-    with closing(RunningServer(file.model, *flags, env=permits.env)) as server:
-        file.apply(server, f"{keys}\nversions = [2]")
-        wait_until(lambda: len(server.worker_pids()) == 4)
-        assert count_versions(server, 50) == {1: 50}  # the fresh one has not begun
-        permits.give()
-        wait_until(lambda: set(count_versions(server, 50)) == {1, 2})
-        assert len(server.worker_pids()) <= 4
-        permits.give(2)
-        wait_until(lambda: states(server) == {"m/2": "READY"})
-        wait_until(lambda: len(server.worker_pids()) == 3)
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("transition", ["swap", "rolling"])
 def test_twenty_swaps_under_fifty_clients_fail_no_request(file, transition):
@@ -374,17 +346,3 @@ class TestUnfinishedFile:
             assert server.ask(**ASK)["error"]["code"] == "unknown_model"
             file.path.write_text(text)
             wait_until(lambda: states(server) == {"m/1": "READY"})
-
-
-# Shares.
-
-
-def test_traffic_shares_follow_the_file(file):
-    file.write("traffic = { 1 = 95, 2 = 5 }")
-    with serving(file) as server:
-        counted = count_versions(server, 10_000)
-        assert counted.total() == 10_000
-        assert abs(counted[2] / 10_000 - 0.05) < 0.01
-        file.apply(server, "traffic = { 1 = 50, 2 = 50 }")
-        wait_until(lambda: count_versions(server, 200)[2] > 60)
-        assert abs(count_versions(server, 2_000)[2] / 2_000 - 0.5) < 0.05

@@ -37,13 +37,6 @@ def test_a_stopped_worker_is_replaced(faulty_server):
         assert pid not in server.worker_pids()
 
 
-def test_a_batch_within_its_time_limit_is_not_interrupted(faulty_server):
-    with faulty_server(*ONE_SESSION) as server:
-        pids = server.worker_pids()
-        assert server.ask(**{**marked("!!slow!!", 1)})["answer"] == FIRST_WORD
-        assert server.worker_pids() == pids
-
-
 def test_a_worker_that_hangs_in_c_ends_with_its_server(faulty_server):
     with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
         (pid,) = server.worker_pids()

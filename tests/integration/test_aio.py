@@ -44,17 +44,6 @@ async def until(condition):
     await asyncio.to_thread(wait_until, condition)
 
 
-def test_questions_are_pipelined_on_one_connection(server):
-    accepted = server.stats()["counters"]["connections_accepted_total"]
-
-    async def scenario(client):
-        one, *many = await asyncio.gather(client.ask(*PAIR), client.ask_many([PAIR] * 50))
-        return {one.answer, *(found.answer for found in many[0])}
-
-    assert play(scenario, host_of(server)) == {ANSWER}
-    assert server.stats()["counters"]["connections_accepted_total"] == accepted + 2  # one is ours
-
-
 def test_killing_one_of_two_servers_loses_no_question(builtin_model):
     with ExitStack() as stack:
         first, second = (
@@ -69,31 +58,6 @@ def test_killing_one_of_two_servers_loses_no_question(builtin_model):
 
         results, last = play(scenario, [host_of(first), host_of(second)])
     assert not [result for result in [*results, last] if isinstance(result, Exception)]
-
-
-def test_a_deadline_that_is_over_is_the_servers_error(server):
-    async def scenario(client):
-        with pytest.raises(QaServerError) as caught:
-            await client.ask(*PAIR, timeout_ms=0.001)
-        return caught.value.code
-
-    assert play(scenario, host_of(server)) == "deadline_exceeded"
-
-
-def test_cancelling_a_task_drops_its_questions_on_the_server(builtin_model):
-    with running_server(builtin_model, *INSTANT) as server:
-
-        async def scenario(client):
-            with held_still(server.worker_pids()):
-                asking = asyncio.create_task(client.ask_many([PAIR] * 8))
-                await until(lambda: server.stats()["gauges"]["requests_in_flight"] == 8)
-                asking.cancel()
-                await asyncio.gather(asking, return_exceptions=True)
-                await until(lambda: cancelled(server) == 8)
-            return await client.ask(*PAIR)
-
-        play(scenario, host_of(server))
-        assert server.stats()["gauges"]["requests_in_flight"] == 0
 
 
 def test_a_question_cancelled_among_others_is_withdrawn(server):

@@ -1,13 +1,10 @@
 """The response cache in a real server: hits, single flight, and a reload of another model."""
 
-import signal
-
 import pytest
 
 from harness.frames import frame, receive
-from harness.questions import ANSWER, ASK
+from harness.questions import ASK
 from harness.server import ONE_INSTANCE, running_server
-from tests.programs import change_reading
 
 FLAGS = (*ONE_INSTANCE, "--cache_bytes", "1000000")
 
@@ -49,16 +46,3 @@ def test_fifty_equal_requests_of_as_many_clients_make_one_run(server):
     after = counters(server)
     assert after["cache_misses_total"] - before["cache_misses_total"] == 1
     assert after["batches_total"] - before["batches_total"] == 1
-
-
-@pytest.mark.slow
-def test_a_reload_to_another_model_empties_the_cache(own_model):
-    with running_server(own_model, *FLAGS) as server:
-        assert "cached" not in server.ask(**ASK)
-        assert server.ask(**ASK)["cached"]
-        change_reading(own_model, temperature=3.0)
-        server.signal(signal.SIGHUP)
-        server.wait_for_log("the reloaded model serves")
-        reply = server.ask(**ASK)
-        assert reply["answer"] == ANSWER
-        assert "cached" not in reply

@@ -79,13 +79,6 @@ def test_check_json_has_the_verdict_parts_and_remedies(folder):
     assert warning["remedy"]
 
 
-def test_a_port_that_is_taken_is_an_error_that_names_it(folder):
-    with socket.create_server(("localhost", 0)) as taken:
-        port = taken.getsockname()[1]
-        text = check(folder, *ONLY_INSTANT, "--port", port, code=2)
-    assert f"cannot listen on localhost:{port}" in found(text, "error")[0]
-
-
 def test_certificates_have_dates_and_tokens_stay_secret(folder, certificates, tmp_path):
     tokens = token_flags(tmp_path, SECRET, f"{SECRET}-2 2020-01-01T00:00:00Z")
     text = check(folder, *ONLY_INSTANT, *certificates.server_flags, *tokens, code=1)
@@ -156,6 +149,8 @@ REFUSED = {
     "instances": ("--num_inference_sessions", "0"),
     "no model": ("--model", "/nonexistent/model"),
     "no certificate's key": ("--tls_cert", __file__),
+    "no certificate for its key": ("--tls_key", __file__),
+    "clients' authority alone": ("--tls_client_ca", __file__),
     "no certificate": ("--tls_cert", __file__, "--tls_key", __file__),
     "tokens": ("--auth_token_file", "/nonexistent"),
     "both ports": ("--port", "{port}", "--grpc_port", "{port}"),

@@ -11,7 +11,7 @@ import pytest
 
 from harness.frames import frame, receive
 from harness.process import wait_until
-from harness.questions import ASK, FIRST_WORD, TEXT
+from harness.questions import ASK, TEXT
 from harness.server import INSTANT, ONE_BY_ONE, running_server
 from qa_service.server.scheduling.admission import MAX_RETRY_AFTER_MS
 from tests.fault.faults import stopped
@@ -239,20 +239,6 @@ class TestHealth:
             wait_until(running.health, lambda h: h["sessions_alive"] == 2)
             assert running.health()["ready"]
             assert running.stats()["counters"]["session_restarts_total"] == 2
-
-    def test_a_reload_keeps_the_server_ready(self, builtin_model):
-        with running_server(builtin_model, *INSTANT, *TWO) as running:
-            old = set(running.worker_pids())
-            running.signal(signal.SIGHUP)
-
-            def look():
-                health = running.health()
-                assert (health["ready"], health["sessions_alive"]) == (True, 2)
-                assert running.ask(**ASK)["answer"] == FIRST_WORD
-                return set(running.worker_pids())
-
-            wait_until(look, lambda pids: len(pids) == 2 and not pids & old)
-            assert running.stats()["counters"]["session_restarts_total"] == 0
 
     def test_health_names_the_serving_model(self, own_model):
         file = own_model / "manifest.json"

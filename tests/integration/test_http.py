@@ -13,7 +13,7 @@ from harness.gateway import answers, inputs
 from harness.process import GIVE_UP_S, held_still, wait_until
 from harness.questions import ANSWER, ASK, FIRST_WORD, QUESTIONS, TEXT
 from harness.server import INSTANT, running_server
-from tests.http_calls import bearer, get
+from tests.http_calls import get
 from tests.programs import run, token_flags
 
 TOKEN = "a-token-of-the-tests"
@@ -22,12 +22,6 @@ needs_curl = pytest.mark.skipif(not shutil.which("curl"), reason="there is no cu
 
 
 class TestPlain:
-    @needs_curl
-    def test_curl_gets_an_answer(self, server):
-        command = ["curl", "-sS", f"localhost:{server.port}/qa", "-d", json.dumps(ASK)]
-        reply = json.loads(run(*command).stdout)
-        assert (reply["answer"], TEXT[reply["start"] : reply["end"]]) == (ANSWER, ANSWER)
-
     @needs_curl
     def test_curl_gets_100_continue(self, server, tmp_path):
         body = tmp_path / "body"
@@ -48,31 +42,6 @@ class TestPlain:
         assert "< HTTP/1.1 200 OK" in ran.stderr
         assert "Re-using existing connection" in ran.stderr
         assert ran.stdout.count(json.dumps(ANSWER)) == 2
-
-    def test_one_connection_serves_many(self, server):
-        connection = http.client.HTTPConnection("localhost", server.port, timeout=GIVE_UP_S)
-        for question, answer in QUESTIONS.items():
-            connection.request("POST", "/qa", json.dumps({"question": question, "text": TEXT}))
-            reply = json.loads(connection.getresponse().read())
-            assert reply["answer"] == answer
-        connection.close()
-
-    @pytest.mark.parametrize(
-        ("path", "expected"),
-        [
-            ("/v2/health/live", {"live": True}),
-            ("/v2/health/ready", {"live": True, "ready": True}),
-            ("/v2/models/builtin/ready", {"name": "builtin", "ready": True}),
-            ("/v2/systemsharedmemory/status", []),
-        ],
-    )
-    def test_a_path_returns_its_json_document(self, server, path, expected):
-        reply = get(server.port, path)
-        assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json")
-        assert reply.json == expected
-
-    def test_another_host_name_is_refused_on_a_loopback_address(self, server):
-        assert get(server.port, "/v2", {"Host": "rebound.example"}).status == 421
 
     def test_no_http_refuses_http_requests(self, builtin_model):
         with running_server(builtin_model, *INSTANT, "--no-http") as its, its.connect() as sock:
@@ -105,19 +74,6 @@ class TestTritonClient:
         assert client.get_log_settings()["log_info"]
         assert client.get_system_shared_memory_status() == []
         client.unregister_system_shared_memory()
-
-    def test_metadata_of_a_model_on_openvino(self, triton, builtin_model):
-        pytest.importorskip("openvino", reason="there is no openvino")
-        engine = ("--inference_engine_type", "openvino", "--precision", "fp32")
-        flags = (*engine, "--num_inference_sessions", "1")
-        with (
-            running_server(builtin_model, *flags, "--cost_table", "off") as running,
-            triton.InferenceServerClient(f"localhost:{running.port}") as client,
-        ):
-            assert client.get_model_metadata("builtin")["platform"] == "openvino"
-            config = client.get_model_config("builtin")
-            assert (config["backend"], config["instance_group"][0]["count"]) == ("openvino", 1)
-            assert config["parameters"]["precision"] == {"string_value": "fp32"}
 
     @pytest.mark.parametrize("binary", [True, False])
     @pytest.mark.parametrize("shape", [(), (4, 1)])
@@ -157,10 +113,6 @@ class TestTritonClient:
             client.infer(inputs=inputs(triton, ["Who?"]), **options)
         assert caught.value.status() == status
         assert caught.value.message()
-
-    def test_loading_models_without_the_right_is_refused(self, triton, client):
-        with pytest.raises(triton.InferenceServerException, match="a token with the right"):
-            client.load_model("builtin")
 
     def test_a_timeout_is_an_error(self, triton, builtin_model):
         import gevent  # what tritonclient sends with
@@ -247,29 +199,11 @@ def with_tokens(builtin_model, tmp_path_factory):
 
 
 class TestAccess:
-    @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready", "/"])
-    def test_some_paths_need_no_token(self, with_tokens, path):
-        assert get(with_tokens.port, path).status == 200
-
     @pytest.mark.parametrize("path", ["/v2", "/metrics", "/stats", "/openapi.json", "/nothing"])
     @pytest.mark.parametrize("value", [None, "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN} x"])
     def test_other_paths_need_a_token(self, with_tokens, path, value):
         reply = get(with_tokens.port, path, {"Authorization": value} if value else {})
         assert (reply.status, reply.headers["WWW-Authenticate"]) == (401, "Bearer")
-
-    def test_each_request_carries_its_own_token(self, with_tokens):
-        connection = http.client.HTTPConnection("localhost", with_tokens.port, timeout=GIVE_UP_S)
-        for headers, expected in ((bearer(TOKEN), 200), (bearer(TOKEN), 200), ({}, 401)):
-            connection.request("POST", "/qa", json.dumps(ASK), headers)
-            response = connection.getresponse()
-            assert response.status == expected
-            response.read()
-        connection.close()
-
-    def test_a_body_without_a_token_is_not_read(self, with_tokens):
-        with with_tokens.connect() as sock:
-            sock.sendall(b"POST /qa HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000\r\n\r\n")
-            assert sock.recv(1000).startswith(b"HTTP/1.1 401 ")
 
     def test_requests_over_tls_are_answered(self, builtin_model, certificates):
         with running_server(builtin_model, *INSTANT, *certificates.server_flags) as running:

@@ -14,7 +14,7 @@ from harness.ports import reserve_port
 from harness.process import wait_until
 from harness.questions import ASK
 from harness.server import INSTANT, ROOT, running_server
-from qa_service.sidecars.gpu_readings import GpuReading, gpu_families
+from qa_service.sidecars.gpu_meter import GpuReading, gpu_families
 from tests.http_calls import get
 from tests.programs import run
 from tests.support import present

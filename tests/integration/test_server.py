@@ -28,12 +28,11 @@ from qa_service.instance.learned_costs import TABLE_EVERY
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.worker_main import load_reader
 from qa_service.instance.worker_messages import Setup
-from qa_service.wire.messages import Question, RequestLimits
+from qa_service.wire.messages import Question
 from tests.programs import fail_to_start
 from tests.support import all_of
 
 ONE = ("--num_inference_sessions", "1")
-MAX_FRAME_BYTES = RequestLimits().max_frame_bytes
 
 
 @pytest.fixture(scope="module")
@@ -119,32 +118,11 @@ def test_golden_request_is_answered_and_the_connection_goes_on(client, neighbour
         assert len(first.get("answers", [])) <= expected["top_k"]
 
 
-def test_a_frame_of_exactly_the_limit_is_read(client):
-    body = json.dumps({"id": 1, **ASK, "padding": ""}).encode()
-    padded = body[:-2] + b"x" * (MAX_FRAME_BYTES - len(body)) + body[-2:]
-    client.sendall(frame(padded))
-    assert receive(client)["answer"] == ANSWER
-
-
-@pytest.mark.parametrize("cut", [1, 3, 4, 40])
-def test_a_connection_closed_inside_a_frame_does_not_disturb_others(client, neighbour, cut):
-    client.sendall(frame(ASK)[:cut])
-    client.close()
-
-
 def test_a_thousand_frames_in_one_segment_are_answered(client, neighbour):
     bad = b"".join(frame({"id": i, "question": 5}) for i in range(1000))
     client.sendall(bad + frame({"id": "good", **ASK}))
     assert [receive(client)["id"] for _ in range(1000)] == list(range(1000))
     assert receive(client)["answer"] == ANSWER
-
-
-def test_a_thousand_questions_in_one_segment_are_answered(builtin_model):
-    with running_server(builtin_model, *INSTANT) as running, running.connect() as sock:
-        sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(1000)))
-        replies = [receive(sock) for _ in range(1000)]
-    assert sorted(reply["id"] for reply in replies) == list(range(1000))
-    assert {reply["answer"] for reply in replies} == {FIRST_WORD}
 
 
 def test_a_question_longer_than_the_model_fails_alone(client):

@@ -63,23 +63,6 @@ def test_a_cascade_may_find_all_of_its_answers_in_the_cache(server):
     assert (direct["cached"], direct.get("models_asked")) == (True, None)
 
 
-def test_versions_are_kept_apart_in_the_cache(server):
-    question = {"question": "Who described it in French?", "text": TEXT}
-    first = server.ask(model="small", version=1, **question)
-    second = server.ask(model="small", version=2, **question)
-    assert (first["answer"], second["answer"]) == ("Luigi Menabrea", "Luigi Menabrea")
-    assert second["score"] < first["score"]
-
-
-def test_cascades_are_counted(server):
-    server.ask(**ASK)
-    server.ask(model="careful", **ASK)
-    cascades = server.stats()["cascades"]
-    assert cascades["default"]["models_asked"]["1"] > 0
-    assert cascades["careful"]["models_asked"]["2"] > 0
-    assert cascades["careful"]["fallbacks"] == 0
-
-
 def test_a_shadows_answers_are_compared_and_not_sent(server):
     replies = [
         server.ask(model="small", question=question, text=f"{TEXT} {number}")

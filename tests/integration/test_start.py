@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import signal
 import socket
 import subprocess
@@ -20,11 +19,10 @@ from harness.process import GIVE_UP_S, LoggingProcess, tree, wait_until
 from harness.questions import ANSWER, ASK, FIRST_WORD
 from harness.server import INSTANT, READY, ROOT, RunningServer, line_with, port_of
 from qa_service.engine_catalogue import PROCESSOR_FLAGS
-from qa_service.installation import install_hint
 from qa_service.machine import processor
-from tests.fault.faults import FAULTY_WORKER, Permits
+from tests.fault.faults import Permits
 from tests.http_calls import get, post
-from tests.programs import fail_to_start, run_python
+from tests.programs import run_python
 from tests.support import present
 
 pytestmark = pytest.mark.slow
@@ -235,21 +233,6 @@ def test_engines_are_printed_and_the_server_exits(builtin_model, tmp_path):
     assert "m, version 2:" in done.stdout
 
 
-def test_too_little_memory_ends_the_start(builtin_model):
-    ended = fail_to_start(*INSTANT, "--model", builtin_model, "--max_memory_bytes", "1")
-    assert ended.stderr.splitlines()[-1].startswith("server.py: 1 instance of builtin, version 1")
-    assert ended.stderr.count("cannot be loaded") == 1
-
-
-@pytest.mark.parametrize("flags", [("--ray_instances", "1"), ("--ray_instances", "0:2")])
-def test_ray_instances_without_ray_end_the_start(builtin_model, flags):
-    env = {**os.environ, "PYTHONPATH": str(FAULTY_WORKER), "QA_TEST_WITHOUT": "ray"}
-    ended = fail_to_start(*INSTANT, "--model", builtin_model, *flags, env=env)
-    assert (ended.stdout, ended.stderr.count("Ray is not")) == ("", 1)
-    hint = f"Ray is not installed: {install_hint('ray')}"
-    assert ended.stderr.splitlines()[-1].endswith(hint)
-
-
 @pytest.mark.parametrize("fault", ["No space left on device", "Broken pipe"])
 def test_a_closed_or_full_stdout_does_not_stop_the_server(builtin_model, fault):
     command = [sys.executable, "server.py", "--port", "0", "--model", str(builtin_model), *INSTANT]
@@ -268,18 +251,6 @@ def test_a_closed_or_full_stdout_does_not_stop_the_server(builtin_model, fault):
         assert server.log.count(f"standard output cannot be written: {fault}") == 1
     finally:
         server.close()
-
-
-def test_a_low_limit_of_descriptors_is_said_at_the_start(builtin_model):
-    def lower_limit():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
-
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        flags = ("--model", builtin_model, "--max_connections", 1000)
-        port = taken.getsockname()[1]
-        ended = run_python("server.py", "--port", port, *flags, preexec_fn=lower_limit)
-    assert ended.returncode == 2
-    assert "at most 172 of --max_connections 1000 fit into the limit of 300" in ended.stderr
 
 
 def test_a_stderr_that_nobody_reads_stops_neither_the_server_nor_its_workers(builtin_model):

@@ -88,7 +88,9 @@ def wait_for_spans(server, condition):
 
 
 def test_a_frames_spans_say_where_its_time_went(traced, server):
+    before_s = time.time()
     reply, root = traced(model="small", **ASK)
+    assert before_s - 1 < root.start_s < root.end_s < time.time() + 1
     assert reply["answer"] == ANSWER
     assert root.shape == {"ask": RUN}
     assert (root.kind, root.child("queue").kind) == (SERVER_KIND, INTERNAL_KIND)
@@ -112,12 +114,6 @@ def test_a_frames_spans_say_where_its_time_went(traced, server):
         "qa.score": pytest.approx(reply["score"]),
     }
     assert run.attributes == {"qa.batch_size": 1}
-
-
-def test_the_spans_have_the_time_of_the_day(traced):
-    before_s = time.time()
-    _, root = traced(model="small", **ASK)
-    assert before_s - 1 < root.start_s < root.end_s < time.time() + 1
 
 
 def test_a_frame_may_belong_to_its_clients_trace(traced, server):
@@ -174,13 +170,6 @@ def test_a_message_in_pieces_has_been_received_for_a_while(server, module_receiv
     assert received.start_s == root.start_s < received.end_s == root.child("queue").start_s
 
 
-def test_an_errors_code_is_in_its_span(traced):
-    reply, root = traced(model="nobody", **ASK)
-    assert root.shape == "ask"
-    assert root.attributes["error.type"] == reply["error"]["code"] == "unknown_model"
-    assert not root.is_error  # it is the client's
-
-
 def test_a_request_past_its_deadline_has_an_error_span(traced):
     reply, root = traced(model="small", timeout_ms=1e-6, **ASK)
     assert root.attributes["error.type"] == reply["error"]["code"] == "deadline_exceeded"
@@ -199,15 +188,6 @@ def test_opentelemetrys_environment_variables_apply(builtin_model, receiver, mon
     assert resource["deployment.environment.name"] == "test"
     assert resource["telemetry.sdk.language"] == "python"
     assert receiver.headers[0]["api-key"] == "secret"
-
-
-def test_only_a_client_that_traces_is_traced_at_rate_0(builtin_model, receiver):
-    flags = (*INSTANT, *receiver.flags, "--trace_sample_rate", "0")
-    with running_server(builtin_model, *flags) as server:
-        server.ask(**ASK)
-        server.ask(**ASK, traceparent=SAMPLED)
-    assert [root.trace_id for root in receiver.roots] == [TRACE]
-    assert receiver.resources[0]["service.name"] == "qa-server"
 
 
 def test_without_the_flag_no_exporter_runs(builtin_model):
@@ -229,6 +209,7 @@ def test_a_drain_sends_the_remaining_spans(builtin_model, receiver):
         server.signal(signal.SIGTERM)
         assert server.wait() == 0
         assert len(receiver.roots) == 100
+    assert receiver.resources[0]["service.name"] == "qa-server"
 
 
 def test_an_exporter_that_is_killed_is_started_again(builtin_model, receiver):

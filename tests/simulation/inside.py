@@ -30,9 +30,9 @@ from qa_service.server.models.model_options import ModelOptions
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.plan import make_plan
 from qa_service.server.models.version import Version, VersionState
-from qa_service.server.services.cache_store import ENTRY_BYTES
+from qa_service.server.services.cache import ENTRY_BYTES
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.server.sidecars.gateway import GATEWAY_PROGRAM
+from qa_service.server.sidecars import GATEWAY_PROGRAM
 from qa_service.server.telemetry.metrics import Metrics
 from tests.simulation.gateway import Gateway
 from tests.simulation.network import Network, SocketModule
@@ -129,9 +129,9 @@ def simulated(
         "qa_service.server.life_cycle.EventLoop": lambda: SimulatedLoop(world),
         "qa_service.server.life_cycle.EngineChoices": _Engines,
         "qa_service.server.models.catalog.make_factory": make_factory,
-        "qa_service.server.sidecars.gateway.start_program": start_program,
+        "qa_service.server.sidecars.start_program": start_program,
         "qa_service.server.services.searches.start_program": start_program,
-        "qa_service.net.addresses.socket": SocketModule(network.make_listening_socket),
+        "qa_service.net.listener.socket": SocketModule(network.make_listening_socket),
         "qa_service.net.listener._bound": lambda _: (network.make_local_socket(), _FILE),
         "qa_service.net.listener._file_at": lambda _: _FILE,
         "qa_service.server.models.plan.find_versions": partial(_find_versions, disk),

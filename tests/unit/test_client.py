@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -35,7 +34,6 @@ from tests.scripted_peer import (
     PeerConnection,
     Script,
     ScriptedPeer,
-    answer_after,
     answer_all,
     answer_and_keep,
     answer_to,
@@ -322,19 +320,6 @@ class TestAskMany:
             results = client.ask_many(pairs)
         assert answers(results) == ["one", "queue_full", "invalid_request", "four"]
 
-    def test_no_more_than_the_window_is_in_flight(self):
-        def in_threes(peer):
-            for group in ([0, 1, 2], [3, 4, 5], [6]):
-                requests = [peer.receive() for _ in group]
-                peer.sock.settimeout(0.05)
-                with pytest.raises(TimeoutError):
-                    peer.sock.recv(1)
-                peer.sock.settimeout(None)
-                peer.send(*map(answer_to, requests))
-
-        with ScriptedPeer(in_threes) as peer, client_of(peer) as client:
-            assert answers(client.ask_many(PAIRS[:7], max_in_flight=3))[6] == "text6"
-
     def test_pairs_are_taken_as_there_is_room(self):
         taken = []
 
@@ -396,33 +381,6 @@ class TestServers:
         with pytest.raises(ValueError, match="does not name servers"):
             QaClient(hosts)
 
-    def test_all_servers_get_their_share(self):
-        """Nobody replies before all is asked, so that no peer's pace decides its share."""
-        asked = []
-        script = answer_after(60, asked)
-        peers = [ScriptedPeer(script) for _ in range(3)]
-        a, b, c = peers
-        with a, b, c, client_of_all(a, b, c) as client:
-            results = client.ask_many(PAIRS * 3, max_in_flight=60)
-            assert [peer.connections for peer in peers] == [1, 1, 1]
-        assert answers(results) == [f"text{number}" for number in range(20)] * 3
-        shares = Counter(peer for peer, _ in asked)
-        assert len(shares) == 3
-        assert min(shares.values()) >= 15
-
-    def test_a_full_server_is_asked_again_at_its_retry_time(self):
-        times_s = []
-
-        def full_at_first(peer):
-            while (request := peer.receive()) is not None:
-                times_s.append(time.perf_counter())
-                full = error_to(request["id"], "queue_full", retry_after_ms=30)
-                peer.send(full if len(times_s) == 1 else answer_to(request))
-
-        with ScriptedPeer(full_at_first) as peer, client_of(peer) as client:
-            assert client.ask("q", "t").latency_ms >= 30
-        assert times_s[1] - times_s[0] >= 0.03
-
     def test_all_servers_gone_is_unreachable(self):
         peers = [ScriptedPeer(answer_all) for _ in range(2)]
         for peer in peers:
@@ -479,40 +437,6 @@ class TestServers:
             assert max(a.connections, b.connections) <= 8
             assert sum(server.in_flight for server in client._servers._known.values()) == 0
         assert wrong == []
-
-
-class TestHedging:
-    @staticmethod
-    def holding(held: threading.Event, go_on: threading.Event) -> Script:
-        """Whoever gets a question named `slow` first holds it."""
-
-        def script(peer):
-            while (request := peer.receive()) is not None:
-                if request.get("question") == "slow" and not held.is_set():
-                    held.set()
-                    assert go_on.wait(60)
-                if "question" in request:  # the slower one is told to drop it
-                    peer.send(answer_to(request))
-
-        return script
-
-    def test_a_second_server_is_asked_when_the_first_is_slow(self):
-        held, go_on = threading.Event(), threading.Event()
-        script = self.holding(held, go_on)
-        with ScriptedPeer(script) as a, ScriptedPeer(script) as b:
-            with client_of_all(a, b, with_hedging=True) as client:
-                while any(len(s.latencies_s) < 20 for s in client._servers._known.values()) or (
-                    not client._servers._known
-                ):
-                    client.ask_many(PAIRS)
-                for server in client._servers._known.values():
-                    server.rests_until_s = 0.0  # a pause of this machine may have looked like one
-                assert client.ask("slow", "t").answer == "t"
-                assert held.is_set()
-                slow = [s for s in client._servers._known.values() if s.failures]
-                assert len(slow) == 1, "who has not replied at all rests"
-                assert sum(s.in_flight for s in client._servers._known.values()) == 0
-            go_on.set()
 
 
 def test_the_file_works_alone_and_with_nothing_installed(tmp_path):

@@ -14,10 +14,9 @@ from typing import Any
 import msgspec
 
 from qa_service.client import QaClientError, QaServerError
-from qa_service.wire.fields import JOB_FIELDS
+from qa_service.wire.fields import JOB_FIELDS, near_miss
 from qa_service.wire.json_codec import ErrorDetail
 from qa_service.wire.messages import REQUEST_FIELDS
-from qa_service.wire.near_misses import near_miss
 
 Reply = dict[str, msgspec.Raw]
 """A reply of the server, its fields as they were sent."""

@@ -44,7 +44,7 @@ from qa_service.command_line import (
     seconds,
 )
 from qa_service.data.squad import OWN_QUESTIONS, read_squad
-from qa_service.plots import PlotError, check_plot
+from qa_service.installation import PlotError, check_plot
 from qa_service.programs.access import Access
 from qa_service.programs.load.own_server import ServerStartError
 from qa_service.programs.load.plan import LoadPlan, check_passage

@@ -1,16 +1,18 @@
-"""Models: their files, and their known answers on every engine that is installed."""
+"""What is served: models and their known answers on every engine; collections and their indexes."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
 
-from qa_service.autotune.candidates import every_engine
+from qa_service.autotune.candidates import choose_engine, every_engine
 from qa_service.autotune.engine_table import Finding as Candidate
-from qa_service.autotune.engine_trial import Instance
+from qa_service.autotune.engine_table import Measurement
+from qa_service.autotune.engine_trial import Instance, try_engines
 from qa_service.engine_catalogue import AUTO, INSTANT
 from qa_service.errors import SetupError, error_context
 from qa_service.installation import preparing_program
@@ -18,16 +20,22 @@ from qa_service.instance.costs import named_costs
 from qa_service.instance.devices import first_device, need_ray
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder import manifest as model_manifest
+from qa_service.instance.model_folder.costs_dir import keep
 from qa_service.instance.model_folder.known_answers import load_known_answers
 from qa_service.instance.model_folder.manifest import Manifest, load_manifest
 from qa_service.instance.worker_messages import Setup
 from qa_service.logs import LogOptions, plural
+from qa_service.net.event_loop import EventLoop
 from qa_service.server.check.report import Finding, error, ok, warning
 from qa_service.server.config import ServerConfig
-from qa_service.server.engine_report import versions_of
+from qa_service.server.deployment import collections_of, encoder_of
 from qa_service.server.models.catalog import check_memory, estimated_bytes
-from qa_service.server.models.plan import VersionSpec
-from qa_service.server.models.preparing import unprepared
+from qa_service.server.models.on_disk import FoundVersion
+from qa_service.server.models.plan import VersionSpec, make_plan, plan_only_model
+from qa_service.server.models.preparing import served_folder, unprepared
+from qa_service.server.services.collection_set import CollectionSet
+from qa_service.server.services.searches import search_program
+from qa_service.server.telemetry.services import ServiceCounts
 
 QUIET = LogOptions(log_level="error")
 
@@ -160,3 +168,83 @@ def _check_engine(
 def _is_eligible(candidate: Candidate, options: InstanceOptions) -> bool:
     named = (options.inference_engine_type, options.precision)
     return named[0] in (AUTO, candidate.engine_type) and named[1] in (AUTO, candidate.precision)
+
+
+GIVE_UP_S = 60.0
+"""For all collections together; an index is opened within a second."""
+
+
+def check_collections(config: ServerConfig) -> Iterator[Finding]:
+    """Compares each index with its checksums, tries its encoder, and reaches its cluster."""
+    if not config.collections and config.repository.collections_dir is None:
+        yield ok("there are no collections")
+        return
+    loop = EventLoop()
+    launch = partial(search_program, config.logs, encoder_of(config), only_checks=True)
+    collections = CollectionSet(loop, launch, ServiceCounts(), config.queue.max_queue_size)
+    try:
+        collections.use(collections_of(config), config.repository.collections_dir)
+        _run_until_opened(loop, collections)
+        faults = collections.faults()
+        for name, state in collections.states().items():
+            if name in faults:
+                yield warning(f"{name}: {faults[name]}", "qa-index makes it again")
+            else:
+                yield ok(f"{name}: {state}")
+        if reason := collections.failure:
+            yield error(reason)
+    finally:
+        collections.kill()
+        while not collections.reap():
+            time.sleep(0.01)
+        loop.close()
+
+
+def _run_until_opened(loop: EventLoop, collections: CollectionSet) -> None:
+    over_s = loop.now_s() + GIVE_UP_S
+
+    def look() -> None:
+        if collections.has_started or loop.now_s() >= over_s:
+            loop.stop()
+
+    loop.after_each = look
+    loop.call_at(over_s, lambda: None)
+    loop.call_soon(lambda: None)
+    loop.run()
+
+
+def measured_engines(config: ServerConfig) -> Iterator[str]:
+    """Yields each version's table, or why there is none; measures what no table has yet."""
+    for name, spec in versions_of(config).items():
+        yield f"{name}:\n{_measured(config, spec.found.path, spec.instances)}"
+
+
+def versions_of(config: ServerConfig) -> dict[str, VersionSpec]:
+    """Each version as a start plans it, by its name, or a `SetupError`; its engine may be open."""
+    if not config.models:
+        if config.routes:
+            raise SetupError("[routes] needs [models.NAME]")
+        plan = plan_only_model(served_folder(config.repository), config.instances, _as_it_is)
+        (model,) = plan.models.values()
+        return dict(zip(plan.models, model.versions.values(), strict=True))
+    plan = make_plan(config.models, config.routes, _as_it_is)
+    return {str(spec): spec for its in plan.models.values() for spec in its.versions.values()}
+
+
+def _as_it_is(model: str, found: FoundVersion, options: InstanceOptions) -> InstanceOptions:
+    return options
+
+
+def _measured(config: ServerConfig, folder: Path, options: InstanceOptions) -> str:
+    if not options.is_engine_open:
+        return f"{options.inference_engine_type} {options.precision}, as the options say"
+    device = first_device(options)
+    if device is None:
+        raise SetupError("all instances are on Ray: this machine cannot measure their engines")
+    found = choose_engine(options, device, folder, load_manifest(folder), measures_all=True)
+    if isinstance(found, Measurement):
+        table = try_engines(found, config.logs, measures_all=True)
+        keep(Path(found.path), table)
+        found = found.choice(table)
+    its = found.options
+    return str(found.table or f"{its.inference_engine_type} {its.precision}: nothing else can run")

@@ -18,12 +18,10 @@ from pathlib import Path
 
 from qa_service.errors import SetupError
 from qa_service.server.check import front, machine, models
-from qa_service.server.check.collections import check_collections
-from qa_service.server.check.gpus import check_gpus
+from qa_service.server.check.machine import raise_descriptor_limit
 from qa_service.server.check.report import CheckReport, Finding, Level, ok, warning
 from qa_service.server.config import ServerConfig
-from qa_service.server.shortages import raise_descriptor_limit
-from qa_service.server.sidecars.trace_exporter import need_exporter
+from qa_service.server.sidecars import need_exporter
 from qa_service.sidecars.gateway_messages import need_grpc
 
 logger = logging.getLogger(__name__)
@@ -77,12 +75,12 @@ STEPS = (
     Step("configuration", machine.check_configuration),
     Step("machine", machine.check_machine),
     Step("machine", _check_descriptors, is_first=True),
-    Step("GPUs", check_gpus),
+    Step("GPUs", machine.check_gpus),
     Step("models", models.check_prepared),
     Step("models", models.check_requirements),
     Step("models", models.check_hooks),
     Step("models", models.check_files),
-    Step("collections", check_collections),
+    Step("collections", models.check_collections),
     Step("clients", front.check_ports),
     Step("clients", front.check_unix_socket),
     Step("clients", _check_grpc, is_first=True),

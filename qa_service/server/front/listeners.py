@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 from qa_service.errors import SetupError
 from qa_service.locked_folder import LockedFolder
-from qa_service.net.addresses import is_loopback
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.listen_options import ListenOptions
 from qa_service.net.listener import (
@@ -21,6 +20,7 @@ from qa_service.net.listener import (
     UnixListener,
     bracketed,
     check_unix_path,
+    is_loopback,
     tcp_listeners,
 )
 from qa_service.server.front.tokens import Authenticator

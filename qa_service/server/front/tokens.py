@@ -99,11 +99,7 @@ class TokenSet:
 
 
 def load_tokens(path: Path) -> TokenSet:
-    """Reads a file of tokens; warns if other users can read it, or a token is short.
-
-    Raises:
-        SetupError: The file cannot be read, a line is malformed, or there is no token.
-    """
+    """Reads a file of tokens, or raises `SetupError`; warns if others can read it, one is short."""
     try:
         mode = path.stat().st_mode
         lines = decode(read_file(path)).splitlines()

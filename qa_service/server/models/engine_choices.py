@@ -77,10 +77,8 @@ class EngineChoices:
     ) -> InstanceOptions:
         """Fills in the engine, precision and threads that the options leave open.
 
-        While the engine waits to be measured, the options stay as they are.
-
-        Raises:
-            SetupError: The manifest cannot be read, or a device cannot be had.
+        While the engine waits to be measured, the options stay as they are. Without a manifest or
+        a device it raises `SetupError`.
         """
         key = (folder, fingerprint, options)
         chosen = self._chosen.get(key)

@@ -54,11 +54,7 @@ class FoundVersion:
 
 
 def find_versions(path: Path) -> dict[int, FoundVersion]:
-    """The versions in a folder, by number, ascending.
-
-    Raises:
-        SetupError: There is no version, there are too many, or the folder cannot be read.
-    """
+    """The versions in a folder, by number, ascending; or a `SetupError`."""
     if fingerprint := fingerprint_of(path):
         return {1: FoundVersion(1, path, fingerprint, _file_bytes(path, load_manifest(path)))}
     try:

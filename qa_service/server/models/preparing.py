@@ -56,10 +56,7 @@ def served_folder(its: RepositoryOptions) -> Path:
 def source_to_prepare(its: RepositoryOptions) -> str | None:
     """What must be prepared before `--model` can be served.
 
-    None if that is prepared, or is no source of a model.
-
-    Raises:
-        SetupError: It may not be prepared.
+    None if that is prepared, or is no source of a model; a `SetupError` if it may not be prepared.
     """
     if not (found := unprepared(its)):
         return None

@@ -11,12 +11,10 @@ from functools import partial
 
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.net.timers import Clock
-from qa_service.server.services.cache import Cached
-from qa_service.server.services.cache_store import CacheStore
-from qa_service.server.services.cascade import Cascade
-from qa_service.server.services.collections import Collections
+from qa_service.server.services.cache import Cached, CacheStore
+from qa_service.server.services.collections import Collections, Retrieval
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.server.services.retrieval import Retrieval
+from qa_service.server.services.router import Cascade
 from qa_service.server.services.segments import Segments
 from qa_service.server.services.service import Service
 from qa_service.server.services.service_options import RouteOptions

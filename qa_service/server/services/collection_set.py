@@ -93,11 +93,7 @@ class CollectionSet:
         self._ending: list[Searches] = []
 
     def use(self, named: Mapping[str, CollectionOptions], folder: Path | None = None) -> None:
-        """Serves these collections and those of a folder; looks for newer indexes of all.
-
-        Raises:
-            SetupError: What is said of a collection is wrong; nothing is changed.
-        """
+        """Serves these and a folder's; looks for newer indexes; a `SetupError` changes nothing."""
         for name, options in named.items():
             with error_context(f"[collections.{name}]"):
                 check_name(name)

@@ -8,32 +8,67 @@ softmax over the answers and the null answers of all passages makes the scores. 
 in the search, times the model's `passage_weight`, is added to the log score of each. The more
 similar a passage's embedding is to the question's, the less the null answer scores; the more names
 of the question a passage lacks, the less its spans do.
+
+    in one       searched ──▶ passages
+    in several   words counted in each that is here ──all──▶ searched in each, a word worth the same
+                 in all ──all──▶ passages
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
 
-from qa_service.errors import QaError
+from qa_service.errors import InvalidRequestError, QaError, UnavailableError, UnknownCollectionError
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.retrieval.retriever import (
+    BM25_WEIGHT,
+    COSINE_WEIGHT,
     MAX_LEAD,
     TYPICAL_COSINE,
     FoundPassage,
     ReadText,
+    WordCounts,
     read_text,
+)
+from qa_service.retrieval.search_messages import (
+    Count,
+    Counted,
+    Found,
+    Refused,
+    Result,
+    Search,
+    Work,
 )
 from qa_service.server.scheduling.call import Call, Outcome
 from qa_service.server.services.asked_names import asked_names, count_missing
+from qa_service.server.services.collection_set import CollectionSet
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.parts import read_parts
-from qa_service.server.services.retrieval import Retrieval
+from qa_service.server.services.served_collection import ServedCollection
 from qa_service.server.services.service import Service
-from qa_service.wire.messages import MAX_UNSURE, Answer, Answered, Passage, Request, Timings
+from qa_service.server.telemetry.services import ServiceCounts
+from qa_service.wire.messages import (
+    MAX_UNSURE,
+    Answer,
+    Answered,
+    Passage,
+    Request,
+    Timings,
+)
 from qa_service.wire.spans import NO_ANSWER, ReadPassage, SegmentResult, answers_from_passages
+
+MIN_PASSAGES = 3
+"""What is read for a question that does not say how many passages: this number, and further ones
+that are nearly as good as the best."""
+MAX_POINTS_BEHIND = 5.0
+"""How far behind the best, in points of the search, such a further passage may be."""
+
+OnFound = Callable[[Sequence[FoundPassage] | QaError], None]
+Results = Mapping[ServedCollection, Result]
 
 
 class Collections:
@@ -130,3 +165,162 @@ def _null_log_score(passages: Sequence[FoundPassage], reading: ReadingConfig) ->
 
 def _read_text(passage: Passage) -> ReadText:
     return read_text(passage.title, passage.heading, passage.text)
+
+
+class Retrieval:
+    """Searches in collections, in separate processes, in each of which a client has its share."""
+
+    def __init__(self, collections: CollectionSet, counts: ServiceCounts) -> None:
+        self.collections = collections
+        self._counts = counts
+
+    def edition(self, request: Request) -> str:
+        """What the answers depend on besides question and text: a part of the cache's key."""
+        collections = [self.collections.get(name) for name in request.collections]
+        found = [its for its in collections if its]
+        if not found:
+            return ""
+        editions = ",".join(f"{its.edition}" for its in found)
+        max_passages = request.max_passages or f"{_most(found)}-"
+        wanted = msgspec.json.encode(request.filter, order="sorted").decode()
+        return f"{editions}/{max_passages}/{request.passages}/{wanted}"
+
+    def search(self, call: Call, on_found: OnFound) -> None:
+        """Searches the collections that a request names; `on_found` is called later.
+
+        Raises:
+            UnknownCollectionError: No collection has this name.
+            QueueFullError: As many searches wait as may.
+            UnavailableError: The collection cannot be searched now.
+        """
+        request = call.request
+        collections = []
+        for name in request.collections:
+            if (its := self.collections.get(name)) is None:
+                raise UnknownCollectionError(f"there is no collection {name}")
+            if its.state == "UNAVAILABLE":
+                raise _unavailable(its)
+            collections.append(its)
+        on_results = partial(self._on_searched, on_found, request.max_passages)
+        search = partial(
+            Search, question=request.question, wanted=request.filter,
+            max_passages=request.max_passages or _most(collections),
+        )  # fmt: skip
+        if len(collections) == 1:
+            [its] = collections
+            its.searches.submit(call, search(its.name), lambda result: on_results({its: result}))
+            return
+
+        def on_counted(results: Results) -> None:
+            refused = {its: it for its, it in results.items() if isinstance(it, Refused)}
+            if refused:
+                on_results(refused)
+                return
+            counts = _summed([it for it in results.values() if isinstance(it, Counted)])
+            _each(call, {its: search(its.name, counts=counts) for its in collections}, on_results)
+
+        here = [its for its in collections if not its.is_remote]
+        _each(call, {its: Count(its.name, request.question) for its in here}, on_counted)
+
+    def _on_searched(self, on_found: OnFound, wanted: int | None, results: Results) -> None:
+        found = {its: self._noted(its, result) for its, result in results.items()}
+        errors = [one for one in found.values() if isinstance(one, QaError)]
+        # There are several cases: a field of the filter may be unknown in some collections; any
+        # other error is the question's.
+        unknown = [error for error in errors if isinstance(error, InvalidRequestError)]
+        if len(unknown) < len(errors) or len(unknown) == len(found):
+            on_found(next((error for error in errors if error not in unknown), errors[0]))
+            return
+        hits = {its.name: one for its, one in found.items() if not isinstance(one, QaError)}
+        if len(results) > 1:
+            best = joined(hits)[: wanted or _most(list(found))]
+            passages = best if wanted else _near_the_best(best)
+            read = Counter(its.passage.collection for its in passages)
+        else:
+            [(name, alone)] = hits.items()
+            passages = alone if wanted else _near_the_best(alone)
+            read = Counter({name: len(passages)})
+        for name, number in read.items():
+            if counts := self._counts.collections.get(name):
+                counts.passages_total += number
+        on_found(passages)
+
+    def _noted(self, served: ServedCollection, result: Result) -> Sequence[FoundPassage] | QaError:
+        """Counts a search, and takes note of its fault; what it has found."""
+        if isinstance(result, Found):
+            served.note_success()
+            if counts := self._counts.collections.get(served.name):
+                counts.search_ms.observe(result.took_ms)
+                counts.left_out_total += result.left_out
+            return result.passages
+        assert isinstance(result, Refused)
+        if result.kind == "request":
+            return InvalidRequestError(result.reason)
+        if result.kind == "unavailable":
+            self.collections.note_unavailable(served, result.reason)
+        elif served.state != "UNAVAILABLE":  # else it waited while it could not be opened
+            self.collections.note_damage(served, result.reason)
+        return _unavailable(served)
+
+
+def _each(
+    call: Call, works: Mapping[ServedCollection, Work], then: Callable[[Results], None]
+) -> None:
+    """Has each piece of work done for a call; `then` takes the results when all are there."""
+    results = dict[ServedCollection, Result]()
+
+    def on_result(served: ServedCollection, result: Result) -> None:
+        results[served] = result
+        if len(results) == len(works):
+            then(results)
+
+    if not works:
+        then({})
+    try:
+        for served, work in works.items():
+            served.searches.submit(call, work, partial(on_result, served))
+    except QaError as error:
+        call.fail(error)
+
+
+def _summed(counted: Sequence[Counted]) -> WordCounts:
+    by_word = Counter[str]()
+    for its in counted:
+        by_word.update(its.counts.by_word)
+    return WordCounts(sum(its.counts.passages for its in counted), dict(by_word))
+
+
+def joined(found: Mapping[str, Sequence[FoundPassage]]) -> list[FoundPassage]:
+    """The passages of several collections, the best first.
+
+    One that was found by words alone is compared with others as if it were as similar to the
+    question as the least similar of these.
+    """
+    cosines = [hit.cosine for hits in found.values() for hit in hits if hit.cosine is not None]
+    passages = [
+        msgspec.structs.replace(
+            hit,
+            score=BM25_WEIGHT * hit.score + COSINE_WEIGHT * min(cosines)
+            if cosines and hit.cosine is None
+            else hit.score,
+            passage=msgspec.structs.replace(hit.passage, collection=name),
+        )
+        for name, hits in found.items()
+        for hit in hits
+    ]
+    return sorted(passages, key=lambda hit: -hit.score)
+
+
+def _most(collections: Sequence[ServedCollection]) -> int:
+    """The maximum of passages that are read for a question that does not say how many."""
+    return max(its.options.max_passages for its in collections)
+
+
+def _near_the_best(found: Sequence[FoundPassage]) -> Sequence[FoundPassage]:
+    """The passages that are read of those found: fewer where the search is surer."""
+    near = sum(its.score >= found[0].score - MAX_POINTS_BEHIND for its in found)
+    return found[: max(MIN_PASSAGES, near)]
+
+
+def _unavailable(served: ServedCollection) -> UnavailableError:
+    return UnavailableError(f"the collection {served.name} cannot be searched now")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -15,10 +17,9 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from msgspec import structs
 
 from qa_service.errors import InvalidRequestError, SetupError
-from qa_service.net.addresses import listening_addresses, try_port
-from qa_service.net.listener import bracketed
+from qa_service.net.listener import bracketed, listening_addresses, try_port
+from qa_service.net.tls import server_context
 from qa_service.sidecars.gateway_messages import GatewaySettings
-from qa_service.sidecars.grpc_gateway.credentials import Credentials
 from qa_service.sidecars.grpc_gateway.grpc_messages import (
     HEALTH_SERVICE,
     INFERENCE_SERVICE,
@@ -26,11 +27,10 @@ from qa_service.sidecars.grpc_gateway.grpc_messages import (
     REFLECTION_SERVICES,
     read_message,
 )
-from qa_service.sidecars.grpc_gateway.health import HealthService
 from qa_service.sidecars.grpc_gateway.links import PeerLinks
 from qa_service.sidecars.grpc_gateway.peers import RESERVE, SilentPeers, fitting_peers
 from qa_service.sidecars.grpc_gateway.reports import Reports
-from qa_service.sidecars.grpc_gateway.service import InferenceService
+from qa_service.sidecars.grpc_gateway.service import HealthService, InferenceService
 
 logger = logging.getLogger(__name__)
 
@@ -41,11 +41,7 @@ MIN_PING_INTERVAL_MS = 300_000
 
 
 class GrpcServer:
-    """A gateway.
-
-    Raises:
-        SetupError: The certificates cannot be used.
-    """
+    """A gateway; a `SetupError` if its certificates cannot be used."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         most = fitting_peers(settings.max_connections)
@@ -69,10 +65,8 @@ class GrpcServer:
     async def start(self) -> None:
         """Starts to listen, at the addresses that the server takes for its port too.
 
-        grpcio would try every address of a name, and be content if one of them is free.
-
-        Raises:
-            SetupError: It cannot listen at its address.
+        grpcio would try every address of a name, and be content if one of them is free. Raises
+        `SetupError` if it cannot listen.
         """
         try:
             for ip_address in listening_addresses(self._settings.host):
@@ -165,3 +159,48 @@ def _reflection_handlers() -> list[grpc.GenericRpcHandler]:
         grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": method})
         for name in REFLECTION_SERVICES
     ]
+
+
+class Credentials:
+    """What new connections are shown: the server's own PEM files, which must be usable.
+
+    With `client_ca`, one of its certificates must have signed a client's.
+    """
+
+    def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
+        self._paths = (cert, key, client_ca)
+        self._latest = self._read()
+        self._num_reloads = 0
+
+    def make(self) -> grpc.ServerCredentials:
+        """Credentials for a server, which takes the latest certificate at each handshake."""
+        wants_certificates = self._paths[2] is not None
+        return grpc.dynamic_ssl_server_credentials(
+            self._latest, lambda: self._latest, wants_certificates
+        )
+
+    def reload(self) -> None:
+        """Reads the files again; if they are faulty, the certificates in use stay.
+
+        A thread reads, since a mount may hang; the latest reload to begin counts.
+        """
+        self._num_reloads += 1
+        number = self._num_reloads
+
+        def read() -> None:
+            try:
+                latest = self._read()
+            except (SetupError, OSError) as error:
+                logger.error("certificates are unchanged: %s", error)
+                return
+            if number == self._num_reloads:
+                self._latest = latest
+
+        threading.Thread(target=read, daemon=True).start()
+
+    def _read(self) -> grpc.ServerCertificateConfiguration:
+        cert, key, client_ca = self._paths
+        server_context(cert, key, client_ca)  # says in words what is wrong
+        authorities = client_ca.read_bytes() if client_ca else None
+        pair = (key.read_bytes(), cert.read_bytes())
+        return grpc.ssl_server_certificate_configuration([pair], authorities)

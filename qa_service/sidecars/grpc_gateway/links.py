@@ -88,11 +88,7 @@ class PeerLink:
         return self._connection is not None and self._connection.can_ask
 
     async def ask(self, requests: Sequence[Request]) -> list[Answered]:
-        """Asks all questions of a call; if one fails, withdraws the others.
-
-        Raises:
-            QaError: One of them has no answer.
-        """
+        """Asks all questions of a call; if one fails, withdraws the rest, raises its `QaError`."""
         try:
             connection = await self._connected()
             if len(requests) == 1:
@@ -146,11 +142,7 @@ class PeerLinks:
 
     @contextlib.contextmanager
     def link(self, peer: str, token: str) -> Iterator[PeerLink]:
-        """A peer's connection, for one call.
-
-        Raises:
-            QueueFullError: There are too many connections, or too many calls of this peer.
-        """
+        """A peer's connection, for one call; or a `QueueFullError`."""
         key = peer, token
         link = self._links.get(key) or self._open(key)
         if link.users >= MAX_CALLS:

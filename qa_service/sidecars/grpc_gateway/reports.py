@@ -13,7 +13,7 @@ import re
 import socket
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -85,11 +85,7 @@ class Reports:
         return said
 
     async def _within_time(self, request: bytes) -> tuple[int, bytes]:
-        """The reply to a request.
-
-        Raises:
-            OSError: Nobody listens at the socket, or the server hangs.
-        """
+        """The reply to a request; an `OSError` if nobody listens, or the server hangs."""
         exchange = asyncio.ensure_future(self._exchange(request))
         try:
             for _ in range(math.ceil(TIMEOUT_S / TICK_S)):
@@ -104,7 +100,6 @@ class Reports:
     async def _exchange(self, request: bytes) -> tuple[int, bytes]:
         """Sends a request until a connection brings its reply; an `OSError` if nobody listens."""
         while True:
-            self._free = [one for one in self._free if one.is_open]
             is_new = not self._free
             connection = await self._connect() if is_new else self._free.pop()
             try:
@@ -121,52 +116,29 @@ class Reports:
         sock.setblocking(False)
         try:
             await connect_unix(sock, str(self._path))
-            loop = asyncio.get_running_loop()
-            _, connection = await loop.create_connection(_Connection, sock=sock)
+            return _Connection(*await asyncio.open_connection(sock=sock))
         except BaseException:
             sock.close()
             raise
-        return connection
 
 
-class _Connection(asyncio.Protocol):
+class _Connection:
     """A connection of HTTP, one request at a time."""
 
-    def __init__(self) -> None:
-        self.is_open = True
-        self._inbox = bytearray()
-        self._reply: asyncio.Future[tuple[int, bytes]] | None = None
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-
-    def data_received(self, data: bytes) -> None:
-        """Settles the request once its reply is whole."""
-        self._inbox += data
-        head, end, body = bytes(self._inbox).partition(b"\r\n\r\n")
-        found = _HEAD.search(head)
-        is_whole = end and found and len(body) >= int(found[2])
-        if found and is_whole and self._reply and not self._reply.done():
-            self._inbox.clear()
-            self._reply.set_result((int(found[1]), body))
-
-    def connection_lost(self, _: Exception | None) -> None:
-        self.is_open = False
-        if self._reply and not self._reply.done():
-            self._reply.set_exception(ConnectionResetError())
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
 
     async def exchange(self, request: bytes) -> tuple[int, bytes]:
         """The status and the body of the reply; a `ConnectionError` if the server has closed."""
-        assert self._transport
-        if not self.is_open:
-            raise ConnectionResetError
-        self._reply = asyncio.get_running_loop().create_future()
-        self._transport.write(request)
         try:
-            return await self._reply
-        except BaseException:
-            self._transport.abort()  # a late reply must not be taken for the next request's
+            self._writer.write(request)
+            status, size = _HEAD.findall(await self._reader.readuntil(b"\r\n\r\n"))[0]
+            return int(status), await self._reader.readexactly(int(size))
+        except BaseException as error:
+            self._writer.transport.abort()  # a late reply must not be taken for the next request's
+            if isinstance(error, asyncio.IncompleteReadError):
+                raise ConnectionResetError from None
             raise
 
 

@@ -20,14 +20,17 @@ from typing import Any
 import grpc
 
 from qa_service.errors import InternalError, QaError, ShuttingDownError
-from qa_service.sidecars.grpc_gateway.calls import Caller, message_of, write
 from qa_service.sidecars.grpc_gateway.grpc_messages import (
+    Caller,
     ModelInferRequest,
     ModelInferResponse,
     ModelStreamInferResponse,
+    message_of,
+    read_call,
     read_message,
+    write,
+    write_response,
 )
-from qa_service.sidecars.grpc_gateway.infer import read_call, write_response
 from qa_service.sidecars.grpc_gateway.links import PeerLink
 from qa_service.wire.http.open_inference import EMPTY_FINAL
 

@@ -16,7 +16,7 @@ import msgspec
 
 from qa_service import __version__
 from qa_service.errors import HttpError, InvalidRequestError, QaError
-from qa_service.wire.http import model_reports, openapi, pages, prometheus, tf_serving
+from qa_service.wire.http import model_reports, pages, prometheus, tf_serving
 from qa_service.wire.http.http_message import HttpHead
 from qa_service.wire.http.http_reply import HttpReply, error_reply, json_reply, timed_reply
 from qa_service.wire.http.model_reports import ModelReport
@@ -224,7 +224,7 @@ _PATHS: dict[str, dict[str, Handler]] = {
     f"{_MODEL}/infer": {"POST": _infer},
     "/": {"GET": lambda _: _document(pages.PAGE)},
     "/docs": {"GET": lambda _: _document(pages.docs())},
-    "/openapi.json": {"GET": lambda _: _document(openapi.reply())},
+    "/openapi.json": {"GET": lambda _: _document(pages.openapi())},
     "/metrics": {"GET": lambda _: ReportCall("metrics", _TEXT)},
     "/stats": {"GET": _report("stats", lambda report: report)},
     "/v2/?": {"GET": _say(_SERVER)},

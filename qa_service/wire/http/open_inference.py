@@ -14,18 +14,26 @@ over 1. An answer that does not exist is empty, with -1 as its offsets.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from qa_service.errors import InvalidRequestError
-from qa_service.wire.fields import NUMBERS, OUTPUTS, PARAMETERS, REQUEST, TENSORS, shown_outputs
+from qa_service.wire.fields import (
+    NUMBERS,
+    OTHER_NAMES,
+    OUTPUTS,
+    PARAMETERS,
+    REQUEST,
+    TENSORS,
+    near_miss,
+    shown_outputs,
+)
 from qa_service.wire.http.http_reply import HttpReply, timed_reply
-from qa_service.wire.http.tensors import as_json, flat, from_binary, to_binary
 from qa_service.wire.json_codec import check_bounds, decode_leniently, with_whole_numbers
 from qa_service.wire.messages import MAX_PRIORITY, Answer, Answered, Filter, Request, Timings
-from qa_service.wire.near_misses import OTHER_NAMES, near_miss
 
 MAX_QUESTIONS = 256
 """The loop parses and queues all questions of a request in one turn."""
@@ -113,9 +121,9 @@ class InferCall(msgspec.Struct, frozen=True):
             is_wide = top_k > 1 and not row.is_of_reply
             shape = [self.shape[0], top_k] if is_wide else self.shape
             output = Tensor(name, row.datatype, shape)
-            column = as_json(columns[name]) if row.is_json else columns[name]
+            column = _as_json(columns[name]) if row.is_json else columns[name]
             if is_binary:
-                binary.append(to_binary(row.datatype, column))
+                binary.append(_to_binary(row.datatype, column))
                 output.parameters = {"binary_data_size": len(binary[-1])}
             else:
                 output.data = column
@@ -197,9 +205,9 @@ def _read_inputs(
         count = _check_input(item)
         size = with_whole_numbers(item.parameters.get("binary_data_size"))
         if size is None:
-            columns[item.name] = flat(item.name, item.data)
+            columns[item.name] = _flat(item.name, item.data)
         elif isinstance(size, int) and 0 <= size <= len(binary):
-            columns[item.name], binary = from_binary(item.name, binary[:size]), binary[size:]
+            columns[item.name], binary = _from_binary(item.name, binary[:size]), binary[size:]
         else:
             raise InvalidRequestError(f"the binary data of {item.name} is incomplete")
         if len(columns[item.name]) != count:
@@ -330,3 +338,51 @@ def _parameters(results: Sequence[Answered]) -> dict[str, bool | int]:
 def slowest(results: Sequence[Answered]) -> Timings:
     timings = [result.timings for result in results]
     return Timings(max(t.queue for t in timings), max(t.inference for t in timings))
+
+
+# The data of a tensor; in binary, a 4-byte little-endian length is before each element of BYTES.
+
+_FORMATS = {"FP32": "f", "INT32": "i"}
+_LENGTH = struct.Struct("<I")
+_encode = msgspec.json.Encoder().encode
+
+
+def _flat(name: str, data: Sequence[str | list[str]] | None) -> list[str]:
+    """The elements of an input's JSON data, nested or not."""
+    if data is None:
+        raise InvalidRequestError(f"{name} has no data")
+    elements: list[str] = []
+    for element in data:
+        if isinstance(element, str):
+            elements.append(element)
+        else:
+            elements += element
+    return elements
+
+
+def _from_binary(name: str, data: memoryview) -> list[str]:
+    """The elements of an input's binary data."""
+    elements, at = [], 0
+    while at < len(data):
+        if len(data) - at < _LENGTH.size:
+            raise InvalidRequestError(f"the binary data of {name} ends within a length")
+        (size,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size + size
+        if at > len(data):
+            raise InvalidRequestError(f"the binary data of {name} ends within an element")
+        try:
+            elements.append(str(data[at - size : at], "utf-8"))
+        except UnicodeDecodeError:
+            raise InvalidRequestError(f"an element of {name} is not UTF-8") from None
+    return elements
+
+
+def _as_json(column: Sequence[object]) -> list[str]:
+    return [_encode(element).decode() for element in column]
+
+
+def _to_binary(datatype: str, column: Sequence[object]) -> bytes:
+    if datatype == "BYTES":
+        elements = [str(element).encode() for element in column]
+        return b"".join(_LENGTH.pack(len(element)) + element for element in elements)
+    return struct.pack(f"<{len(column)}{_FORMATS[datatype]}", *column)

@@ -21,13 +21,12 @@ import msgspec
 
 from qa_service.errors import InvalidRequestError, QaError
 from qa_service.wire.error_codes import tf_serving_status_of
-from qa_service.wire.fields import ALWAYS_SHOWN, COLUMNS, OUTPUTS, Shown, shown_outputs
+from qa_service.wire.fields import ALWAYS_SHOWN, COLUMNS, OUTPUTS, Shown, near_miss, shown_outputs
 from qa_service.wire.http.http_reply import HttpReply, error_reply, json_reply, timed_reply
 from qa_service.wire.http.model_reports import INPUT_TYPES, OUTPUT_TYPES, ModelReport
 from qa_service.wire.http.open_inference import MAX_QUESTIONS, output_columns, slowest
 from qa_service.wire.json_codec import check_bounds, decode_leniently
 from qa_service.wire.messages import Answered, CollectionNames, Request
-from qa_service.wire.near_misses import near_miss
 
 SIGNATURE = "serving_default"
 NO_SUCH_VERB = f"the only signature is {SIGNATURE}, of the method predict: ask :predict"

@@ -8,9 +8,16 @@ import socket
 import pytest
 
 from qa_service.errors import SetupError
-from qa_service.net import addresses
-from qa_service.net.addresses import is_loopback, listening_addresses
-from qa_service.net.listener import CHECK_S, LOG_INTERVAL_S, REST_S, UnixListener, tcp_listeners
+from qa_service.net import listener as listening
+from qa_service.net.listener import (
+    CHECK_S,
+    LOG_INTERVAL_S,
+    REST_S,
+    UnixListener,
+    is_loopback,
+    listening_addresses,
+    tcp_listeners,
+)
 from tests.support import FakeTimeLoop, run_until
 
 
@@ -69,7 +76,7 @@ def test_a_name_whose_only_address_is_ipv6_is_taken_there(loop, monkeypatch):
 
 
 def test_without_ipv6_localhost_is_one_address(monkeypatch):
-    monkeypatch.setattr(addresses, "LOOPBACK", ("127.0.0.1", "2001:db8::1"))
+    monkeypatch.setattr(listening, "LOOPBACK", ("127.0.0.1", "2001:db8::1"))
     assert listening_addresses("localhost") == ["127.0.0.1"]
 
 

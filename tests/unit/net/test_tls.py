@@ -66,28 +66,6 @@ def test_data_arrives_unchanged_in_both_directions(certificates, version, piece_
     assert not peer.session.has_ended
 
 
-def test_both_sides_send_close_notify(certificates):
-    peer = Peer(certificates)
-    peer.shake_hands()
-    peer.session.say_goodbye()
-    peer.incoming.write(peer.session.output())
-    assert peer.client.read(1) == b""
-    peer.client.unwrap()
-    peer.session.feed(peer.outgoing.read())
-
-
-def test_close_notify_is_reported_after_the_last_data(certificates):
-    peer = Peer(certificates)
-    peer.shake_hands()
-    peer.client.write(b"last words")
-    with pytest.raises(ssl.SSLWantReadError):
-        peer.client.unwrap()
-    peer.session.feed(peer.outgoing.read())
-    assert peer.session.read() == b"last words"
-    assert peer.session.has_ended
-    assert peer.session.read() == b""
-
-
 def test_a_forged_record_is_an_error(certificates):
     peer = Peer(certificates)
     peer.shake_hands()
@@ -100,20 +78,6 @@ def test_a_forged_record_is_an_error(certificates):
     peer.incoming.write(peer.session.output())
     with pytest.raises(ssl.SSLError, match="ALERT_BAD_RECORD_MAC"):
         peer.client.read(1)
-
-
-@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1")
-def test_tls_1_1_is_refused(certificates):
-    peer = Peer(certificates)
-    old = certificates.client_context()
-    old.minimum_version = ssl.TLSVersion.TLSv1
-    old.maximum_version = ssl.TLSVersion.TLSv1_1
-    old.set_ciphers("ALL:@SECLEVEL=0")
-    peer.client = old.wrap_bio(peer.incoming, peer.outgoing, server_hostname="localhost")
-    with pytest.raises(ssl.SSLWantReadError):
-        peer.client.do_handshake()
-    with pytest.raises(ssl.SSLError, match="UNSUPPORTED_PROTOCOL"):
-        peer.carry(peer.session.shake_hands)
 
 
 def test_files_that_cannot_be_used_are_named_in_one_line(certificates, tmp_path):

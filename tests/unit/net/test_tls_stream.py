@@ -10,8 +10,14 @@ from functools import partial
 import pytest
 
 from qa_service.net.stream import READ_BYTES
-from qa_service.net.tls import RECORD_BYTES, server_context
-from qa_service.net.tls_stream import STEPS_A_ROUND, HandshakeQueue, TlsStream, TlsTerms
+from qa_service.net.tls import (
+    RECORD_BYTES,
+    STEPS_A_ROUND,
+    HandshakeQueue,
+    TlsStream,
+    TlsTerms,
+    server_context,
+)
 from qa_service.server.front.protocols import reply_without_tls
 from tests.support import run_until
 
@@ -139,38 +145,12 @@ def test_not_reading_leaves_the_bytes_with_the_sender(make_peer):
     peer.run_until(lambda: peer.data == b"abc")
 
 
-def test_a_stalled_handshake_times_out(make_peer):
-    peer = make_peer(handshake_timeout_s=0.05)
-    peer.run_until(lambda: peer.ends == 1, step=lambda: None)
-    assert not peer.stream.is_open
-    assert peer.data == b""
-
-
 def test_nothing_is_written_before_the_handshake(make_peer):
     peer = make_peer()
     peer.stream.write(b"too early")
     peer.shake_hands()
     peer.stream.write(b"in time")
     peer.run_until(lambda: peer.got == b"in time")
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (b"\0\0\0\2{}", b'"tls_required"'),
-        (b"GET / HTTP/1.1\r\n", b"HTTP/1.1 400 Bad Request\r\n"),
-        (b"\r\nGET / HTTP/1.1\r\n", b"use https://"),
-        (b"POST", b"Connection: close\r\n"),
-        (b"\x80", b""),
-    ],
-)
-def test_a_client_without_tls_gets_a_plain_error(make_peer, data, words):
-    peer = make_peer()
-    peer.sock.send(data)
-    peer.run_until(lambda: not peer.stream.is_open, step=lambda: None)
-    assert words in peer.sock.recv(1000)
-    peer.sock.close()
-    peer.run_until(lambda: peer.ends == 1, step=lambda: None)
 
 
 def test_gentle_close_sends_the_rest_and_close_notify(make_peer):
@@ -255,17 +235,6 @@ def test_a_fault_in_one_turn_does_not_stop_the_others(loop, caplog):
     queue.add(lambda: taken.append(1))
     run_until(loop, lambda: bool(taken))
     assert "ZeroDivisionError" in caplog.text
-
-
-def test_many_simultaneous_handshakes_complete(make_peer, loop):
-    queue = HandshakeQueue(loop)
-    peers = [make_peer(queue) for _ in range(30)]
-
-    def step():
-        for peer in peers:
-            peer.step()
-
-    peers[0].run_until(lambda: all(peer.stream._state.name == "OPEN" for peer in peers), step)
 
 
 def test_a_peer_that_does_not_read_is_not_read_from_endlessly(make_peer):

@@ -23,7 +23,7 @@ FLOORS = [
         *("autotune", "preparation", "sidecars/grpc_gateway"),
         *("server/telemetry", "server/scheduling", "server/children"),
     },
-    {"server/instances", "server/sidecars", "evaluation"},
+    {"server/instances", "evaluation"},
     {"server/services"},
     {"server/front", "server/models"},
     {"server"},

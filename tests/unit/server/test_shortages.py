@@ -10,28 +10,17 @@ import pytest
 from qa_service.instance.devices import assign_devices
 from qa_service.instance.gpus import Gpus
 from qa_service.instance.instance_options import InstanceOptions
-from qa_service.server import shortages
-from qa_service.server.check.machine import check_machine
+from qa_service.server.check import machine
+from qa_service.server.check.machine import check_machine, find_cpu_shortage, raise_descriptor_limit
 from qa_service.server.check.report import Level
 from qa_service.server.config import OTHER_DESCRIPTORS, ServerConfig
 from qa_service.server.models.model_options import ModelOptions
-from qa_service.server.shortages import find_cpu_shortage
-from tests.programs import run_python
-
-LOW_LIMIT = """
-import resource, sys
-from qa_service.server.config import ServerConfig
-from qa_service.server.shortages import raise_descriptor_limit
-
-resource.setrlimit(resource.RLIMIT_NOFILE, (100, int(sys.argv[1])))
-print(raise_descriptor_limit(ServerConfig.of(max_connections=1000)))
-print(resource.getrlimit(resource.RLIMIT_NOFILE))
-"""
+from tests.support import present
 
 
 @pytest.fixture(autouse=True)
 def four_cpus(monkeypatch):
-    monkeypatch.setattr(shortages, "num_cpus", lambda: 4)
+    monkeypatch.setattr(machine, "num_cpus", lambda: 4)
 
 
 def model(sessions, threads=0, devices="cpu"):
@@ -61,7 +50,7 @@ def test_the_threads_of_all_models_count(models, threads):
 
 def test_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch):
     find = partial(assign_devices, find=lambda: Gpus((), "there is no driver"))
-    monkeypatch.setattr(shortages, "devices_of", find)
+    monkeypatch.setattr(machine, "devices_of", find)
     found = find_cpu_shortage([InstanceOptions(num_inference_sessions=5)])
     assert found is not None
 
@@ -75,13 +64,13 @@ def test_check_warns_of_what_the_start_warns_of(in_models):
     assert "5 threads of instances share 4 CPUs" in texts
 
 
-@pytest.mark.parametrize(("hard", "fitting"), [(300, 300 - OTHER_DESCRIPTORS), (100, 0)])
-def test_a_low_limit_of_descriptors_says_how_many_connections_fit(hard, fitting):
-    said, limits = run_python("-c", LOW_LIMIT, hard).stdout.splitlines()
-    assert f"at most {fitting} of --max_connections 1000 fit into the limit of {hard}" in said
-    assert limits == f"({hard}, {hard})"
+@pytest.mark.parametrize(("limit", "fitting"), [(300, 300 - OTHER_DESCRIPTORS), (100, 0)])
+def test_a_low_limit_of_descriptors_says_how_many_connections_fit(monkeypatch, limit, fitting):
+    monkeypatch.setattr(machine, "allow_descriptors", lambda needed: limit)
+    said = present(raise_descriptor_limit(ServerConfig.of(max_connections=1000))).text
+    assert f"at most {fitting} of --max_connections 1000 fit into the limit of {limit}" in said
 
 
-def test_a_limit_of_descriptors_that_can_be_raised_is_raised_without_a_word():
-    said, limits = run_python("-c", LOW_LIMIT, 4096).stdout.splitlines()
-    assert (said, limits) == ("None", f"({1000 + OTHER_DESCRIPTORS}, 4096)")
+def test_a_limit_of_descriptors_that_is_enough_is_not_said(monkeypatch):
+    monkeypatch.setattr(machine, "allow_descriptors", lambda needed: needed)
+    assert raise_descriptor_limit(ServerConfig()) is None

@@ -15,8 +15,11 @@ pytest.importorskip("grpc", reason="there is no grpcio")
 
 from qa_service.programs.client_main import option_flag, parse_arguments
 from qa_service.programs.jobs.job import encode_request, parse_request
-from qa_service.sidecars.grpc_gateway.grpc_messages import ModelInferRequest
-from qa_service.sidecars.grpc_gateway.infer import read_call, write_response
+from qa_service.sidecars.grpc_gateway.grpc_messages import (
+    ModelInferRequest,
+    read_call,
+    write_response,
+)
 from qa_service.wire import fields, json_codec
 from qa_service.wire.frames import PREFIX
 from qa_service.wire.http.open_inference import parse_infer

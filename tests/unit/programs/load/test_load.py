@@ -19,8 +19,8 @@ import pytest
 import qa_service
 from harness.process import GIVE_UP_S
 from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.installation import PlotError, check_plot
 from qa_service.machine import num_cpus
-from qa_service.plots import PlotError, check_plot
 from qa_service.programs.access import Access
 from qa_service.programs.load.generator import run_load
 from qa_service.programs.load.plan import LoadPlan, Sample

@@ -6,8 +6,7 @@ import pytest
 
 from qa_service.errors import SetupError
 from qa_service.instance.gpus import Gpu, Gpus
-from qa_service.server.check import gpus
-from qa_service.server.check.gpus import check_gpus
+from qa_service.server.check import machine as checked
 from qa_service.server.check.report import CheckReport, Level, error, ok, warning
 from qa_service.server.config import ServerConfig
 
@@ -84,11 +83,14 @@ def look(monkeypatch, machine):
     """Looks at the machine, where CUDA and packages say what the test has them say."""
 
     def look(seen, *, onnx="12.8", torch="12.8", **options):
-        monkeypatch.setattr(gpus, "find_gpus", lambda: seen)
-        wanted = (gpus.Wanted("onnxruntime", True, onnx), gpus.Wanted("torch", True, torch))
-        monkeypatch.setattr(gpus, "_all_wanted", lambda: wanted)
+        monkeypatch.setattr(checked, "find_gpus", lambda: seen)
+        wanted = (
+            checked.Wanted("onnxruntime", True, onnx),
+            checked.Wanted("torch", True, torch),
+        )
+        monkeypatch.setattr(checked, "_all_wanted", lambda: wanted)
         config = ServerConfig.of(**{"devices": "cuda:0", **options})
-        return list(check_gpus(config, machine.root))
+        return list(checked.check_gpus(config, machine.root))
 
     return look
 

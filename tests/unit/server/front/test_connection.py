@@ -133,16 +133,6 @@ def test_a_request_may_wait_for_the_shorter_of_its_own_and_the_servers_timeout(
     assert scope.deadline_s - scope.arrived_s == pytest.approx(timeout_s)
 
 
-def test_a_request_is_settled_once(make_owner):
-    owner = make_owner()
-    owner.send(ASK, calls=1)
-    owner.answer(owner.calls[0])
-    owner.calls[0].fail(DeadlineExceededError())
-    owner.connection.close()
-    assert receive(owner.client)["answer"] == "some"
-    assert receive(owner.client) is None
-
-
 def test_a_disconnect_cancels_the_clients_requests(make_owner):
     owner = make_owner()
     owner.send(ASK, ASK, calls=2)
@@ -532,16 +522,6 @@ def test_trickling_bytes_do_not_extend_the_frame_timeout(make_owner):
     owner.pass_s(0.002)
     assert_code(owner, None, "frame_timeout")
     assert owner.calls == []
-
-
-def test_a_client_that_does_not_read_its_answers_is_dropped(make_owner):
-    owner = make_owner(client_timeout_ms=50, max_output_buffer_bytes=1000)
-    owner.client.setblocking(False)
-    owner.run_until(lambda: not sendable(owner.client, frame(b"x") * 1000))
-    owner.pass_s(0.04)
-    assert owner.ended == []
-    owner.pass_s(0.02)
-    assert owner.ended == [owner.connection]
 
 
 def assert_code(owner, request_id, code):

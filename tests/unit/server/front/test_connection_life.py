@@ -17,7 +17,7 @@ from qa_service.wire.http.open_inference import InferCall
 from qa_service.wire.json_codec import MAX_AUTH_FRAME_BYTES
 from tests.unit.server.fake_services import LoopClock
 from tests.unit.server.front.connections import ScriptedStream, Surroundings
-from tests.unit.wire.http.test_http_codec import ASK, get, infer, post
+from tests.unit.wire.http.test_http_codec import ASK, get, infer, post, replies_in
 
 TOKEN = "a-token-of-this-test"
 BEARER = f"Authorization: Bearer {TOKEN}\r\n".encode()
@@ -69,16 +69,9 @@ class Setting(Surroundings):
 
     @property
     def replies(self):
-        """The status, the fields and the body of each HTTP reply."""
-        found, rest = [], self.stream.written
-        while rest:
-            first, _, rest = rest.partition(b"\r\n\r\n")
-            line, *lines = first.decode().split("\r\n")
-            fields = dict(item.split(": ", 1) for item in lines)
-            size = int(fields.get("Content-Length", 0))
-            found.append((int(line.split()[1]), fields, json.loads(rest[:size] or "null")))
-            rest = rest[size:]
-        return found
+        """The status, the fields and the JSON of each HTTP reply."""
+        found = replies_in(self.stream.written)
+        return [(status, fields, json.loads(body or "null")) for status, fields, body in found]
 
     @property
     def statuses(self):
@@ -159,18 +152,6 @@ class TestProbes:
 
 
 class TestLeaving:
-    def test_a_client_silent_since_its_one_question_is_closed(self, make):
-        setting = make()
-        setting.send(frame(ASK))
-        setting.clock.advance(100)
-        assert setting.stream.is_open
-        setting.answer()
-        setting.clock.advance(59)
-        assert setting.stream.is_open
-        setting.clock.advance(2)
-        assert setting.stream.is_dropped
-        assert setting.ended == [setting.connection]
-
     def test_an_old_connection_over_http_says_that_it_closes(self, make):
         setting = make(max_connection_age_s=10)
         setting.send(post("/qa", ASK))

@@ -7,9 +7,8 @@ import pytest
 from qa_service.errors import SetupError
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.readings import HANGS_AFTER_S, MAX_READINGS
-from qa_service.server.front.credentials import Credentials
 from qa_service.server.front.tokens import Authenticator
-from qa_service.server.front.transport import Transport
+from qa_service.server.front.transport import Credentials, Transport
 from tests.unit.server.fake_services import ThreadClock
 
 

@@ -17,7 +17,7 @@ from qa_service.retrieval.search_messages import (
 )
 from qa_service.server.children.child import Child
 from qa_service.server.services.collection_set import CollectionSet
-from qa_service.server.services.retrieval import Retrieval
+from qa_service.server.services.collections import Retrieval
 from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.frames import PREFIX
 from tests.support import present

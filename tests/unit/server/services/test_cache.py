@@ -16,8 +16,7 @@ from qa_service.errors import (
     QueueFullError,
     WorkerCrashedError,
 )
-from qa_service.server.services.cache import Cached
-from qa_service.server.services.cache_store import ENTRY_BYTES, SHARD_BYTES, CacheStore, cache_key
+from qa_service.server.services.cache import ENTRY_BYTES, SHARD_BYTES, Cached, CacheStore, cache_key
 from qa_service.server.telemetry.metrics import ModelMetrics
 from qa_service.wire.messages import Answer, AnswerSource, Passage, Place, Question
 from tests.support import present
@@ -142,16 +141,6 @@ def test_an_answer_that_comes_after_a_reload_is_given_but_not_kept(setting):
 
 
 # Single flight.
-
-
-def test_fifty_equal_requests_make_one_run(setting):
-    asked = [setting.ask(id=b"%d" % number) for number in range(50)]
-    assert len(setting.runs) == 1
-    setting.service.resolve()
-    assert {setting.of(call) for call in asked} == {ANSWER}
-    assert [call.request.id for call in asked] == [b"%d" % number for number in range(50)]
-    assert not any(setting.is_cached(call) for call in asked)
-    assert (setting.counts.cache_misses_total, setting.counts.cache_joined_total) == (1, 49)
 
 
 def test_the_run_has_the_leaders_share_and_deadline(setting):

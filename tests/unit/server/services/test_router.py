@@ -1,13 +1,22 @@
-"""Where requests go by what they name, with models and routes of the test's own."""
+"""Where requests go by what they name, and cascades; models and a clock are the test's own."""
 
 from __future__ import annotations
 
 import pytest
 
-from qa_service.errors import UnavailableError, UnknownModelError
-from qa_service.server.services.router import Router
+from qa_service.errors import (
+    DeadlineExceededError,
+    QueueFullError,
+    UnavailableError,
+    UnknownModelError,
+    WorkerCrashedError,
+)
+from qa_service.server.services.router import Cascade, Router
 from qa_service.server.services.service_options import RouteOptions
+from qa_service.server.telemetry.services import CascadeCounts
+from qa_service.wire.messages import Answer, Answered, AnswerSource, Timings
 from tests.unit.calls import make_call
+from tests.unit.server.fake_services import Client, FakeService, ManualClock
 
 
 class Taker:
@@ -98,3 +107,139 @@ def test_a_route_that_has_not_changed_stays_the_same():
     assert len(setting.made) == 3
     setting.ask(model="fast")
     assert setting.outcomes == ["unknown_model"]
+
+
+SURE, UNSURE = Answer("Ada", 0.8, 0, 3), Answer("notes", 0.3, 14, 19)
+UNKNOWN = Answer("", 0.9, None, None)
+BETTER = Answer("London", 0.4, 23, 29)
+
+
+class CascadeSetting:
+    """A route with models that answer when the test says."""
+
+    def __init__(self, *models, **options):
+        self.router, self.clock, self.counts = FakeService(), ManualClock(), CascadeCounts()
+        route = RouteOptions(cascade=list(models or ("small", "large")), **options)
+        self.cascade = Cascade(self.router, route, self.clock, self.counts)
+        self.client = Client(self.cascade)
+        self.ask, self.of = self.client.ask, self.client.of
+
+    def source(self, call):
+        return self.client.outcomes[call].source
+
+    @property
+    def asked(self):
+        return [call.request.model for call in self.router.submitted]
+
+    def answer(self, answer, queue_ms=1.0, inference_ms=10.0, *, after_s=0.0):
+        child = self.router.submitted[-1]
+        self.clock.advance(after_s)
+        source = AnswerSource(child.request.model, 1)
+        child.settle(Answered([answer], Timings(queue_ms, inference_ms), source))
+
+    def fail(self, error):
+        self.router.submitted[-1].fail(error)
+
+
+@pytest.fixture
+def setting():
+    return CascadeSetting()
+
+
+def test_a_model_that_is_sure_is_the_only_one_asked(setting):
+    call = setting.ask()
+    setting.answer(SURE)
+    assert (setting.of(call), setting.asked) == (SURE, ["small"])
+    assert setting.source(call) == AnswerSource("small", 1, models_asked=1)
+
+
+def test_an_unsure_model_has_the_next_one_asked(setting):
+    call = setting.ask()
+    setting.answer(UNSURE)
+    assert setting.of(call) is None
+    setting.answer(BETTER)
+    assert (setting.of(call), setting.asked) == (BETTER, ["small", "large"])
+    assert setting.source(call) == AnswerSource("large", 1, models_asked=2)
+    assert setting.counts.models_asked == {2: 1}
+
+
+def test_a_score_of_exactly_the_minimum_is_enough():
+    setting = CascadeSetting(min_score=0.3)
+    call = setting.ask()
+    setting.answer(UNSURE)
+    assert setting.of(call) == UNSURE
+
+
+@pytest.mark.parametrize(("asks_next", "asked"), [(False, ["small"]), (True, ["small", "large"])])
+def test_no_answer_ends_the_cascade_unless_the_next_is_asked_on_unknown(asks_next, asked):
+    setting = CascadeSetting(ask_next_if_unknown=asks_next)
+    setting.ask()
+    setting.answer(UNKNOWN)
+    assert setting.asked == asked
+
+
+def test_the_last_models_answer_is_taken_at_any_score():
+    setting = CascadeSetting("small", "middle", "large")
+    call = setting.ask()
+    for _ in range(3):
+        setting.answer(UNSURE)
+    assert setting.of(call) == UNSURE
+    assert setting.source(call) == AnswerSource("large", 1, models_asked=3)
+
+
+def test_times_are_added_up_and_each_models_clock_starts_when_it_is_asked(setting):
+    call = setting.ask()
+    setting.answer(UNSURE, 1.0, 10.0, after_s=0.011)
+    child = setting.router.submitted[-1]
+    assert child.scope.arrived_s == pytest.approx(call.scope.arrived_s + 0.011)
+    setting.answer(BETTER, 2.0, 90.0)
+    assert setting.client.outcomes[call].timings == Timings(3.0, 100.0)
+
+
+def test_all_models_share_one_deadline(setting):
+    setting.ask(deadline_s=103.0, flow="ada", weight=2.0)
+    setting.answer(UNSURE, after_s=2.0)
+    scopes = [child.scope for child in setting.router.submitted]
+    assert [(s.deadline_s, s.flow, s.weight) for s in scopes] == [(103.0, "ada", 2.0)] * 2
+
+
+@pytest.mark.parametrize(
+    "error", [DeadlineExceededError, WorkerCrashedError, UnavailableError, QueueFullError]
+)
+def test_an_error_of_the_next_model_leaves_the_first_ones_answer(setting, error):
+    call = setting.ask()
+    setting.answer(UNSURE)
+    setting.fail(error())
+    assert setting.of(call) == UNSURE
+    assert setting.source(call) == AnswerSource("small", 1, models_asked=2)
+    assert setting.counts.fallbacks == 1
+
+
+def test_a_next_model_that_refuses_at_once_leaves_the_first_ones_answer(setting):
+    call = setting.ask()
+    setting.router.refuse = QueueFullError()
+    setting.answer(UNSURE)
+    assert setting.of(call) == UNSURE
+
+
+def test_an_error_of_the_first_model_fails_the_request(setting):
+    call = setting.ask()
+    setting.fail(QueueFullError(retry_after_ms=70))
+    assert (setting.of(call), setting.asked) == ("queue_full", ["small"])
+
+
+@pytest.mark.parametrize("num_answered", [0, 1])
+def test_a_disconnect_cancels_the_model_that_is_being_asked(setting, num_answered):
+    call = setting.ask()
+    for _ in range(num_answered):
+        setting.answer(UNSURE)
+    call.cancel()
+    [cancelled] = setting.router.cancelled
+    assert cancelled is setting.router.submitted[-1]
+    assert cancelled.is_settled
+
+
+def test_a_route_is_asked_and_models_are_named_to_the_router(setting):
+    setting.ask(model="default", version=3)
+    [child] = setting.router.submitted
+    assert (child.request.model, child.request.version) == ("small", None)

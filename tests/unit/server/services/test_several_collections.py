@@ -9,9 +9,8 @@ import pytest
 
 from qa_service.retrieval.retriever import BM25_WEIGHT, COSINE_WEIGHT, WordCounts
 from qa_service.retrieval.search_messages import Count, Counted, Found, Refused, Search
-from qa_service.server.services.collections import Collections
+from qa_service.server.services.collections import Collections, joined
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.server.services.retrieval import joined
 from qa_service.server.services.service import Access
 from qa_service.server.services.service_options import CollectionOptions
 from qa_service.wire.error_codes import status_of

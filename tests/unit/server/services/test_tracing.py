@@ -13,11 +13,11 @@ from qa_service.instance.worker_messages import Results
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.options import OptionError
+from qa_service.server import sidecars
 from qa_service.server.config import ServerConfig
 from qa_service.server.services.service_options import TraceOptions
 from qa_service.server.services.tracing import Tracer, record_model, record_run
-from qa_service.server.sidecars import trace_exporter
-from qa_service.server.sidecars.trace_exporter import (
+from qa_service.server.sidecars import (
     FLUSH_DELAY_S,
     MAX_OUTPUT_BYTES,
     MAX_PENDING,
@@ -197,7 +197,7 @@ class Exporting:
     """An exporter and its program."""
 
     def __init__(self, monkeypatch):
-        monkeypatch.setattr(trace_exporter, "Child", FakeProgram)
+        monkeypatch.setattr(sidecars, "Child", FakeProgram)
         self.loop = LoopClock()
         metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
         self.counts = metrics.trace_spans_total
@@ -238,11 +238,6 @@ def test_spans_are_sent_to_the_exporter_after_a_delay(exporting):
     assert exporting.written == [3, 1]
 
 
-def test_many_spans_are_sent_at_the_end_of_the_round(exporting):
-    exporting.take(MAX_PENDING)
-    assert exporting.written == [MAX_PENDING]
-
-
 def test_without_spans_no_timer_is_due(exporting):
     exporting.take(1)
     exporting.loop.advance(FLUSH_DELAY_S)
@@ -279,15 +274,9 @@ def test_unreported_spans_of_a_dead_exporter_are_dropped(exporting):
     assert exporting.counts["exported"] == 5 + 2 * MAX_PENDING
 
 
-def test_a_drain_sends_the_remaining_spans(exporting):
-    exporting.take(2)
-    exporting.exporter.close()
-    assert (exporting.written, exporting.program.is_closed) == ([2], True)
-
-
 def test_a_missing_package_is_named(monkeypatch):
     for package in ("nowhere.to.be.found", "json.nothing"):
-        monkeypatch.setattr(trace_exporter, "EXPORTER_PACKAGE", package)
+        monkeypatch.setattr(sidecars, "EXPORTER_PACKAGE", package)
         with pytest.raises(SetupError, match=r"pip install .*\[otlp\]"):
             Exporting(monkeypatch)
 

@@ -20,8 +20,12 @@ from qa_service.errors import (
     QueueFullError,
 )
 from qa_service.sidecars.grpc_gateway import grpc_messages
-from qa_service.sidecars.grpc_gateway.calls import MAX_MESSAGE_CHARS, Caller, abort
-from qa_service.sidecars.grpc_gateway.infer import read_call
+from qa_service.sidecars.grpc_gateway.grpc_messages import (
+    MAX_MESSAGE_CHARS,
+    Caller,
+    abort,
+    read_call,
+)
 from qa_service.sidecars.grpc_gateway.links import read_reply
 from qa_service.sidecars.grpc_gateway.reports import Reports
 from qa_service.wire.error_codes import status_of

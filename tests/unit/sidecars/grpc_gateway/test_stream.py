@@ -13,8 +13,7 @@ from grpc._cython.cygrpc import ExecuteBatchError
 
 from harness.process import GIVE_UP_S
 from qa_service.errors import QaError, QueueFullError
-from qa_service.sidecars.grpc_gateway.calls import Caller, PeerLostError
-from qa_service.sidecars.grpc_gateway.grpc_messages import ModelInferRequest
+from qa_service.sidecars.grpc_gateway.grpc_messages import Caller, ModelInferRequest, PeerLostError
 from qa_service.sidecars.grpc_gateway.links import PeerLink
 from qa_service.sidecars.grpc_gateway.stream import InferStream
 

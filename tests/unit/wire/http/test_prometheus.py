@@ -19,7 +19,7 @@ from qa_service.server.telemetry.exposition import (
 )
 from qa_service.server.telemetry.metrics import ABANDONED, ANSWERED, Metrics
 from qa_service.server.telemetry.services import ServiceCounts
-from qa_service.sidecars.gpu_readings import GpuReading, gpu_families
+from qa_service.sidecars.gpu_meter import GpuReading, gpu_families
 from qa_service.wire.http.model_reports import ModelReport
 from qa_service.wire.http.prometheus import Family, Sample, histogram_samples, write_text
 from qa_service.wire.messages import QUERY_TYPES

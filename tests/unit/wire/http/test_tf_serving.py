@@ -19,7 +19,7 @@ from qa_service.errors import (
     UnavailableError,
     UnknownModelError,
 )
-from qa_service.wire.http import openapi
+from qa_service.wire.http import pages
 from qa_service.wire.http.http_access import HttpAccess
 from qa_service.wire.http.http_codec import HttpCodec, HttpSite
 from qa_service.wire.http.model_reports import CASCADE, ModelReport
@@ -332,7 +332,7 @@ def test_the_metadata_has_the_signature():
 
 
 def test_the_description_has_the_paths_and_what_they_take():
-    description = openapi.description()
+    description = pages.description()
     instance = description["components"]["schemas"]["Instance"]
     assert (instance["required"], instance["additionalProperties"]) == (["question"], False)
     predict = description["paths"]["/v1/models/{model}:predict"]["post"]
