@@ -22,12 +22,14 @@ from qa_service.data.squad import SquadQuestion
 from qa_service.errors import QuestionTooLongError
 from qa_service.instance.arrays import FloatArray, Int64Array
 from qa_service.instance.reader.windows import Window, WindowBuilder
-from qa_service.instance.reader.words import Offsets
 from training.paragraphs import Example
 from training.soft_labels import SoftLabel, softmax_with_null
 
 if TYPE_CHECKING:
     import torch
+
+Offsets = Sequence[Sequence[int]]
+"""Start and end of each text token."""
 
 _BATCHES_A_BUCKET = 32
 """Enough that neighbours by length are nearly equal, few enough that each bucket is a mixture."""
@@ -146,7 +148,7 @@ class FeatureMaker:
             encoded = self._windows.encode(example.question.question, example.question.context)
         except QuestionTooLongError:
             return None
-        targets = _targets(example, encoded.offsets)
+        targets = _targets(example, encoded.offsets.tolist())
         if targets is None:
             return None
         holding = [w for w in encoded.windows if all(_holds(w, target) for target in targets)]

@@ -24,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 
 from qa_service.instance.arrays import Int64Array
-from qa_service.instance.reader.words import Offsets
 
 _MIN_REPEATED = 0.7
 """A sentence with this share of its words from the question repeats it."""
@@ -98,13 +97,12 @@ class AnswerRule:
             return True
         return any(self._worth(start, end))
 
-    def table(self, offsets: Offsets, max_tokens: int) -> npt.NDArray[np.bool_]:
+    def table(self, offsets: Int64Array, max_tokens: int) -> npt.NDArray[np.bool_]:
         """Whether the span of n + 1 tokens from token i may be one: [text tokens, max_tokens]."""
-        bounds = np.array(offsets, dtype=np.int64).reshape(-1, 2)
-        starts, positions = bounds[:, 0], np.arange(len(bounds))
+        starts, positions = offsets[:, 0], np.arange(len(offsets))
         worth = np.frombuffer(self._worth(0, len(self._text)), np.uint8)
         sums = np.append(0, np.cumsum(worth))
-        shortest = 1 + _run_lengths(sums[bounds[:, 1]] == sums[starts])
+        shortest = 1 + _run_lengths(sums[offsets[:, 1]] == sums[starts])
         ends = self._paragraph_ends
         next_end = np.append(ends, len(self._text) + 1)[np.searchsorted(ends, starts, side="right")]
         longest = np.searchsorted(starts, next_end) - positions

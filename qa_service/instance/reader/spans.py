@@ -104,7 +104,7 @@ def find_spans(
     if not math.isfinite(peak):
         raise InternalError(_NOT_FINITE)
     if core:
-        starts = np.array(encoded.offsets)[:, 0]
+        starts = encoded.offsets[:, 0]
         table[(starts < core[0]) | (starts >= core[1])] = -np.inf
         peak = float(table.max())
     spans = _Spans(text, encoded)
@@ -280,7 +280,7 @@ class _Spans:
         keys = {self._key(place) for place in places}
         if len(keys) >= top_k:
             return
-        bounds = np.array(self._offsets)
+        bounds = self._offsets
         for place in places:
             within = np.flatnonzero((bounds[:, 0] < place.end) & (bounds[:, 1] > place.start))
             if within.size:  # a tokenizer may leave out all that a place has

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 
 from qa_service.errors import QuestionTooLongError
 from qa_service.instance.arrays import Int64Array, Rows
-from qa_service.instance.reader.words import Offsets, Words
+from qa_service.instance.reader.words import Words
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ class EncodedQuestion:
     Attributes:
         question: As it was asked.
         windows: In the text's order; empty for a text without tokens.
-        offsets: Start and end of each text token, in code points.
+        offsets: Start and end of each text token, in code points: int64 [text tokens, 2].
     """
 
     question: str
     windows: tuple[Window, ...]
-    offsets: Offsets
+    offsets: Int64Array
 
 
 @dataclass(frozen=True)

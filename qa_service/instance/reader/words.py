@@ -10,16 +10,13 @@ a GPU's instance has separate threads.
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import itertools
-import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
@@ -28,25 +25,15 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from qa_service.instance.arrays import Int64Array
 
 
-class Offsets(Protocol):
-    """Start and end of each token of a text, in code points."""
+Tokens = tuple[Int64Array, Int64Array]
+"""The ids of a text's tokens, and where each starts and ends, in code points: [tokens, 2]."""
 
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, token: int, /) -> tuple[int, int]: ...
-
-    def __iter__(self) -> Iterator[tuple[int, int]]: ...
-
-
-Tokens = tuple[Int64Array, Offsets]
-"""The ids and offsets of a text's tokens."""
-
-Word = tuple[bytes, Sequence[tuple[int, int]] | None]
-"""A mark and the ids of the tokens of a word or a chunk, an int64 each, and their offsets in it;
-None for one token that is all of it."""
+Word = bytes
+"""What is known of a word or a chunk, three int32 a row: first `_MARK` and how many characters it
+has, then of each token its id, its start and its end."""
 
 MAX_WORDS = 1 << 16
-"""And chunks: some 28 MB; then the cache is emptied."""
+"""And chunks: some 22 MB; then the cache is emptied."""
 MAX_WORD_CHARS = 32
 """Longer ones, such as hashes, seldom come again; leaving them out bounds the cache's bytes."""
 MAX_NEW = 16
@@ -58,71 +45,9 @@ _WORD = re.compile(rf"([^\t\n\r {_PUNCTUATION}]+|[{_PUNCTUATION}])")
 """A cut here is one of the tokenizer's too, whatever is within a word."""
 
 _SPACE = " "
-_MARK = np.int64(-1).tobytes()
-"""Stands before the ids of each word or chunk, so that chunks are found again in what is joined."""
-_ids_of = operator.itemgetter(0)
-
-
-class JoinedOffsets:
-    """The offsets of a text that is joined from chunks, each computed when it is asked for.
-
-    An answer needs a few of a text's hundreds, and objects for all of them would be most of what an
-    instance does for it.
-
-    Args:
-        find: What is known of a chunk.
-        places: Each chunk's first token, or the next one's if it has none; in a batch, whose texts
-            follow each other: int64.
-        num_tokens: Of the text.
-    """
-
-    def __init__(
-        self, text: str, find: Callable[[str], Word], places: Int64Array, num_tokens: int
-    ) -> None:
-        self._text = text
-        self._find = find
-        self._places = places
-        self._num_tokens = num_tokens
-
-    def __len__(self) -> int:
-        return self._num_tokens
-
-    def __getitem__(self, token: int, /) -> tuple[int, int]:
-        """The start and end of a token, counted from 0; an `IndexError` past the last."""
-        if not 0 <= token < self._num_tokens:
-            raise IndexError(token)
-        number = bisect.bisect_right(self._first_tokens, token) - 1
-        start, end = self._starts[number], self._starts[number + 1] - len(_SPACE)
-        _, within = self._find(self._text[start:end])
-        if within is None:
-            return start, end
-        first, last = within[token - self._first_tokens[number]]
-        return start + first, start + last
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        words = map(self._find, self._text.split(_SPACE))
-        places = itertools.pairwise(self._starts)
-        for (_, within), (start, following) in zip(words, places, strict=True):
-            if within is None:
-                yield start, following - len(_SPACE)
-            else:
-                for first, last in within:
-                    yield start + first, start + last
-
-    @cached_property
-    def _first_tokens(self) -> list[int]:
-        """Each chunk's first token, or the next one's if it has none."""
-        first: list[int] = (self._places - self._places[0]).tolist()
-        return first
-
-    @cached_property
-    def _starts(self) -> list[int]:
-        """Where each chunk begins, and where one after the text would."""
-        text = f"{_SPACE}{self._text}{_SPACE}"
-        code, kind = ("ascii", np.uint8) if text.isascii() else ("utf-32-le", np.uint32)
-        points = np.frombuffer(text.encode(code, "surrogatepass"), kind)
-        starts: list[int] = (points == ord(_SPACE)).nonzero()[0].tolist()
-        return starts
+_MARK = -1
+"""Stands in place of an id, so that chunks are found again in what is joined."""
+_ROW_BYTES = 3 * 4
 
 
 class Words:
@@ -160,7 +85,7 @@ class Words:
             new.update(itertools.islice(dict.fromkeys(words), MAX_NEW))
         asked = sorted(new)
         learned = {
-            word: _as_word(ids, offsets, len(word))
+            word: _as_word(len(word), ids, offsets)
             for word, (ids, offsets) in zip(asked, self._tokenize(asked), strict=True)
         }
 
@@ -178,11 +103,14 @@ class Words:
     def _keep(self, text: str, word: Word) -> None:
         if len(text) <= MAX_WORD_CHARS:
             if len(self._known) >= MAX_WORDS:
-                self._known = {}  # the offsets of a batch may still ask the other
+                self._known.clear()
             self._known[text] = word
 
     def _whole(self, texts: Sequence[str]) -> list[Tokens]:
-        return [(np.array(ids, np.int64), offsets) for ids, offsets in self._tokenize(texts)]
+        return [
+            (np.array(ids, np.int64), np.array(offsets, np.int64).reshape(-1, 2))
+            for ids, offsets in self._tokenize(texts)
+        ]
 
     def _tokenize(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
         if not texts:
@@ -210,31 +138,33 @@ def _joined(texts: Sequence[str], find: Callable[[str], Word]) -> list[Tokens | 
     Args:
         find: What is known of a chunk; raises `KeyError`.
     """
-    parts = [_ids_in(text, find) for text in texts]
-    ids = np.frombuffer(b"".join(filter(None, parts)), np.int64)
-    is_token = ids >= 0
-    places = (~is_token).nonzero()[0]
-    places -= np.arange(len(places))
-    ids = ids[is_token]
+    parts = [_chunks_of(text, find) for text in texts]
+    known = [text for text, part in zip(texts, parts, strict=True) if part is not None]
+    rows = _rows(b"".join(filter(None, parts)))
+    is_mark = rows[:, 0] == _MARK
+    widths = rows[is_mark, 1] + len(_SPACE)
+    sizes = np.array([(text.count(_SPACE) + 1, len(text) + len(_SPACE)) for text in known], np.int64)
+    num_chunks, lengths = sizes.reshape(-1, 2).T
+    chunk_starts = np.cumsum(widths) - widths - np.repeat(np.cumsum(lengths) - lengths, num_chunks)
+    tokens = rows[~is_mark].astype(np.int64)
+    tokens[:, 1:] += chunk_starts[np.cumsum(is_mark)[~is_mark] - 1, None]
+    ids = tokens[:, 0].copy()
     found: list[Tokens | None] = []
-    chunk = token = 0
-    for text, part in zip(texts, parts, strict=True):
+    token, chunks = 0, iter(num_chunks.tolist())
+    for part in parts:
         if part is None:
             found.append(None)
             continue
-        num_chunks = text.count(_SPACE) + 1
-        num_tokens = len(part) // ids.itemsize - num_chunks
-        offsets = JoinedOffsets(text, find, places[chunk : chunk + num_chunks], num_tokens)
-        found.append((ids[token : token + num_tokens], offsets))
-        chunk += num_chunks
-        token += num_tokens
+        end = token + len(part) // _ROW_BYTES - next(chunks)
+        found.append((ids[token:end], tokens[token:end, 1:]))
+        token = end
     return found
 
 
-def _ids_in(text: str, find: Callable[[str], Word]) -> bytes | None:
-    """The ids of a text's chunks, with their marks; None if one of them is not known."""
+def _chunks_of(text: str, find: Callable[[str], Word]) -> bytes | None:
+    """What is known of a text's chunks; None if one of them is not known."""
     try:
-        return b"".join(map(_ids_of, map(find, text.split(_SPACE))))
+        return b"".join(map(find, text.split(_SPACE)))
     except KeyError:
         return None
 
@@ -246,20 +176,16 @@ def _put_together(pieces: Sequence[str], words: Sequence[Word]) -> Word:
         pieces: The text before a word and the word, in turn; last the text after all words.
     """
     ends = list(itertools.accumulate(map(len, pieces)))
-    offsets: list[tuple[int, int]] = []
-    for (_, within), start, end in zip(words, ends[::2], ends[1::2], strict=False):
-        whole = [(0, end - start)]
-        offsets += [(start + a, start + b) for a, b in (whole if within is None else within)]
-    ids = [ids.removeprefix(_MARK) for ids, _ in words]
-    return b"".join([_MARK, *ids]), _unless_whole(offsets, ends[-1])
+    parts = [np.array([(_MARK, ends[-1], 0)], np.int32)]
+    for word, start in zip(words, ends[::2], strict=False):
+        parts.append(_rows(word)[1:] + np.array([0, start, start], np.int32))
+    return np.concatenate(parts).tobytes()
 
 
-def _as_word(ids: Sequence[int], offsets: Sequence[tuple[int, int]], num_chars: int) -> Word:
-    return _MARK + np.array(ids, np.int64).tobytes(), _unless_whole(offsets, num_chars)
+def _as_word(num_chars: int, ids: Sequence[int], offsets: Sequence[tuple[int, int]]) -> Word:
+    tokens = [(token_id, *place) for token_id, place in zip(ids, offsets, strict=True)]
+    return np.array([(_MARK, num_chars, 0), *tokens], np.int32).tobytes()
 
 
-def _unless_whole(
-    offsets: Sequence[tuple[int, int]], num_chars: int
-) -> Sequence[tuple[int, int]] | None:
-    """Offsets; None for one token that is all of a word's characters."""
-    return None if offsets == [(0, num_chars)] else offsets
+def _rows(words: bytes) -> npt.NDArray[np.int32]:
+    return np.frombuffer(words, np.int32).reshape(-1, 3)

@@ -112,7 +112,7 @@ def refuses(windows, question):
 def test_a_text_without_tokens_has_no_windows(text):
     encoded = builder("bert").encode("the", text)
     assert encoded.windows == ()
-    assert list(encoded.offsets) == []
+    assert encoded.offsets.shape == (0, 2)
 
 
 @pytest.mark.parametrize(("kind", "special"), [("bert", "[SEP]"), ("roberta", "</s>")])
@@ -126,5 +126,5 @@ def test_special_tokens_in_what_a_client_sends_are_ordinary_text(kind, special):
 
 def test_offsets_count_code_points():
     encoded = builder("bert").encode("the", "😀 river e\u0301")
-    assert list(encoded.offsets)[:2] == [(0, 1), (2, 7)]
+    assert encoded.offsets[:2].tolist() == [[0, 1], [2, 7]]
     assert encoded.offsets[2][0] == 8

@@ -27,7 +27,7 @@ def expected(tokenizer, text):
 
 
 def encoded(known, asked):
-    return [(ids.tolist(), list(offsets)) for ids, offsets in known.encode(asked)]
+    return [(ids.tolist(), list(map(tuple, offsets.tolist()))) for ids, offsets in known.encode(asked)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
