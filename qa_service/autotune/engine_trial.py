@@ -17,8 +17,7 @@ from qa_service.autotune.engine_race import MAX_ROUNDS, Offsets, Race, Record
 from qa_service.autotune.engine_table import MIN_AGREEMENT, EngineTable, Measurement
 from qa_service.data.squad import AGREEMENT_QUESTIONS, read_squad
 from qa_service.errors import InternalError, SetupError
-from qa_service.instance.channel import WorkerChannel
-from qa_service.instance.launch import WORKER_PROGRAM, launch
+from qa_service.instance.channel import WORKER_PROGRAM, WorkerChannel, launch
 from qa_service.instance.worker_messages import (
     Answers,
     Batch,

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from qa_service.autotune.engine_table import TrialReply, TrialRequest, encode
 from qa_service.autotune.engine_trial import try_engines
-from qa_service.autotune.trial_messages import TrialReply, TrialRequest, encode
 from qa_service.child_program import end_with_parent, inherited_socket
 from qa_service.errors import SetupError
 from qa_service.instance.channel import WorkerChannel

@@ -21,7 +21,7 @@ from qa_service.instance.model_folder.manifest import (
     load_manifest,
     save_manifest,
 )
-from qa_service.preparation import graphs, known, measuring, openvino_int8, quantize, verify
+from qa_service.preparation import graphs, known, openvino_int8, quantize, verify
 from qa_service.preparation.encoders import sha256_of
 from qa_service.preparation.folder import link_files, replacing, say
 from qa_service.preparation.results import Results
@@ -52,7 +52,7 @@ def begin(
         loaded = open_model(source)
         if not source.is_shipped:
             say("finding the longest sequence that it takes")
-            loaded = measuring.measured(loaded, reading.window_tokens)
+            loaded = verify.measured(loaded, reading.window_tokens)
         with as_setup_error("its files cannot be written"):
             loaded.save(folder)
         manifest = Manifest(

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
+from harness.frames import ASK
 from harness.load import QuietAnswers, assert_all_right, under_load
 from harness.process import GIVE_UP_S, held_still, wait_until
-from harness.questions import ASK
 from harness.server import FIXED_ENGINE, ONE_INSTANCE, RunningServer
 from qa_service.programs.load.plan import LoadPlan
 from qa_service.programs.load.report import Report

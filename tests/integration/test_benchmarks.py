@@ -9,11 +9,9 @@ import pytest
 
 import qa_service
 from benchmarks import collection
-from benchmarks.http_wire import HttpWire
-from benchmarks.load import counted, figures, measure
-from benchmarks.tables import markdown, percentile, spread
-from benchmarks.targets import ours, running
-from benchmarks.texts import LONG_TEXT_WORDS, Item, mixed
+from benchmarks.load import LONG_TEXT_WORDS, Item, counted, figures, measure, mixed
+from benchmarks.record import markdown, percentile, spread
+from benchmarks.targets import HttpWire, ours, running
 from harness.server import INSTANT
 from qa_service.client import ProtocolError
 from qa_service.data.squad import SquadQuestion, read_squad

@@ -4,8 +4,7 @@ import signal
 
 import pytest
 
-from harness.frames import frame, receive
-from harness.questions import ANSWER, ASK
+from harness.frames import ANSWER, ASK, frame, receive
 from harness.server import ONE_INSTANCE, running_server
 from tests.programs import change_reading
 

@@ -17,9 +17,9 @@ from qa_service.errors import DeviceError, SetupError
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.instance_options import InstanceOptions
+from qa_service.instance.model_folder.costs_dir import SeenLengths
 from qa_service.instance.model_folder.known_answers import row_lengths
 from qa_service.instance.model_folder.manifest import load_manifest
-from qa_service.instance.model_folder.seen_lengths import SeenLengths
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.stages import Stopwatch
 from qa_service.instance.worker_main import load_reader
@@ -238,7 +238,7 @@ import sys
 from pathlib import Path
 from qa_service.instance.engines import EngineConfig, make_engine, static_shapes
 from qa_service.instance.model_folder.manifest import load_manifest
-from qa_service.instance.model_folder.seen_lengths import SeenLengths
+from qa_service.instance.model_folder.costs_dir import SeenLengths
 static_shapes.LOWEST_PRIORITY = 0
 model = Path(sys.argv[1])
 engine = make_engine(

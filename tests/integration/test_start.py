@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.frames import frame, receive
+from harness.frames import ANSWER, ASK, FIRST_WORD, frame, receive
 from harness.models import ModelFile, copy_model, states
 from harness.process import GIVE_UP_S, LoggingProcess, tree, wait_until
-from harness.questions import ANSWER, ASK, FIRST_WORD
 from harness.server import INSTANT, READY, ROOT, RunningServer, line_with, port_of
 from qa_service.engine_catalogue import PROCESSOR_FLAGS
 from qa_service.installation import install_hint

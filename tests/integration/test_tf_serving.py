@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from harness.frames import ANSWER, ASK, QUESTIONS, TEXT
 from harness.models import ModelFile
 from harness.process import GIVE_UP_S, held_still, wait_until
-from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
 from harness.server import ONE_BY_ONE, running_server
 from tests.http_calls import get, post
 

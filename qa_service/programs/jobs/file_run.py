@@ -22,13 +22,12 @@ import msgspec
 
 from qa_service.client import QaClientError, QaServerError
 from qa_service.command_line import INTERRUPTED
-from qa_service.programs.jobs.asker import Asker
-from qa_service.programs.jobs.claim import Claim
+from qa_service.programs.jobs.answers_file import Claim
+from qa_service.programs.jobs.asker import Asker, StoppedError
 from qa_service.programs.jobs.job import as_server_error, encode_answer, encode_error, parse_request
 from qa_service.programs.jobs.jobs_options import RunOptions
 from qa_service.programs.jobs.ordered_output import OrderedOutput, StreamedOutput
 from qa_service.programs.jobs.questions_file import FileError, Row, count_rows, read_rows
-from qa_service.programs.jobs.window import StoppedError
 from qa_service.progress import progress_bar
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -36,7 +35,7 @@ MAX_AHEAD = 20_000
 """Answers that may wait for an earlier one; past it, no further question is asked."""
 
 
-async def main(options: RunOptions) -> int:
+async def run_main(options: RunOptions) -> int:
     """Runs a file; returns the exit code: 1 if an answer is an error, 130 if it was stopped.
 
     The first SIGTERM or Ctrl-C stops the run, and the second ends the program.

@@ -27,8 +27,8 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from qa_service.client import QaClientError, QaServerError
-from qa_service.programs.jobs.asker import Asker, ExpiredError
-from qa_service.programs.jobs.base import (
+from qa_service.programs.jobs.asker import Asker, ExpiredError, StoppedError
+from qa_service.programs.jobs.brokers import (
     ATTEMPTS_HEADER,
     EXPIRES_HEADER,
     REASON_HEADER,
@@ -38,8 +38,8 @@ from qa_service.programs.jobs.base import (
     NotTakenError,
     UnreadableError,
     UnroutableError,
+    broker_from,
 )
-from qa_service.programs.jobs.brokers import broker_from
 from qa_service.programs.jobs.job import (
     Job,
     as_server_error,
@@ -50,7 +50,6 @@ from qa_service.programs.jobs.job import (
 )
 from qa_service.programs.jobs.jobs_options import GatewayOptions
 from qa_service.programs.jobs.metrics import GatewayMetrics
-from qa_service.programs.jobs.window import StoppedError
 
 _RECONNECT_S = 0.2
 """So short that little time is lost when the broker is back; an attempt costs little."""
@@ -63,7 +62,7 @@ _MAX_REASON_CHARS = 500
 _logger = logging.getLogger(__name__)
 
 
-async def main(options: GatewayOptions) -> int:
+async def gateway_main(options: GatewayOptions) -> int:
     """Runs a gateway until SIGTERM or Ctrl-C; returns its exit code."""
     metrics = GatewayMetrics()
     gateway = JobGateway(broker_from(options.broker), Asker(options.asking), options, metrics)

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
-from qa_service.programs.jobs.claim import CHUNK_BYTES, ahead_of
+from qa_service.programs.jobs.answers_file import CHUNK_BYTES, ahead_of
 from qa_service.programs.jobs.job import is_error
 from qa_service.programs.jobs.questions_file import FileError
 

@@ -15,8 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 
 from qa_service.client import Server, look_up, split_hosts
-from qa_service.programs.load.connection import LoadConnection, Owner, SentRequest, Target
-from qa_service.programs.load.loop import LoadLoop
+from qa_service.programs.load.connection import LoadConnection, LoadLoop, Owner, SentRequest, Target
 from qa_service.programs.load.plan import LoadPlan, Sample
 from qa_service.programs.load.report import Report
 

@@ -49,8 +49,15 @@ from qa_service.programs.access import Access
 from qa_service.programs.load.own_server import ServerStartError
 from qa_service.programs.load.plan import LoadPlan, check_passage
 from qa_service.programs.load.plot import draw
-from qa_service.programs.load.sweep import Cell, Progress, Sweep, find_engine
-from qa_service.programs.load.table import CsvFile, column_head, markdown
+from qa_service.programs.load.sweep import (
+    Cell,
+    CsvFile,
+    Progress,
+    Sweep,
+    column_head,
+    find_engine,
+    markdown,
+)
 from qa_service.programs.load.wire import CollectionWire
 from qa_service.progress import progress_bar
 

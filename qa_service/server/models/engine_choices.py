@@ -21,8 +21,15 @@ from pathlib import Path
 import msgspec
 
 from qa_service.autotune.candidates import choose_engine, likeliest
-from qa_service.autotune.engine_table import Choice, EngineTable, Measurement
-from qa_service.autotune.trial_messages import MAX_MESSAGE_BYTES, TrialReply, TrialRequest, encode
+from qa_service.autotune.engine_table import (
+    MAX_MESSAGE_BYTES,
+    Choice,
+    EngineTable,
+    Measurement,
+    TrialReply,
+    TrialRequest,
+    encode,
+)
 from qa_service.child_program import start_program
 from qa_service.instance.devices import CPU, first_device
 from qa_service.instance.instance_options import InstanceOptions

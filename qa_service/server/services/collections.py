@@ -18,7 +18,7 @@ import msgspec
 
 from qa_service.errors import QaError
 from qa_service.instance.model_folder.manifest import ReadingConfig
-from qa_service.retrieval.retriever import (
+from qa_service.retrieval.search_messages import (
     MAX_LEAD,
     TYPICAL_COSINE,
     FoundPassage,

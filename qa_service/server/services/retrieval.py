@@ -17,14 +17,17 @@ from functools import partial
 import msgspec
 
 from qa_service.errors import InvalidRequestError, QaError, UnavailableError, UnknownCollectionError
-from qa_service.retrieval.retriever import BM25_WEIGHT, COSINE_WEIGHT, FoundPassage, WordCounts
 from qa_service.retrieval.search_messages import (
+    BM25_WEIGHT,
+    COSINE_WEIGHT,
     Count,
     Counted,
     Found,
+    FoundPassage,
     Refused,
     Result,
     Search,
+    WordCounts,
     Work,
 )
 from qa_service.server.scheduling.call import Call

@@ -8,8 +8,7 @@ from tokenizers.models import WordPiece
 from harness.models import make_manifest
 from qa_service.engine_catalogue import ROWS
 from qa_service.instance.batch_cost import BatchRule
-from qa_service.instance.engines.base import Engine
-from qa_service.instance.engines.outputs import EngineFaultError, marked
+from qa_service.instance.engines.base import Engine, EngineFaultError, marked
 from qa_service.instance.model_folder.known_answers import (
     MEASURED_SLACK,
     MIN_TOLERANCE,

@@ -1,7 +1,6 @@
 """The program qa-index: what it prints, and its exit code."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from qa_service.installation import install_hint
 from qa_service.retrieval import index_main
 from qa_service.retrieval.index_main import main
 from qa_service.retrieval.manifest import load_manifest
+from tests.programs import run_python
 
 FULL_DISK = """
 import resource, sys
@@ -68,16 +68,7 @@ def test_without_tantivy_the_package_to_install_is_named(docs, output, capsys, m
 def test_a_full_disk_is_reported_and_the_next_run_continues(docs, output):
     for number in range(200):
         (docs / f"{number}.txt").write_text(" ".join(f"{number}x{n}" for n in range(200)))
-    command = [
-        sys.executable,
-        "-c",
-        FULL_DISK,
-        str(docs),
-        "--no-embeddings",
-        "--output",
-        str(output),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_python("-c", FULL_DISK, docs, "--no-embeddings", "--output", output)
     assert done.returncode == 2
     assert "cannot write" in done.stderr
     assert "Traceback" not in done.stderr

@@ -10,8 +10,8 @@ import pytest
 from qa_service.errors import SetupError
 from qa_service.retrieval.build import IndexArgs, Reporter, build, list_files
 from qa_service.retrieval.collection import Collection
+from qa_service.retrieval.index_main import INTERVAL_S, MAX_CHANGE_S, MAX_RETRY_S, Watcher
 from qa_service.retrieval.manifest import load_manifest
-from qa_service.retrieval.watching import INTERVAL_S, MAX_CHANGE_S, MAX_RETRY_S, Watcher
 from qa_service.retrieval.writing import locked
 
 

@@ -8,10 +8,9 @@ from itertools import islice
 import pytest
 
 from training import office_pages
-from training.cells import cells, place_in, row_with, tables
 from training.office_tables import make_document, put
-from training.rendering import render_document
-from training.table_questions import Asker, Table
+from training.table_questions import Asker, Table, cells, place_in, row_with, tables
+from training.trees import render_document
 
 TOWNS = """# Offices
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qa_service.instance.arrays import SPAN_VALUES
+from qa_service.instance.engines.base import EngineFaultError
 from qa_service.instance.engines.buckets import (
     RUNS_BEFORE_RECORDING,
     TEXT_MASK,
@@ -16,7 +17,6 @@ from qa_service.instance.engines.buckets import (
     Program,
     stage,
 )
-from qa_service.instance.engines.outputs import EngineFaultError
 
 INPUTS = ("input_ids", "attention_mask")
 PAD = 9

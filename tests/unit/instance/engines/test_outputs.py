@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from qa_service.instance.engines.base import Engine
-from qa_service.instance.engines.outputs import MARK_BYTE, EngineFaultError, checked, marked
+from qa_service.instance.engines.base import MARK_BYTE, Engine, EngineFaultError, checked, marked
 
 NO_RESULTS = "without results"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qa_service.instance.model_folder.seen_lengths import (
+from qa_service.instance.model_folder.costs_dir import (
     FIRST_KEPT,
     MAX_ROWS,
     SeenLengths,

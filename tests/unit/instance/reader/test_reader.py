@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from qa_service.errors import InternalError, QuestionTooLongError
 from qa_service.instance.arrays import NUM_BEST
 from qa_service.instance.batch_cost import BatchRule, CostTable
-from qa_service.instance.learned_costs import TABLE_EVERY, LearnedCosts
+from qa_service.instance.costs import TABLE_EVERY, LearnedCosts
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.reader.padding import padded
 from qa_service.instance.reader.spans import find_answers
@@ -37,7 +37,7 @@ class Chooser:
     def __call__(self, ids, mask, types, text_mask):
         import torch
 
-        from qa_service.instance.engines.torch_spans import choose_spans
+        from qa_service.instance.engines.pytorch import choose_spans
 
         self.num_rows += len(ids)
         logits = self._model(ids, mask, types)

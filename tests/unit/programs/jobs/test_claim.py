@@ -2,7 +2,7 @@
 
 import pytest
 
-from qa_service.programs.jobs.claim import Claim, ahead_of
+from qa_service.programs.jobs.answers_file import Claim, ahead_of
 from qa_service.programs.jobs.questions_file import FileError
 
 

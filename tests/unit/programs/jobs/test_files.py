@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qa_service.programs.jobs import ordered_output
-from qa_service.programs.jobs.answers_file import AnswersFile, read_names
-from qa_service.programs.jobs.claim import ahead_of
+from qa_service.programs.jobs.answers_file import AnswersFile, ahead_of, read_names
 from qa_service.programs.jobs.ordered_output import OrderedOutput
 from qa_service.programs.jobs.questions_file import FileError, count_rows, read_rows
 

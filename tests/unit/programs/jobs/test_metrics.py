@@ -5,7 +5,7 @@ import urllib.request
 
 import pytest
 
-from harness.ports import reserve_port
+from harness.process import reserve_port
 from qa_service.programs.jobs.metrics import GatewayMetrics
 
 

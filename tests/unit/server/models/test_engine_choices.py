@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from qa_service.autotune import candidates
-from qa_service.autotune.engine_table import EngineTable
-from qa_service.autotune.trial_messages import TrialReply, TrialRequest, encode
+from qa_service.autotune.engine_table import EngineTable, TrialReply, TrialRequest, encode
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig, save_manifest
 from qa_service.logs import LogOptions
