@@ -33,7 +33,7 @@ from harness.file_run import Run, asked_of, run_with_stops
 from harness.frames import frame
 from harness.load import QuietAnswers, offer, report_of, under_load
 from harness.server import EXACT_ENGINE, INSTANT, running_server
-from qa_service.programs.load.report import Report
+from qa_service.programs.load.plan import Report
 from qa_service.server.models.model_options import DEFAULT_MODEL
 
 Errors = Mapping[str, int]

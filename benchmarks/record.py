@@ -25,7 +25,7 @@ from harness.server import ROOT
 from qa_service.data.squad import OWN_QUESTIONS
 from qa_service.installation import installed_version
 from qa_service.machine import num_cpus, processor
-from qa_service.programs.load import report
+from qa_service.programs.load import plan
 from qa_service.server.models.model_options import DEFAULT_MODEL
 
 RESULTS = Path(__file__).parent / "results"
@@ -50,7 +50,7 @@ def median(values: Sequence[float]) -> float:
 
 def percentile(values: Sequence[float], percent: float) -> float:
     """The nearest-rank percentile of values in any order; NaN if there are none."""
-    return report.percentile(sorted(values), percent)
+    return plan.percentile(sorted(values), percent)
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from harness.frames import ASK, frame
 from harness.load import QuietAnswers, report_of
 from harness.server import RunningServer
-from qa_service.programs.load.report import Report
+from qa_service.programs.load.plan import Report
 
 FIRST_KILL_S = 0.5  # by then the clients ask
 LOOK_INTERVAL_S = 0.05

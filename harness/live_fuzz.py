@@ -21,7 +21,7 @@ from harness.load import QuietAnswers, report_of, under_load
 from harness.mutate import Mutator, check_json, has_reply
 from harness.process import GIVE_UP_S, Growth
 from harness.server import RunningServer
-from qa_service.programs.load.report import Report
+from qa_service.programs.load.plan import Report
 
 FRAMES_A_CONNECTION = 500
 FUZZERS = 4

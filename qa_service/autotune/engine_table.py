@@ -225,5 +225,5 @@ class TrialReply(msgspec.Struct, frozen=True):
     failure: str = ""
 
 
-def encode(message: TrialRequest | TrialReply) -> bytes:
+def encode_trial(message: TrialRequest | TrialReply) -> bytes:
     return frame_of(msgspec.msgpack.encode(message))

@@ -13,7 +13,7 @@ from harness.models import ModelFile, copy_model, count_versions, states, write_
 from harness.process import wait_until
 from harness.server import RunningServer, running_server
 from qa_service.errors import SetupError
-from qa_service.programs.load.report import Report
+from qa_service.programs.load.plan import Report
 from qa_service.server.config import find_config
 from qa_service.server.models.plan import make_plan
 from tests.fault.faults import FAULTY_WORKER, Permits, fresh_worker, marked

@@ -10,8 +10,7 @@ from harness.frames import ASK
 from harness.load import QuietAnswers, assert_all_right, under_load
 from harness.process import GIVE_UP_S, held_still, wait_until
 from harness.server import FIXED_ENGINE, ONE_INSTANCE, RunningServer
-from qa_service.programs.load.plan import LoadPlan
-from qa_service.programs.load.report import Report
+from qa_service.programs.load.plan import LoadPlan, Report
 from tests.programs import fail_to_start
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")

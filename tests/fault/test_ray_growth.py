@@ -13,7 +13,7 @@ from harness.load import QuietAnswers, assert_all_right, under_load
 from harness.models import copy_model
 from harness.process import GIVE_UP_S, wait_until
 from harness.server import FIXED_ENGINE, RunningServer
-from qa_service.programs.load.report import Report
+from qa_service.programs.load.plan import Report
 from tests.programs import fail_to_start
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")

@@ -28,7 +28,7 @@ from tests.support import present
 
 pytestmark = pytest.mark.slow
 
-TRIAL = "qa_service.autotune.trial_main"
+TRIAL = "qa_service.autotune.engine_trial"
 ONE_INSTANCE = ("--num_inference_sessions", "1", "--cost_table", "off")
 
 

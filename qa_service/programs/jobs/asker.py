@@ -170,7 +170,18 @@ class Asker:
 
 
 class AdaptiveLimit:
-    """The limit; `epoch` is how often it was decreased, noted when a question is asked."""
+    """How many questions may be in flight: as many as the server takes, and no more.
+
+    Additive increase, multiplicative decrease (Chiu and Jain 1989), as TCP has it (RFC 5681):
+
+        event                               limit
+        an answer, before any refusal       + 1             doubles each round trip (slow start)
+        an answer                           + 1 / limit     one more each round trip
+        a refusal (`queue_full`)            / 2             once for all that was asked before it
+
+    and `1 <= limit <= most` at any time. `epoch` is how often it was decreased, noted when a
+    question is asked.
+    """
 
     def __init__(self, most: int, start: int = 1) -> None:
         self.most = most

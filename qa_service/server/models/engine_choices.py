@@ -28,7 +28,7 @@ from qa_service.autotune.engine_table import (
     Measurement,
     TrialReply,
     TrialRequest,
-    encode,
+    encode_trial,
 )
 from qa_service.child_program import start_program
 from qa_service.instance.devices import CPU, first_device
@@ -40,7 +40,7 @@ from qa_service.server.children.child import Child
 
 logger = logging.getLogger(__name__)
 
-TRIAL_PROGRAM = "qa_service.autotune.trial_main"
+TRIAL_PROGRAM = "qa_service.autotune.engine_trial"
 
 _reply_decoder = msgspec.msgpack.Decoder(TrialReply)
 
@@ -140,7 +140,7 @@ class EngineChoices:
             self._on_end(key, TrialReply(failure=str(error)))
             return
         is_beside = key in self._provisional
-        self._trial.write(encode(TrialRequest(measurement, self._logs, is_beside=is_beside)))
+        self._trial.write(encode_trial(TrialRequest(measurement, self._logs, is_beside=is_beside)))
 
     def close(self) -> None:
         """Ends the measurement, and the instances that it has started."""

@@ -23,8 +23,7 @@ from qa_service.instance.reader.windows import WindowBuilder
 from qa_service.instance.self_test import SelfTest, WrongAnswerError
 from qa_service.preparation import known as preparation
 from qa_service.preparation.known import known_answers
-from tests.unit.instance.tiny_reader import MadeUpModel, tiny_reader
-from tests.unit.instance.tiny_tokenizers import PAD_TOKEN_ID
+from tests.unit.instance.tiny_reader import PAD_TOKEN_ID, MadeUpModel, tiny_reader
 
 NUM_TESTS = 40
 """While it serves: each row has its turn twice."""

@@ -18,8 +18,8 @@ from qa_service.errors import SetupError
 from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.model_folder.manifest import load_manifest, prepared_file
 from qa_service.preparation import exported, sources
+from qa_service.preparation.graphs import quantize as quantize_openvino
 from qa_service.preparation.main import main
-from qa_service.preparation.openvino_int8 import quantize as quantize_openvino
 from qa_service.preparation.quantize import quantize as quantize_onnx
 from qa_service.preparation.sources import find_source
 from tests.programs import run_python

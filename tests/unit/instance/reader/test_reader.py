@@ -21,8 +21,13 @@ from qa_service.instance.reader.windows import WindowBuilder
 from qa_service.wire.messages import Answer, Question
 from tests.support import needs_torch
 from tests.unit.instance.reader.texts import texts
-from tests.unit.instance.tiny_reader import MadeUpModel, tiny_reader
-from tests.unit.instance.tiny_tokenizers import KINDS, PAD_TOKEN_ID, tiny_tokenizer
+from tests.unit.instance.tiny_reader import (
+    KINDS,
+    PAD_TOKEN_ID,
+    MadeUpModel,
+    tiny_reader,
+    tiny_tokenizer,
+)
 
 READING = ReadingConfig(max_answer_tokens=6, window_tokens=24, window_overlap_tokens=8)
 

@@ -25,9 +25,8 @@ from qa_service.programs.jobs.brokers import (
     UnroutableError,
 )
 from qa_service.programs.jobs.job import Job
-from qa_service.programs.jobs.job_gateway import MAX_NOT_TAKEN, JobGateway
+from qa_service.programs.jobs.job_gateway import MAX_NOT_TAKEN, GatewayMetrics, JobGateway
 from qa_service.programs.jobs.jobs_options import AskingOptions, BrokerOptions, GatewayOptions
-from qa_service.programs.jobs.metrics import GatewayMetrics
 
 BODY = b'{"id": "n1", "question": "q", "text": "t"}'
 

@@ -23,9 +23,8 @@ from qa_service.machine import num_cpus
 from qa_service.plots import PlotError, check_plot
 from qa_service.programs.access import Access
 from qa_service.programs.load.generator import run_load
-from qa_service.programs.load.plan import LoadPlan, Sample
+from qa_service.programs.load.plan import LoadPlan, Report, Sample, percentile
 from qa_service.programs.load.plot import make_figure
-from qa_service.programs.load.report import Report, percentile
 from qa_service.programs.load.sweep import Cell, CsvFile, markdown
 from tests.scripted_peer import (
     PeerConnection,
