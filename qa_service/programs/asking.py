@@ -51,67 +51,6 @@ _SENTENCE_END = re.compile(r"[.!?…]\W{0,4}?\s+|\n\s*\n|[\u3002\uff01\uff1f]")
 MARK = "**{}**"
 
 
-class LineEditor:
-    """Reads entries at named prompts; each prompt recalls its earlier entries."""
-
-    def __init__(self) -> None:
-        self._histories: dict[str, list[str]] = {}
-        self.is_terminal = sys.stdin.isatty()
-        if _HAS_READLINE and self.is_terminal:
-            readline.set_auto_history(False)
-            if "libedit" not in (readline.__doc__ or ""):
-                readline.parse_and_bind("set enable-bracketed-paste on")
-
-    def read(self, name: str) -> str:
-        """Reads an entry at the prompt of that name; Ctrl-C clears a half-typed one.
-
-        Without a terminal there is no prompt, so that the output of a pipe holds only answers.
-
-        Raises:
-            EOFError: Ctrl-D, or the input's end.
-            KeyboardInterrupt: Ctrl-C with nothing typed.
-        """
-        if not self.is_terminal:
-            return input()
-        entry = None
-        while entry is None:
-            entry = self._read_typed(name)
-        history = self._histories.setdefault(name, [])
-        if entry.strip() and entry not in history[-1:]:
-            history.append(entry)
-        return entry
-
-    def _read_typed(self, name: str) -> str | None:
-        """Reads an entry; None if it was cleared."""
-        if _HAS_READLINE:
-            readline.clear_history()
-            for earlier in self._histories.get(name, []):
-                readline.add_history(earlier)
-        try:
-            lines = [input(f"{name}: ")]
-            while _is_more_there():
-                lines.append(input())
-        except KeyboardInterrupt:
-            if not (_HAS_READLINE and readline.get_line_buffer()):
-                raise
-            print()
-            return None
-        return "\n".join(lines)
-
-
-def _is_more_there() -> bool:
-    """Whether more of a paste has come, at least part of a line."""
-    if not _HAS_TERMIOS:
-        return False
-    descriptor = sys.stdin.fileno()
-    settings = termios.tcgetattr(descriptor)
-    tty.setcbreak(descriptor, termios.TCSANOW)
-    try:
-        return bool(select.select([descriptor], [], [], _PASTE_PAUSE_S)[0])
-    finally:
-        termios.tcsetattr(descriptor, termios.TCSANOW, settings)
-
-
 def ask_once(ask: Ask, question: str, text: str | None, *, as_json: bool = False) -> ExitCode:
     """Asks, prints the answer or the error, and returns the exit code."""
     try:
@@ -300,3 +239,64 @@ def describe_passages(answer: Answer) -> list[str]:
         lines.append(f"{number}. {_source(passage, passage.start)}")
         lines += [f"   {line}" for line in passage.text.splitlines() if line.strip()]
     return lines
+
+
+class LineEditor:
+    """Reads entries at named prompts; each prompt recalls its earlier entries."""
+
+    def __init__(self) -> None:
+        self._histories: dict[str, list[str]] = {}
+        self.is_terminal = sys.stdin.isatty()
+        if _HAS_READLINE and self.is_terminal:
+            readline.set_auto_history(False)
+            if "libedit" not in (readline.__doc__ or ""):
+                readline.parse_and_bind("set enable-bracketed-paste on")
+
+    def read(self, name: str) -> str:
+        """Reads an entry at the prompt of that name; Ctrl-C clears a half-typed one.
+
+        Without a terminal there is no prompt, so that the output of a pipe holds only answers.
+
+        Raises:
+            EOFError: Ctrl-D, or the input's end.
+            KeyboardInterrupt: Ctrl-C with nothing typed.
+        """
+        if not self.is_terminal:
+            return input()
+        entry = None
+        while entry is None:
+            entry = self._read_typed(name)
+        history = self._histories.setdefault(name, [])
+        if entry.strip() and entry not in history[-1:]:
+            history.append(entry)
+        return entry
+
+    def _read_typed(self, name: str) -> str | None:
+        """Reads an entry; None if it was cleared."""
+        if _HAS_READLINE:
+            readline.clear_history()
+            for earlier in self._histories.get(name, []):
+                readline.add_history(earlier)
+        try:
+            lines = [input(f"{name}: ")]
+            while _is_more_there():
+                lines.append(input())
+        except KeyboardInterrupt:
+            if not (_HAS_READLINE and readline.get_line_buffer()):
+                raise
+            print()
+            return None
+        return "\n".join(lines)
+
+
+def _is_more_there() -> bool:
+    """Whether more of a paste has come, at least part of a line."""
+    if not _HAS_TERMIOS:
+        return False
+    descriptor = sys.stdin.fileno()
+    settings = termios.tcgetattr(descriptor)
+    tty.setcbreak(descriptor, termios.TCSANOW)
+    try:
+        return bool(select.select([descriptor], [], [], _PASTE_PAUSE_S)[0])
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSANOW, settings)

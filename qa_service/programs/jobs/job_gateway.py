@@ -79,86 +79,6 @@ _MAX_REASON_CHARS = 500
 _logger = logging.getLogger(__name__)
 
 
-class GatewayMetrics:
-    """The gateway's counters; each metric's text says what it counts."""
-
-    def __init__(self) -> None:
-        self.consumed = self.answered = self.queue_full = 0
-        self.retried: Counter[str] = Counter()
-        self.dead: Counter[str] = Counter()
-        self.publish_s = Histogram(_PUBLISH_BUCKETS_S)
-        self._gauges: dict[str, tuple[str, Callable[[], float]]] = {}
-
-    def count_queue_full(self) -> None:
-        self.queue_full += 1
-
-    def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
-        self._gauges[name] = text, read
-
-    def families(self) -> Iterator[Family]:
-        yield _total("consumed", "Jobs delivered.", [(self.consumed, {})])
-        yield _total("answered", "Jobs answered.", [(self.answered, {})])
-        yield _total("retried", "Jobs put off.", _by_code(self.retried))
-        yield _total("dead", "Jobs that failed.", _by_code(self.dead))
-        text = "Questions the server had no room for."
-        yield _total("queue_full", text, [(self.queue_full, {})])
-        samples = histogram_samples(self.publish_s.buckets(), self.publish_s.sum, {})
-        yield Family("qa_jobs_publish_seconds", "histogram", _PUBLISH_HELP, samples)
-        for name, (text, read) in self._gauges.items():
-            yield Family(name, "gauge", text, [Sample(float(read()), {})])
-
-    def serve(self, host: str, port: int) -> Callable[[], None]:
-        """Serves `GET /metrics` from a thread; returns a function that stops it."""
-        server = _Server(host, port, self)
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-
-        def stop() -> None:
-            server.shutdown()
-            server.server_close()
-            thread.join()
-
-        return stop
-
-
-class _Server(ThreadingHTTPServer):
-    def __init__(self, host: str, port: int, metrics: GatewayMetrics) -> None:
-        # http.server binds only IPv4 by default.
-        [found, *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        self.address_family, *_, address = found
-        self.metrics = metrics
-        super().__init__((str(address[0]), port), _Handler)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    timeout = _CLIENT_TIMEOUT_S
-    server: _Server
-
-    def do_GET(self) -> None:
-        if self.path.partition("?")[0] != "/metrics":
-            self.send_error(HTTPStatus.NOT_FOUND)
-            return
-        body = write_text(self.server.metrics.families())
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", CONTENT_TYPE)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Logs nothing: the gateway logs jobs."""
-
-
-def _by_code(counted: Counter[str]) -> list[tuple[int, Labels]]:
-    # A copy: the gateway's thread may count meanwhile.
-    return [(count, {"code": code}) for code, count in counted.copy().items()]
-
-
-def _total(name: str, text: str, counts: Sequence[tuple[int, Labels]]) -> Family:
-    samples = [Sample(float(count), labels) for count, labels in counts]
-    return Family(f"qa_jobs_{name}_total", "counter", text, samples)
-
-
 async def gateway_main(options: GatewayOptions) -> int:
     """Runs a gateway until SIGTERM or Ctrl-C; returns its exit code."""
     metrics = GatewayMetrics()
@@ -361,3 +281,83 @@ async def _first(*waiting: Coroutine[Any, Any, object]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class GatewayMetrics:
+    """The gateway's counters; each metric's text says what it counts."""
+
+    def __init__(self) -> None:
+        self.consumed = self.answered = self.queue_full = 0
+        self.retried: Counter[str] = Counter()
+        self.dead: Counter[str] = Counter()
+        self.publish_s = Histogram(_PUBLISH_BUCKETS_S)
+        self._gauges: dict[str, tuple[str, Callable[[], float]]] = {}
+
+    def count_queue_full(self) -> None:
+        self.queue_full += 1
+
+    def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
+        self._gauges[name] = text, read
+
+    def families(self) -> Iterator[Family]:
+        yield _total("consumed", "Jobs delivered.", [(self.consumed, {})])
+        yield _total("answered", "Jobs answered.", [(self.answered, {})])
+        yield _total("retried", "Jobs put off.", _by_code(self.retried))
+        yield _total("dead", "Jobs that failed.", _by_code(self.dead))
+        text = "Questions the server had no room for."
+        yield _total("queue_full", text, [(self.queue_full, {})])
+        samples = histogram_samples(self.publish_s.buckets(), self.publish_s.sum, {})
+        yield Family("qa_jobs_publish_seconds", "histogram", _PUBLISH_HELP, samples)
+        for name, (text, read) in self._gauges.items():
+            yield Family(name, "gauge", text, [Sample(float(read()), {})])
+
+    def serve(self, host: str, port: int) -> Callable[[], None]:
+        """Serves `GET /metrics` from a thread; returns a function that stops it."""
+        server = _Server(host, port, self)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+
+        def stop() -> None:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+        return stop
+
+
+class _Server(ThreadingHTTPServer):
+    def __init__(self, host: str, port: int, metrics: GatewayMetrics) -> None:
+        # http.server binds only IPv4 by default.
+        [found, *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        self.address_family, *_, address = found
+        self.metrics = metrics
+        super().__init__((str(address[0]), port), _Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = _CLIENT_TIMEOUT_S
+    server: _Server
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return
+        body = write_text(self.server.metrics.families())
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Logs nothing: the gateway logs jobs."""
+
+
+def _by_code(counted: Counter[str]) -> list[tuple[int, Labels]]:
+    # A copy: the gateway's thread may count meanwhile.
+    return [(count, {"code": code}) for code, count in counted.copy().items()]
+
+
+def _total(name: str, text: str, counts: Sequence[tuple[int, Labels]]) -> Family:
+    samples = [Sample(float(count), labels) for count, labels in counts]
+    return Family(f"qa_jobs_{name}_total", "counter", text, samples)
