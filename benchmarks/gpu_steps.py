@@ -104,8 +104,8 @@ def random_bert(plan: Plan, folder: Path) -> Path:
     torch.manual_seed(0)
     config = BertConfig()  # 12 layers of 768, 12 heads, 110 M weights
     if plan.flags.rehearse:
-        heads = {"num_hidden_layers": 2, "num_attention_heads": 2}
-        config = BertConfig(hidden_size=64, intermediate_size=128, **heads)
+        config.hidden_size, config.intermediate_size = 64, 128
+        config.num_hidden_layers = config.num_attention_heads = 2
     source = folder / PROTOTYPE
     BertForQuestionAnswering(config).eval().save_pretrained(source)
     shutil.copyfile(plan.flags.models[0] / TOKENIZER_FILE, source / TOKENIZER_FILE)

@@ -141,9 +141,9 @@ def test_a_collection_finds_the_passages_of_the_questions_that_ship(tmp_path, en
     indexed, opened = collection.index(tmp_path / "texts.jsonl", tmp_path / "out", size)
     questions = [question for question in QUESTIONS if question.answers]
     searched = collection.search(opened, questions, numbers)
-    assert indexed.passages >= len(texts)
-    assert searched.recall[20] > 90
-    assert searched.recall[1] <= searched.recall[5] <= searched.paragraph_recall[5]
+    assert indexed["passages"] >= len(texts)
+    assert searched["recall"][20] > 90
+    assert searched["recall"][1] <= searched["recall"][5] <= searched["paragraph_recall"][5]
 
 
 @pytest.mark.long
