@@ -157,9 +157,9 @@ def test_weights_are_taken_before_the_graph_where_pytorch_is(folder, monkeypatch
 
 
 def test_a_graph_without_a_product_is_not_quantised(folder, tmp_path):
-    for quantize in (partial(quantize, texts=[]), compress_for_openvino):
+    for make in (partial(quantize, texts=[]), compress_for_openvino):
         with pytest.raises(SetupError, match="it has no product with a float32 weight"):
-            quantize(folder / "onnx" / "model.onnx", tmp_path / "model.int8.onnx")
+            make(folder / "onnx" / "model.onnx", tmp_path / "model.int8.onnx")
 
 
 @pytest.mark.parametrize("opset", [17, 18])
