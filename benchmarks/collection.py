@@ -10,7 +10,6 @@ Recall counts questions for which a passage with an accepted answer at its place
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import os
@@ -20,18 +19,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
-from benchmarks.record import Section, make_parser
-from benchmarks.tables import markdown, percentile
+from benchmarks.record import Section, make_parser, markdown, percentile
 from harness.process import MIB, rss_bytes
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.encoder import SharedEncoder
 from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
-from qa_service.retrieval.sentences import sentences
+from qa_service.retrieval.passages import sentences
 from qa_service.wire.messages import Passage
 
 DEPTHS = (1, 5, 10, 20)
@@ -41,27 +39,7 @@ INDEX = "from qa_service.retrieval.index_main import main; import sys; code = ma
 PEAK = "print(re.search(r'VmHWM:\\s*(\\d+)', pathlib.Path('/proc/self/status').read_text())[1])"
 
 
-@dataclass(frozen=True)
-class Indexed:
-    """What making a collection took, and what it takes."""
-
-    passages: int
-    text_bytes: int
-    index_s: float
-    index_rss_mib: float
-    size_bytes: int
-    open_ms: float
-    rss_before_mib: float
-
-
-@dataclass(frozen=True)
-class Searched:
-    questions: int
-    p50_us: float
-    p99_us: float
-    rss_mib: float
-    recall: dict[int, float]
-    paragraph_recall: dict[int, float]
+Figures = dict[str, Any]
 
 
 def paragraphs(paths: Iterable[Path]) -> dict[str, str]:
@@ -96,7 +74,8 @@ def write(path: Path, texts: Iterable[tuple[str, str]]) -> int:
     return size
 
 
-def index(source: Path, output: Path, text_bytes: int) -> tuple[Indexed, Collection]:
+def index(source: Path, output: Path, text_bytes: int) -> tuple[Figures, Collection]:
+    """Makes a collection; what that took, and what it takes."""
     code = f"{INDEX}\nimport pathlib, re\n{PEAK}\nsys.exit(code)"
     began_s = time.perf_counter()
     command = [sys.executable, "-c", code, str(source), "--output", str(output)]
@@ -108,13 +87,21 @@ def index(source: Path, output: Path, text_bytes: int) -> tuple[Indexed, Collect
     open_ms = 1000 * (time.perf_counter() - began_s)
     head = collection.head
     size = sum(path.stat().st_size for path in (output / head.index).iterdir())
-    indexed = Indexed(head.passages, text_bytes, index_s, peak_kib / 1024, size, open_ms, before)
+    indexed = {
+        "passages": head.passages,
+        "text_bytes": text_bytes,
+        "index_s": index_s,
+        "index_rss_mib": peak_kib / 1024,
+        "size_bytes": size,
+        "open_ms": open_ms,
+        "rss_before_mib": before,
+    }
     return indexed, collection
 
 
 def search(
     collection: Collection, questions: Sequence[SquadQuestion], numbers: dict[str, int]
-) -> Searched:
+) -> Figures:
     """Searches for each question, once to warm up and once with a clock.
 
     Args:
@@ -133,14 +120,13 @@ def search(
         pairs = zip(in_gold, found, strict=True)
         ranks.append(_rank([is_gold and _holds(passage, question) for is_gold, passage in pairs]))
         paragraph_ranks.append(_rank(in_gold))
-    return Searched(
-        len(questions),
-        percentile(durations_us, 50),
-        percentile(durations_us, 99),
-        rss_bytes(os.getpid()) / MIB,
-        _recall(ranks),
-        _recall(paragraph_ranks),
-    )
+    return {
+        "questions": len(questions),
+        **{f"p{percent}_us": percentile(durations_us, percent) for percent in (50, 99)},
+        "rss_mib": rss_bytes(os.getpid()) / MIB,
+        "recall": _recall(ranks),
+        "paragraph_recall": _recall(paragraph_ranks),
+    }
 
 
 def _holds(passage: Passage, question: SquadQuestion) -> bool:
@@ -159,35 +145,27 @@ def _recall(ranks: Sequence[float]) -> dict[int, float]:
     return {depth: 100 * sum(rank < depth for rank in ranks) / len(ranks) for depth in DEPTHS}
 
 
-def rows(indexed: Indexed, searched: Searched) -> dict[str, str]:
-    recall = searched.recall
+def rows(found: Figures) -> dict[str, str]:
+    among = {"answer": found["recall"], "its paragraph": found["paragraph_recall"]}
     return {
-        "passages": f"{indexed.passages}",
-        "text": f"{indexed.text_bytes / MIB:.1f} MiB",
-        "index": f"{indexed.size_bytes / MIB:.1f} MiB",
-        "time to make it": f"{indexed.index_s:.1f} s",
-        "memory to make it": f"{indexed.index_rss_mib:.0f} MiB",
-        "time to open it": f"{indexed.open_ms:.1f} ms",
-        "memory to search it": f"{searched.rss_mib - indexed.rss_before_mib:.1f} MiB",
-        "search, p50": f"{searched.p50_us:.0f} µs",
-        "search, p99": f"{searched.p99_us:.0f} µs",
-        **{f"answer among {depth}": f"{recall[depth]:.1f} %" for depth in DEPTHS},
-        **{
-            f"its paragraph among {depth}": f"{searched.paragraph_recall[depth]:.1f} %"
-            for depth in DEPTHS
-        },
+        "passages": f"{found['passages']}",
+        "text": f"{found['text_bytes'] / MIB:.1f} MiB",
+        "index": f"{found['size_bytes'] / MIB:.1f} MiB",
+        "time to make it": f"{found['index_s']:.1f} s",
+        "memory to make it": f"{found['index_rss_mib']:.0f} MiB",
+        "time to open it": f"{found['open_ms']:.1f} ms",
+        "memory to search it": f"{found['rss_mib'] - found['rss_before_mib']:.1f} MiB",
+        "search, p50": f"{found['p50_us']:.0f} µs",
+        "search, p99": f"{found['p99_us']:.0f} µs",
+        **{f"{what} among {n}": f"{of[n]:.1f} %" for what, of in among.items() for n in DEPTHS},
     }
 
 
-def make_flags() -> argparse.ArgumentParser:
-    parser = make_parser(__doc__ or "")
+def main() -> None:
+    parser = make_parser(__doc__)
     parser.add_argument("paths", nargs="*", type=Path, help="more files in SQuAD's format")
     parser.add_argument("--texts", type=int, default=100_000, help="the larger collection's")
-    return parser
-
-
-def main() -> None:
-    flags = make_flags().parse_args()
+    flags = parser.parse_args()
     section = Section("collection", "A collection: index and search", flags, ("tantivy",))
     questions = [q for q in read_squad(flags.questions_file) if q.answers]
     questions = questions[:QUICK_QUESTIONS] if flags.quick else questions
@@ -203,19 +181,14 @@ def main() -> None:
             more = islice(mixed(others), max(0, num_texts - len(own)))
             text_bytes = write(source, [*own, *(("", text) for text in more)])
             indexed, collection = index(source, Path(folder, "out"), text_bytes)
-            searched = search(collection, questions, numbers)
+            found = indexed | search(collection, questions, numbers)
             del collection
-        columns.append(rows(indexed, searched))
-        section.raw[f"{indexed.passages} passages"] = {**asdict(indexed), **asdict(searched)}
+        columns.append(rows(found))
+        section.raw[f"{found['passages']} passages"] = found
         if flags.quick or not others:
             break
-    names = list(columns[0])
-    section.say(
-        markdown(
-            ["", *(f"{column['passages']} passages" for column in columns)],
-            [[name, *(column[name] for column in columns)] for name in names[1:]],
-        )
-    )
+    head = ["", *(f"{column.pop('passages')} passages" for column in columns)]
+    section.say(markdown(head, [[name, *(its[name] for its in columns)] for name in columns[0]]))
     section.close()
 
 

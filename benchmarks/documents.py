@@ -22,8 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.record import Section, make_parser
-from benchmarks.tables import markdown, percentile
+from benchmarks.record import Section, make_parser, markdown, percentile
 from harness.server import RunningServer, running_server
 from qa_service.client import Answer, QaClient, QaClientError
 from qa_service.data.squad import exact_match, f1_score, normalize_answer
@@ -33,14 +32,8 @@ from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.encoder import SharedEncoder
 from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
 from qa_service.retrieval.manifest import load_head
-from training.documents import (
-    DocumentQuestion,
-    around_answer,
-    locate,
-    read_lines,
-)
-from training.rendering import render_fragment
-from training.trees import Tree
+from training.documents import DocumentQuestion, around_answer, locate, read_lines
+from training.trees import Tree, render_fragment
 
 RIGHT = 0.5
 DEPTHS = (1, 5, 10)
@@ -114,18 +107,18 @@ def measure(
     found = ask(server, [(one.question, None) for one in questions], collection=name)
     texts = [section_of(one, tree) for one in questions]
     pairs = [(one.question, text) for one, text in zip(questions, texts, strict=True) if text]
-    read = iter(ask(server, pairs, top_k=2))
-    sections = [next(read) if text else None for text in texts]
+    answers = iter(ask(server, pairs, top_k=2))
+    sections = [next(answers) if text else None for text in texts]
     return [
         Asked(
             one,
-            answer.answer,
-            answer.score,
-            _read(section),
-            _forced(section),
+            its.answer,
+            its.score,
+            read.answer if read else "",
+            _forced(read),
             rank(one, collection),
         )
-        for one, answer, section in zip(questions, found, sections, strict=True)
+        for one, its, read in zip(questions, found, sections, strict=True)
     ]
 
 
@@ -136,10 +129,6 @@ def section_of(question: DocumentQuestion, tree: Tree) -> str:
     if located := locate(question, tree):
         return around_answer(question, located, random.Random(question.question)).text
     return ""
-
-
-def _read(section: Answer | None) -> str:
-    return section.answer if section else ""
 
 
 def _forced(section: Answer | None) -> str:
@@ -250,7 +239,8 @@ def run(
         by_tree.setdefault(one.tree, []).append(one)
     folder.mkdir(parents=True, exist_ok=True)
     started_s = time.perf_counter()
-    folders = {tree: _or_itself(documents, tree) for tree in by_tree}
+    own = {tree: documents / tree for tree in by_tree}
+    folders = {tree: path if path.is_dir() else documents for tree, path in own.items()}
     collections = {tree: index(folder, tree, its) for tree, its in folders.items()}
     indexed_s = time.perf_counter() - started_s
     models = [model for model in (flags.model, flags.next_model) if model]
@@ -274,27 +264,16 @@ def run(
     )
 
 
-def _or_itself(documents: Path, tree: str) -> Path:
-    return documents / tree if (documents / tree).is_dir() else documents
-
-
-def make_flags() -> argparse.ArgumentParser:
-    parser = make_parser(__doc__ or "")
-    parser.add_argument(
-        "documents", type=Path, help="a folder with a folder for each tree, or one tree"
-    )
-    parser.add_argument("--questions", type=Path, nargs="+", required=True, metavar="FILE")
-    parser.add_argument("--collections", type=Path, help="where indexes are kept for a next run")
-    parser.add_argument(
-        "--next_model", type=Path, help="a second model, asked where the first is less sure"
-    )
-    parser.add_argument("--min_score", type=float, default=0.5, help="that ends the cascade")
-    parser.add_argument("--name", default="documents", help="of the files of figures")
-    return parser
-
-
 def main() -> None:
-    flags = make_flags().parse_args()
+    parser = make_parser(__doc__)
+    add = parser.add_argument
+    add("documents", type=Path, help="a folder with a folder for each tree, or one tree")
+    add("--questions", type=Path, nargs="+", required=True, metavar="FILE")
+    add("--collections", type=Path, help="where indexes are kept for a next run")
+    add("--next_model", type=Path, help="a second model, asked where the first is less sure")
+    add("--min_score", type=float, default=0.5, help="that ends the cascade")
+    add("--name", default="documents", help="of the files of figures")
+    flags = parser.parse_args()
     section = Section(flags.name, "Answers from documents", flags, ("tantivy",))
     questions = [one for path in flags.questions for one in read_lines(path)]
     if flags.quick:

@@ -27,14 +27,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from benchmarks.frame_cost import costliest
-from benchmarks.machine import load_average, machine
-from harness.crowd import alone_and_in_crowd
-from harness.disturbances import kill_workers, load_during, reload_at_random
+from benchmarks.record import load_average, machine
+from harness.disturbances import alone_and_in_crowd, kill_workers, load_during, reload_at_random
 from harness.file_run import Run, asked_of, run_with_stops
 from harness.frames import frame
 from harness.load import QuietAnswers, offer, report_of, under_load
 from harness.server import EXACT_ENGINE, INSTANT, running_server
-from qa_service.programs.load.report import Report
+from qa_service.programs.load.plan import Report
 from qa_service.server.models.model_options import DEFAULT_MODEL
 
 Errors = Mapping[str, int]

@@ -24,22 +24,19 @@ import itertools
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.load import Figures, measure
-from benchmarks.record import Section, make_parser
-from benchmarks.tables import markdown, median, spread
+from benchmarks.load import Figures, Item, measure, uniform
+from benchmarks.record import Section, make_parser, markdown, median, spread
 from benchmarks.targets import Running, ours
-from benchmarks.texts import Item, uniform
 from harness.process import cpu_s
 from harness.server import ROOT, running_server
 from qa_service.data.squad import read_squad
+from qa_service.instance.channel import WORKER_PROGRAM, launch
 from qa_service.instance.instance_options import InstanceOptions
-from qa_service.instance.launch import WORKER_PROGRAM, launch
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.worker_messages import (
     MAX_MESSAGE_BYTES,
@@ -164,7 +161,7 @@ def instance_alone(
 
 
 def feed_alone(
-    accelerator: Accelerator, flags: argparse.Namespace, items: Sequence[Item]
+    accelerator: Accelerator, _: int, flags: argparse.Namespace, items: Sequence[Item]
 ) -> Figures:
     """Gives one instance batches without a loop; the figures of its answers."""
     tasks = [Task(item.question, item.text) for item in items]
@@ -206,11 +203,6 @@ def feed_alone(
     }
 
 
-def _is_one_row(item: Item, window_tokens: int) -> bool:
-    """Whether a question fits a window; the loop gives longer ones batches with their like."""
-    return tokens_of(item.question + item.text) < window_tokens
-
-
 def _idle_s() -> float:
     """Seconds in which the cores that this process may use did nothing: others may use them too."""
     lines = (line.split() for line in Path("/proc/stat").read_text().splitlines())
@@ -243,53 +235,31 @@ def held_by(found: Figures) -> str:
 
 
 def report(section: Section, found: dict[tuple[Accelerator, int], list[Figures]]) -> None:
+    """A table of the servers, or of the instances that had none."""
+    is_alone = not any(instances for _, instances in found)
+    own, process = ("own_us", "this process") if is_alone else ("loop_us", "the loop")
     rows = []
     for (accelerator, instances), repeats in found.items():
-        figures = _by_name(repeats)
+        figures = {name: [one[name] for one in repeats] for name in repeats[0]}
         middle = {name: median(values) for name, values in figures.items()}
         rows.append(
             [
-                accelerator.name,
-                str(instances),
-                f"{accelerator.pace_per_s * instances:,.0f}",
+                f"{accelerator.name}, {instances or 'no loop'}",
+                f"{accelerator.pace_per_s * max(1, instances):,.0f}",
                 spread(figures["throughput"], 0),
                 spread(figures["reached"], 2),
-                held_by(middle),
+                "-" if is_alone else held_by(middle),
                 spread(figures["instance_us"], 0),
-                spread(figures["loop_us"], 0),
+                spread(figures[own], 0),
             ]
         )
-    head = ["simulated accelerator, one an instance", "instances", "its pace, answers/s"]
-    head += ["answers/s", "share", "held by", "instance, us an answer", "loop, us an answer"]
+    head = ["simulated accelerator, instances with one each", "its pace, answers/s", "answers/s"]
+    head += ["share", "held by", "instance, us an answer", f"{process}, us an answer"]
     section.say(markdown(head, rows))
     section.raw["cells"] = {f"{a.name}, {n}": repeats for (a, n), repeats in found.items()}
 
 
-def _by_name(repeats: Sequence[Figures]) -> dict[str, list[float]]:
-    return {name: [one[name] for one in repeats] for name in repeats[0]}
-
-
-def report_alone(section: Section, found: dict[Accelerator, list[Figures]]) -> None:
-    rows = []
-    for accelerator, repeats in found.items():
-        figures = _by_name(repeats)
-        rows.append(
-            [
-                accelerator.name,
-                f"{accelerator.pace_per_s:,.0f}",
-                spread(figures["throughput"], 0),
-                spread(figures["reached"], 2),
-                spread(figures["instance_us"], 0),
-                spread(figures["own_us"], 0),
-            ]
-        )
-    head = ["simulated accelerator, one instance, no loop", "its pace, answers/s", "answers/s"]
-    head += ["share", "instance, us an answer", "this process, us an answer"]
-    section.say(markdown(head, rows))
-    section.raw["alone"] = {one.name: repeats for one, repeats in found.items()}
-
-
-def main() -> int:
+def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--only", action="append", help="only accelerators with this in their name")
     parser.add_argument("--instances", nargs="+", type=int, default=[1, 2], help="how many")
@@ -298,26 +268,21 @@ def main() -> int:
     section = Section("feed", "Feeding an accelerator, simulated", flags)
     window_tokens = load_manifest(flags.model).window_tokens
     asked = uniform(read_squad(flags.questions_file))
-    items = [item for item in asked if _is_one_row(item, window_tokens)]
+    # The loop gives questions that do not fit a window batches with their like.
+    items = [one for one in asked if tokens_of(one.question + one.text) < window_tokens]
     words = flags.only or [""]
     chosen = [one for one in accelerators() if any(word in one.name for word in words)]
     found: dict[tuple[Accelerator, int], list[Figures]] = {}
-    alone: dict[Accelerator, list[Figures]] = {}
     for _ in range(1 if flags.quick else flags.repeats):
         for accelerator in chosen:
-            if flags.alone:
-                alone.setdefault(accelerator, []).append(feed_alone(accelerator, flags, items))
-                continue
-            for instances in flags.instances:
-                figures = feed(accelerator, instances, flags, items)
-                found.setdefault((accelerator, instances), []).append(figures)
-    if flags.alone:
-        report_alone(section, alone)
-    else:
-        report(section, found)
+            for instances in (0,) if flags.alone else flags.instances:
+                take = feed if instances else feed_alone
+                found.setdefault((accelerator, instances), []).append(
+                    take(accelerator, instances, flags, items)
+                )
+    report(section, found)
     section.close()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -14,18 +14,24 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.load import figures, load
-from benchmarks.record import Section, checkouts_of, make_parser
-from benchmarks.tables import markdown, median, spread
+from benchmarks.load import Item, figures, load, uniform
+from benchmarks.record import (
+    Repeats,
+    Section,
+    add_before,
+    checkouts_of,
+    make_parser,
+    markdown,
+    median,
+    spread,
+)
 from benchmarks.targets import Running, ours
-from benchmarks.texts import Item, uniform
 from harness.server import engine_flags, running_server
 from qa_service.data.squad import read_squad
 
@@ -35,8 +41,6 @@ STARTS = ("first", "second")
 GOALS = {"first": 0.9, "second": 0.95}
 QUESTIONS_APART = 97
 """How many questions later each measurement begins, so that no two ask the same first."""
-
-Rates = dict[str, list[float]]
 
 
 @contextmanager
@@ -71,8 +75,8 @@ def rates(
     }
 
 
-def measure(flags: argparse.Namespace, items: Sequence[Item]) -> dict[str, Rates]:
-    found: dict[str, Rates] = {}
+def measure(flags: argparse.Namespace, items: Sequence[Item]) -> Repeats:
+    found = Repeats()
     checkouts = checkouts_of(flags)
     for repeat in range(1 if flags.quick else flags.repeats):
         for clients in flags.clients:
@@ -82,23 +86,15 @@ def measure(flags: argparse.Namespace, items: Sequence[Item]) -> dict[str, Rates
                         begin = (repeat + 1) * QUESTIONS_APART % len(items)
                         asked = [*items[begin:], *items[:begin]]
                         row = f"{name}, {start} start, {clients} clients"
-                        for figure, value in rates(root, copy, flags, asked, clients).items():
-                            found.setdefault(row, {}).setdefault(figure, []).append(value)
-                        print(f"{row}: {found[row]}", flush=True)
+                        found.add(row, rates(root, copy, flags, asked, clients))
     return found
 
 
-def report(section: Section, engine: str, found: dict[str, Rates]) -> None:
-    rows = [
-        [
-            name,
-            spread(of["cold"]),
-            spread(of["warm"]),
-            f"**{spread(of['ratio'], 2)}**",
-            spread(of["start_s"]),
-        ]
-        for name, of in found.items()
-    ]
+def report(section: Section, engine: str, found: Repeats) -> None:
+    rows = []
+    for name, of in found.items():
+        rate = [spread(of["cold"]), spread(of["warm"])]
+        rows.append([name, *rate, f"**{spread(of['ratio'], 2)}**", spread(of["start_s"])])
     head = ["", "answers/s, cold", "answers/s, warm", "cold / warm", "until ready, s"]
     section.say(f"**{engine}**\n\n" + markdown(head, rows))
     missed = [
@@ -116,9 +112,9 @@ def report(section: Section, engine: str, found: dict[str, Rates]) -> None:
     section.raw["cells"] = found
 
 
-def main() -> int:
+def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--before", type=Path, help="another checkout, measured in turn")
+    add_before(parser)
     parser.add_argument("--engine", default="openvino:int8_bf16", help="engine and precision")
     parser.add_argument("--clients", nargs="+", type=int, default=CLIENTS, help="how many ask")
     parser.add_argument(
@@ -132,8 +128,7 @@ def main() -> int:
     items = uniform(read_squad(flags.questions_file))
     report(section, flags.engine.replace(":", " "), measure(flags, items))
     section.close()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

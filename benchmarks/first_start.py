@@ -19,16 +19,21 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.record import Section, checkouts_of, make_parser
-from benchmarks.tables import markdown, spread
+from benchmarks.record import (
+    Repeats,
+    Section,
+    add_before,
+    checkouts_of,
+    make_parser,
+    markdown,
+    spread,
+)
 from harness.frames import frame, receive
 from harness.process import cpu_s, tree
 from harness.server import LISTENING, line_with, port_of
 
 ASKED = {"id": 1, "question": "Who wrote the notes?", "text": "Ada wrote the notes in 1843."}
 EVERY_S = 0.05
-
-Figures = dict[str, list[float]]
 
 
 def start(root: Path, data: Path) -> dict[str, float]:
@@ -66,22 +71,19 @@ def ask(port: int) -> dict[str, object]:
         return receive(sock)
 
 
-def measure(flags: argparse.Namespace) -> dict[str, Figures]:
-    found: dict[str, Figures] = {}
+def measure(flags: argparse.Namespace) -> Repeats:
+    found = Repeats()
     for _ in range(1 if flags.quick else flags.repeats):
         for name, (root, _) in checkouts_of(flags).items():
             with tempfile.TemporaryDirectory() as data:
                 for which in ("first", "second"):
-                    row = found.setdefault(f"{name}, {which} start", {})
-                    for figure, value in start(root, Path(data)).items():
-                        row.setdefault(figure, []).append(value)
-                    print(f"{name}, {which} start: {row}", flush=True)
+                    found.add(f"{name}, {which} start", start(root, Path(data)))
     return found
 
 
-def main() -> int:
+def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--before", type=Path, help="another checkout, measured in turn")
+    add_before(parser)
     flags = parser.parse_args()
     section = Section("first_start", "A first start", flags, ("openvino",))
     found = measure(flags)
@@ -90,8 +92,7 @@ def main() -> int:
     section.say(markdown(head, rows))
     section.raw["cells"] = found
     section.close()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

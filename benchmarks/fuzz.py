@@ -21,9 +21,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness import decoder, http_fuzz
+from harness import decoder
 from harness.frames import frame
-from harness.live_fuzz import fuzz_server
+from harness.live_fuzz import fuzz_server, fuzz_server_http
 from harness.mutate import BODIES
 from harness.server import EXACT_ENGINE, running_server
 from qa_service.server.models.model_options import DEFAULT_MODEL
@@ -68,7 +68,7 @@ def fuzz_frames(flags: argparse.Namespace) -> bool:
 
 def fuzz_http(flags: argparse.Namespace) -> bool:
     with running_server(flags.model, *HTTP_FLAGS) as server:
-        report, growth = asyncio.run(http_fuzz.fuzz_server(server, flags.count, flags.seed))
+        report, growth = asyncio.run(fuzz_server_http(server, flags.count, flags.seed))
     print(f"{report}\n{growth}")
     return not report.num_silent and growth.is_small
 

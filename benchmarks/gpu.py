@@ -43,9 +43,8 @@ from benchmarks.gpu_steps import (
     starts,
     test,
 )
-from benchmarks.machine import now
-from benchmarks.tables import markdown, median, spread
-from benchmarks.texts import uniform
+from benchmarks.load import uniform
+from benchmarks.record import markdown, median, now, spread
 from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.instance.gpus import find_gpus
 from qa_service.server.check.steps import check

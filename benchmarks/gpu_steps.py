@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,15 +22,20 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.load import figures, load, measure
-from benchmarks.machine import command, machine, now, versions
+from benchmarks.load import Item, figures, load, measure
+from benchmarks.record import command, machine, now, versions
 from benchmarks.targets import Running, ours
-from benchmarks.texts import Item
 from harness.process import wait_until
 from harness.server import ROOT, RunningServer, running_server
 from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.engines.base import Engine
-from qa_service.instance.model_folder.manifest import Manifest, load_manifest
+from qa_service.instance.model_folder.manifest import (
+    TOKENIZER_FILE,
+    Manifest,
+    ReadingConfig,
+    load_manifest,
+    save_manifest,
+)
 from qa_service.programs.bounds import Spent
 
 PROTOTYPE_MS = {1: 20.5, 5: 30.8, 20: 96.1, 50: 177.0}
@@ -88,11 +94,35 @@ def engines_of(model: Path, plan: Plan) -> list[str]:
 
 
 def random_bert(plan: Plan, folder: Path) -> Path:
-    """Makes the prototype's model with random weights; for a rehearsal a small one."""
-    from benchmarks.random_bert import make_random_bert  # noqa: PLC0415 - torch takes seconds
+    """Makes a model of the prototype's shape: random weights answer nonsense, at its speed.
 
-    shape = "tiny" if plan.flags.rehearse else PROTOTYPE
-    return make_random_bert(shape, plan.flags.models[0], folder, engine_type="pytorch")
+    Its tokenizer, of BERT's 30,522 uncased words, is the first model's. A rehearsal's is small.
+    """
+    import torch  # noqa: PLC0415 - takes seconds
+    from transformers import BertConfig, BertForQuestionAnswering  # noqa: PLC0415
+
+    torch.manual_seed(0)
+    config = BertConfig()  # 12 layers of 768, 12 heads, 110 M weights
+    if plan.flags.rehearse:
+        config.hidden_size, config.intermediate_size = 64, 128
+        config.num_hidden_layers = config.num_attention_heads = 2
+    source = folder / PROTOTYPE
+    BertForQuestionAnswering(config).eval().save_pretrained(source)
+    shutil.copyfile(plan.flags.models[0] / TOKENIZER_FILE, source / TOKENIZER_FILE)
+    manifest = Manifest(
+        name=PROTOTYPE,
+        source=PROTOTYPE,
+        fingerprint="",
+        files={},
+        inputs=("input_ids", "attention_mask", "token_type_ids"),
+        pad_token_id=0,
+        max_sequence_tokens=512,
+        can_abstain=False,
+        reading=ReadingConfig(),
+        versions={},
+    )
+    save_manifest(source, manifest)
+    return source
 
 
 def nvidia_smi(query: str) -> str:

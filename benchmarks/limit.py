@@ -19,7 +19,6 @@ import math
 import multiprocessing
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -28,12 +27,10 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from benchmarks.load import counted
-from benchmarks.record import Section, make_parser
+from benchmarks.load import Item, counted, uniform
+from benchmarks.record import Section, make_parser, markdown, median, spread
 from benchmarks.servers.reading import warm_reader
-from benchmarks.tables import markdown, median, spread
 from benchmarks.targets import Running, ours, running
-from benchmarks.texts import Item, uniform
 from qa_service.data.squad import read_squad
 from qa_service.instance.model_folder.manifest import TOKENIZER_FILE
 from qa_service.instance.reader.reader import Reader
@@ -218,24 +215,16 @@ def report(section: Section, engine: str, found: dict[str, list[float]]) -> None
     rows.append(["**a question, by the server**", f"**{spread(found['server_ms'], 2)}**", "100%"])
     section.say(f"**{engine}**\n\n" + markdown(["", "ms of an instance", "share"], rows))
     rates = {name: spread([SESSIONS * 1e3 / ms for ms in found[name]]) for name in targets}
-    section.say(
-        markdown(
-            ["answers/s", "cold", "warm"],
-            [
-                [
-                    "the limit: two engines at one length",
-                    rates["cold_limit_ms"],
-                    rates["limit_ms"],
-                ],
-                ["the server", rates["cold_server_ms"], rates["server_ms"]],
-                [f"**server / limit** (goal {GOAL})", "", f"**{spread(found['ratio'], 3)}**"],
-            ],
-        )
-    )
+    rows = [
+        ["the limit: two engines at one length", rates["cold_limit_ms"], rates["limit_ms"]],
+        ["the server", rates["cold_server_ms"], rates["server_ms"]],
+        [f"**server / limit** (goal {GOAL})", "", f"**{spread(found['ratio'], 3)}**"],
+    ]
+    section.say(markdown(["answers/s", "cold", "warm"], rows))
     section.raw[engine] = found | {"median_ratio": median(found["ratio"])}
 
 
-def main() -> int:
+def main() -> None:
     parser = make_parser(__doc__)
     parser.set_defaults(repeats=7)
     parser.add_argument("--engine", default="onnx:fp32", help="engine and precision of both")
@@ -253,8 +242,7 @@ def main() -> int:
         "each step is what it adds to those above it, in the same repeat."
     )
     section.close()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

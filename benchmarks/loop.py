@@ -14,15 +14,11 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
-import sys
 from contextlib import ExitStack
 
-from benchmarks.cells import Cells
-from benchmarks.load import measure
-from benchmarks.record import Section, make_parser
-from benchmarks.tables import spread
+from benchmarks.load import Cells, measure, uniform
+from benchmarks.record import Section, make_parser, spread
 from benchmarks.targets import MOSEC, Running, ours, peer
-from benchmarks.texts import uniform
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.machine import allow_descriptors
 from qa_service.programs.load.wire import QaWire
@@ -99,7 +95,7 @@ FIGURES = (
 )
 
 
-def main() -> int:
+def main() -> None:
     flags = make_parser(__doc__).parse_args()
     allow_descriptors(FIRST_HIGH + 2 * IDLE)
     section = Section("loop", "The loop alone", flags, ("uvloop", "mosec"))
@@ -111,8 +107,7 @@ def main() -> int:
     memory = [f"{name} {spread(kib, 1)}" for name, kib in loop.memory_kib.items()]
     section.say(f"Memory an idle connection, KiB, all processes counted: {'; '.join(memory)}.")
     section.close()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -16,19 +16,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.cells import Cells
-from benchmarks.load import measure
-from benchmarks.record import Section, make_parser
+from benchmarks.load import Cells, Item, measure, mixed, uniform
+from benchmarks.record import Section, make_parser, markdown
 from benchmarks.servers.reading import ENGINE_VARIABLE, PRECISION_VARIABLE, answers, warm_reader
-from benchmarks.tables import markdown
 from benchmarks.targets import LITSERVE, MOSEC, NotStartedError, Running, Target, ours, peer
-from benchmarks.texts import Item, mixed, uniform
 from harness.server import engine_flags
 from qa_service.data.squad import read_squad
 from qa_service.programs.load.wire import QaWire
@@ -240,7 +236,7 @@ def _ours_on(name: str, engine_and_precision: str) -> Target:
     return ours(name, *engine_flags(engine_and_precision), settings=settings)
 
 
-def main() -> int:
+def main() -> None:
     flags = make_flags().parse_args()
     engine, precision = flags.engine.split(":")
     os.environ |= {ENGINE_VARIABLE: engine, PRECISION_VARIABLE: precision}
@@ -271,8 +267,7 @@ def main() -> int:
     comparison.cells.measure(targets, flags.model, repeats, comparison.measure)
     report(section, comparison, targets)
     section.close()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

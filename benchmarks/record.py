@@ -8,19 +8,85 @@ printed, and kept as `results/NAME.md` and `results/NAME.json`, the raw figures.
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
+import math
+import os
+import platform
+import shlex
 import signal
+import statistics
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.machine import command, load_average, machine, now, versions
 from harness.server import ROOT
 from qa_service.data.squad import OWN_QUESTIONS
+from qa_service.installation import installed_version
+from qa_service.machine import num_cpus, processor
+from qa_service.programs.load import plan
 from qa_service.server.models.model_options import DEFAULT_MODEL
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("onnxruntime", "tokenizers", "msgspec", "numpy")
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """The median, and in brackets the minimum and the maximum if there are several."""
+    values = [value for value in values if not math.isnan(value)]
+    if not values:
+        return "-"
+    middle = f"{statistics.median(values):.{digits}f}"
+    if len(values) == 1:
+        return middle
+    return f"{middle} ({min(values):.{digits}f}-{max(values):.{digits}f})"
+
+
+def median(values: Sequence[float]) -> float:
+    values = [value for value in values if not math.isnan(value)]
+    return statistics.median(values) if values else math.nan
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The nearest-rank percentile of values in any order; NaN if there are none."""
+    return plan.percentile(sorted(values), percent)
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table; the first column is left-aligned, the others are right-aligned."""
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def machine() -> str:
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return (
+        f"{num_cpus()} cores of {processor().name}, {memory_gib:.0f} GiB, "
+        f"{platform.system()} {platform.release().partition('-')[0]}"
+    )
+
+
+def versions(*packages: str) -> str:
+    """Python's version and those of the packages; what is not installed is said to be so."""
+    found = [f"{name} {installed_version(name) or 'not installed'}" for name in packages]
+    return ", ".join([f"Python {platform.python_version()}", *found])
+
+
+def command() -> str:
+    """The command line, with each file by its name alone."""
+    module = sys.modules["__main__"].__spec__
+    words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
+    return shlex.join(["python", "-m", module.name if module else "?", *words])
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def load_average() -> str:
+    """How many processes ran or waited in the last minute: what else the machine was doing."""
+    return f"{os.getloadavg()[0]:.1f}"
 
 
 def make_parser(doc: str) -> argparse.ArgumentParser:
@@ -33,12 +99,26 @@ def make_parser(doc: str) -> argparse.ArgumentParser:
     return parser
 
 
+def add_before(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--before", type=Path, help="another checkout, measured in turn")
+
+
 def checkouts_of(flags: argparse.Namespace) -> dict[str, tuple[Path, Path]]:
     """The checkouts and their models: each reads what was prepared in it."""
     now = {"now": (ROOT, flags.model)}
     if not flags.before:
         return now
     return {"before": (flags.before, flags.before / "saved_models" / flags.model.name), **now}
+
+
+class Repeats(dict[str, dict[str, list[float]]]):
+    """By row and figure, a value of each repeat."""
+
+    def add(self, row: str, figures: Mapping[str, float]) -> None:
+        of = self.setdefault(row, {})
+        for name, value in figures.items():
+            of.setdefault(name, []).append(value)
+        print(f"{row}: {of}", flush=True)
 
 
 class Section:

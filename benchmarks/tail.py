@@ -14,15 +14,22 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.feed import sleeping
-from benchmarks.record import Section, checkouts_of, make_parser
-from benchmarks.tables import markdown, median, spread
-from benchmarks.texts import uniform
+from benchmarks.load import uniform
+from benchmarks.record import (
+    Repeats,
+    Section,
+    add_before,
+    checkouts_of,
+    make_parser,
+    markdown,
+    median,
+    spread,
+)
 from harness.load import report_of
 from harness.server import engine_flags, running_server
 from qa_service.data.squad import SquadQuestion, read_squad
@@ -34,8 +41,7 @@ WARMUP_S = 3.0
 SLEEPING = ("--devices", "cpu", "--cost_table", "off", "--static_shapes_bytes", "0")
 TOKEN = "of-all-clients-together"
 AS_THEY_COME = "first come, first served"
-
-Figures = dict[str, list[float]]
+RATIOS = ("p99_ms", "p99 / p50")
 
 
 def measure(
@@ -43,7 +49,7 @@ def measure(
     checkout: tuple[Path, Path],
     flags: argparse.Namespace,
     questions: Sequence[SquadQuestion],
-    found: dict[tuple[int, str], Figures],
+    found: Repeats,
 ) -> None:
     root, model = checkout
     token = TOKEN if name == AS_THEY_COME else None
@@ -62,9 +68,7 @@ def measure(
                 report = report_of(LoadPlan(*plan, **load, duration_s=flags.seconds))
                 p50_ms, p99_ms = (report.percentiles_ms[percent] for percent in (50, 99))
                 figures = {"p50_ms": p50_ms, "p99_ms": p99_ms, "rate": report.throughput}
-                for figure, value in (figures | {"p99 / p50": p99_ms / p50_ms}).items():
-                    found.setdefault((clients, name), {}).setdefault(figure, []).append(value)
-                print(clients, name, figures, flush=True)
+                found.add(f"{clients}, {name}", figures | {"p99 / p50": p99_ms / p50_ms})
 
 
 def wrapper(flags: argparse.Namespace, root: Path) -> tuple[str, ...]:
@@ -73,32 +77,22 @@ def wrapper(flags: argparse.Namespace, root: Path) -> tuple[str, ...]:
     return sleeping(root, FIXED_US=flags.fixed_us, TOKEN_US=flags.token_us)
 
 
-def report(section: Section, engine: str, found: dict[tuple[int, str], Figures]) -> None:
+def report(section: Section, engine: str, found: Repeats) -> None:
     rows = []
-    for (clients, name), figures in sorted(found.items()):
-        plain = found[clients, AS_THEY_COME]
-        ratios = (
-            median(figures[figure]) / median(plain[figure]) for figure in ("p99_ms", "p99 / p50")
-        )
-        rows.append(
-            [
-                f"{clients}, {name}",
-                spread(figures["rate"]),
-                spread(figures["p50_ms"], 0),
-                spread(figures["p99_ms"], 0),
-                spread(figures["p99 / p50"], 2),
-                *(f"{ratio:.2f}" for ratio in ratios),
-            ]
-        )
+    for row, figures in sorted(found.items(), key=lambda item: int(item[0].partition(",")[0])):
+        plain = found[f"{row.partition(',')[0]}, {AS_THEY_COME}"]
+        by_plain = [f"{median(figures[it]) / median(plain[it]):.2f}" for it in RATIOS]
+        digits = {"rate": 1, "p50_ms": 0, "p99_ms": 0, "p99 / p50": 2}
+        rows.append([row, *(spread(figures[name], n) for name, n in digits.items()), *by_plain])
     head = ["clients", "answers/s", "p50, ms", "p99, ms", "p99 / p50", "p99 by FCFS's"]
     section.say(f"**{engine}**\n\n" + markdown([*head, "p99 / p50 by FCFS's"], rows))
-    section.raw["cells"] = {f"{clients}, {name}": of for (clients, name), of in found.items()}
+    section.raw["cells"] = found
 
 
-def main() -> int:
+def main() -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
-    add("--before", type=Path, help="another checkout, measured in turn")
+    add_before(parser)
     add("--engine", default="openvino:int8_bf16", help="engine and precision")
     add("--token_us", type=float, help="microseconds that a simulated engine sleeps for a token")
     add("--fixed_us", type=float, default=0.0, help="and for a batch")
@@ -115,14 +109,13 @@ def main() -> int:
     questions = [item.asked for item in uniform(read_squad(flags.questions_file))]
     checkouts = checkouts_of(flags)
     checkouts[AS_THEY_COME] = checkouts["now"]
-    found: dict[tuple[int, str], Figures] = {}
+    found = Repeats()
     for _ in range(1 if flags.quick else flags.repeats):
         for name, checkout in checkouts.items():
             measure(name, checkout, flags, questions, found)
     report(section, flags.engine.replace(":", " "), found)
     section.close()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

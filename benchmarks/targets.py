@@ -7,13 +7,16 @@ line, and the others go on. Each has two instances of one thread unless it says 
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,10 +24,10 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from benchmarks.http_wire import HttpWire
+import msgspec
+
 from benchmarks.servers.reading import MODEL_VARIABLE
-from harness.ports import reserve_port
-from harness.process import cpu_s, rss_bytes, tree
+from harness.process import cpu_s, reserve_port, rss_bytes, tree
 from harness.server import EXACT_ENGINE, ROOT, running_server
 from qa_service.client import ProtocolError
 from qa_service.data.squad import SquadQuestion
@@ -32,6 +35,8 @@ from qa_service.programs.load.generator import run_load
 from qa_service.programs.load.plan import LoadPlan
 from qa_service.programs.load.wire import QaWire, Reply, Wire
 
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_HEAD_END = b"\r\n\r\n"
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0  # then it is killed
 HOST = "127.0.0.1"
@@ -41,6 +46,57 @@ WARMUP_CLIENTS, WARMUP_REQUESTS_EACH = 4, 6  # so that each instance has some
 WARMUP = SquadQuestion(
     "", "Who wrote the letter?", "The letter was written by Ada in 1843. " * 20, (), ()
 )
+
+
+class _Answer(msgspec.Struct):
+    answer: str
+    start: int | None
+    end: int | None
+
+
+class HttpWire:
+    """A POST of JSON to a path; replies come in order and say their length."""
+
+    _decode = msgspec.json.Decoder(_Answer).decode
+
+    def __init__(self, path: str) -> None:
+        self._path = path.encode()
+        self._ids: deque[int] = deque()
+
+    def body(self, question: SquadQuestion) -> bytes:
+        asked = {"question": question.question, "text": question.context}
+        return self._request(json.dumps(asked).encode())
+
+    def _request(self, body: bytes) -> bytes:
+        return (
+            b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%s" % (self._path, len(body), body)
+        )
+
+    def request(self, request_id: int, body: bytes) -> bytes:
+        self._ids.append(request_id)
+        return body
+
+    def replies(self, inbox: bytearray) -> Iterator[Reply]:
+        while (head := inbox.find(_HEAD_END)) >= 0:
+            length = _LENGTH.search(inbox, 0, head)
+            if not length or not self._ids:
+                raise ProtocolError(f"no reply to a request: {bytes(inbox[:head])!r}")
+            end = head + len(_HEAD_END) + int(length[1])
+            if len(inbox) < end:
+                return
+            status, body = bytes(inbox[9:12]), bytes(inbox[head + len(_HEAD_END) : end])
+            del inbox[:end]
+            yield self._reply(self._ids.popleft(), status, body)
+
+    def _reply(self, request_id: int, status: bytes, body: bytes) -> Reply:
+        if status != b"200":
+            return Reply(request_id, f"http_{status.decode(errors='replace')}")
+        try:
+            answer = self._decode(body)
+        except msgspec.MsgspecError as error:
+            raise ProtocolError(str(error)) from error
+        return Reply(request_id, "", answer.answer, answer.start, answer.end)
 
 
 class NotStartedError(Exception):
@@ -142,11 +198,13 @@ def running(target: Target, model: Path, root: Path = ROOT) -> Iterator[Running]
 def _running_peer(target: Target, model: Path) -> Iterator[Running]:
     port = reserve_port()
     command = [sys.executable, "-m", f"benchmarks.servers.{target.module}", *target.flags]
+    threads = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    names = {MODEL_VARIABLE: str(model.resolve()), "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             [*command, "--port", str(port)],
             cwd=ROOT,
-            env=_environment(model),
+            env={**os.environ, **names, **threads},
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -157,16 +215,6 @@ def _running_peer(target: Target, model: Path) -> Iterator[Running]:
             yield server
         finally:
             _stop(process)
-
-
-def _environment(model: Path) -> dict[str, str]:
-    return {
-        **os.environ,
-        MODEL_VARIABLE: str(model.resolve()),
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
 
 
 def _wait_for_answer(server: Running, process: subprocess.Popen, log: IO[str]) -> None:

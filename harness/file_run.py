@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.questions import ASK, FIRST_WORD
+from harness.frames import ASK, FIRST_WORD
 from harness.server import ROOT, RunningServer
 
 POLL_S = 0.02

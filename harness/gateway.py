@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.ports import reserve_port
-from harness.process import wait_until
-from harness.questions import TEXT
+from harness.frames import TEXT
+from harness.process import reserve_port, wait_until
 from harness.server import RunningServer, running_server
 
 LISTENS = "the gRPC gateway listens on"

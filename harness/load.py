@@ -16,8 +16,7 @@ from typing import Any
 from qa_service.client import QaClient
 from qa_service.data.squad import OWN_QUESTIONS, SquadQuestion, read_squad
 from qa_service.programs.load.generator import run_load
-from qa_service.programs.load.plan import LoadPlan, Sample
-from qa_service.programs.load.report import Report
+from qa_service.programs.load.plan import LoadPlan, Report, Sample
 from qa_service.programs.load.wire import Reply
 
 

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.frames import frame, receive
-from harness.questions import ASK
+from harness.frames import ASK, frame, receive
 from harness.server import INSTANT, RunningServer
 from qa_service.instance.model_folder.costs_dir import COSTS_DIR
 from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig, save_manifest

@@ -9,9 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.frames import frame
-from harness.golden import GOLDEN, body_of
+from harness.server import ROOT
 from qa_service.wire.json_codec import parse_request
 from qa_service.wire.messages import Cancel, RejectedError, Request
+
+GOLDEN = json.loads((ROOT / "docs" / "golden_frames.json").read_text())
+
+
+def body_of(case: dict) -> bytes:
+    return bytes.fromhex(case["body_hex"]) if "body_hex" in case else case["body"].encode()
+
 
 SHORT = [case for case in GOLDEN["requests"] if len(body_of(case)) < 2000]
 GOOD = [body_of(case) for case in SHORT if "error" not in case]

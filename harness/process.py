@@ -1,10 +1,18 @@
-"""Processes: memory, descriptors and time as the kernel counts them; waiting; logs."""
+"""Processes: memory, descriptors and time as the kernel counts them; waiting; logs; ports.
+
+The kernel gives a port that was bound and closed to the next who asks for any. Those that are
+reserved here lie below those that it gives by itself, and a lock keeps each to one process of ours
+until that ends.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import random
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -20,6 +28,9 @@ GIVE_UP_S = 300.0
 
 LOOK_INTERVAL_S = 0.01
 Seen = TypeVar("Seen")
+FIRST, LAST = 20_000, 32_000
+LOCKS = Path(tempfile.gettempdir()) / f"qa-ports-{os.getuid()}"
+_held: list[int] = []
 
 
 def wait_until(look: Callable[..., Seen], is_so: Callable[[Seen], object] = bool) -> Seen:
@@ -134,3 +145,20 @@ class Growth:
     def __str__(self) -> str:
         (before, _), (after, _) = self.before, self.after
         return f"RSS {before / MIB:.1f} MiB before, {after / MIB:.1f} MiB after"
+
+
+def reserve_port() -> int:
+    """A port that nobody listens on, and that nobody else will be given."""
+    LOCKS.mkdir(exist_ok=True)
+    for port in random.sample(range(FIRST, LAST), LAST - FIRST):
+        lock = os.open(LOCKS / str(port), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.create_server(("127.0.0.1", port)):
+                pass
+        except OSError:
+            os.close(lock)
+            continue
+        _held.append(lock)  # until this process ends
+        return port
+    raise RuntimeError(f"no port from {FIRST} to {LAST} is free")

@@ -11,8 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.ports import reserve_port
-from harness.process import wait_until
+from harness.process import reserve_port, wait_until
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 MISSING = "no RabbitMQ: apt-get install rabbitmq-server"

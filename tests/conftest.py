@@ -13,9 +13,8 @@ from harness.models import copy_model
 from harness.rabbitmq import MISSING, is_installed, running_rabbitmq
 from harness.server import ROOT
 from qa_service.autotune.candidates import choose_engine
-from qa_service.autotune.engine_table import Measurement
-from qa_service.autotune.trial_main import reply_to
-from qa_service.autotune.trial_messages import TrialRequest
+from qa_service.autotune.engine_table import Measurement, TrialRequest
+from qa_service.autotune.engine_trial import reply_to
 from qa_service.instance.devices import first_device
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import load_manifest

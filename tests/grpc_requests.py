@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.questions import ASK, TEXT
+from harness.frames import ASK, TEXT
 
 grpc = pytest.importorskip("grpc", reason="there is no grpcio")
 triton = pytest.importorskip("tritonclient.grpc", reason="there is no tritonclient")

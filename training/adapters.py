@@ -9,23 +9,31 @@ truncated singular value decomposition of each weight's change, and all biases a
 
 The average of the weights of models fine-tuned from the same start is as good as their ensemble, at
 the cost of one (Wortsman et al. 2022, "Model soups").
+
+In training, products are rounded as the int8 engines round them (quantization-aware training): each
+output's weights have one scale, and each token's activations. The gradient ignores the rounding
+(the straight-through estimator; Bengio et al., 2013; Jacob et al., "Quantization and Training of
+Neural Networks", 2018).
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
+from peft.tuners.lora import Linear
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import nn
+from torch.nn import functional
 from transformers import AutoConfig, AutoModelForQuestionAnswering, PreTrainedModel
 
 from qa_service.instance.model_folder.manifest import TOKENIZER_FILE
@@ -42,6 +50,9 @@ _DENSE_LAYERS = {
 }
 _HEAD = "qa_outputs"
 _NORMALISATION = "LayerNorm"
+_WEIGHT_STEPS = 64
+_ACTIVATION_STEPS = 127
+"""As `preparation.quantize` has them: its weights leave a bit free, its activations none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,3 +199,30 @@ def save_adapter(model: PeftModel, directory: Path) -> None:
     # safetensors writes files that only the owner can read.
     shutil.copymode(directory / CONFIG_FILE, directory / WEIGHTS_FILE)
     (directory / "README.md").unlink(missing_ok=True)
+
+
+def round_products(model: nn.Module) -> None:
+    """Makes every adapted layer round its factors in training mode."""
+    for layer in model.modules():
+        if isinstance(layer, Linear):
+            rounding = functools.partial(_product, layer, layer.forward)
+            layer.forward = rounding  # type: ignore[method-assign]
+
+
+def _product(
+    layer: Linear, exact: Callable[[torch.Tensor], torch.Tensor], states: torch.Tensor
+) -> torch.Tensor:
+    if not layer.training:
+        return exact(states)
+    base = layer.get_base_layer()
+    assert isinstance(base, nn.Linear)
+    weight = rounded(base.weight + layer.get_delta_weight("default"), _WEIGHT_STEPS)
+    return functional.linear(rounded(states, _ACTIVATION_STEPS), weight, base.bias)
+
+
+def rounded(values: torch.Tensor, steps: int) -> torch.Tensor:
+    """Rounds float [..., columns] to `steps` steps from zero to each row's largest value."""
+    with torch.no_grad():
+        scale = values.detach().abs().amax(dim=-1, keepdim=True).clamp_min(1e-9) / steps
+        error = (values / scale).round_().mul_(scale).sub_(values)
+    return values + error

@@ -29,13 +29,12 @@ import msgspec
 from qa_service.child_program import turn_off_telemetry
 from qa_service.command_line import make_parser
 from qa_service.data.squad import normalize_answer
-from qa_service.evaluation.unanswerable import words_of
+from qa_service.evaluation.measures import words_of
 from qa_service.retrieval.documents import Document, Passage
-from qa_service.retrieval.formats.markups import markup_of
-from qa_service.retrieval.retriever import read_text
-from training.cells import place_in, row_with, tables
-from training.rendering import render_fragment
-from training.trees import FOUND, Tree, Trees, missing_trees
+from qa_service.retrieval.formats import markup_of
+from qa_service.retrieval.search_messages import read_text
+from training.table_questions import place_in, row_with, tables
+from training.trees import FOUND, Tree, Trees, missing_trees, render_fragment
 
 _LOG = logging.getLogger(__name__)
 _UNANSWERED = 2
@@ -306,7 +305,7 @@ def make_flags() -> argparse.ArgumentParser:
     return parser
 
 
-def main() -> int:
+def main() -> None:
     turn_off_telemetry()
     flags = make_flags().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
@@ -353,8 +352,7 @@ def main() -> int:
         write_squad(passages, flags.passages)
     counts = len(with_answer), len(in_sections), len(without)
     _LOG.info("%d with an answer, %d in sections, %d without", *counts)
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

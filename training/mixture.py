@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from qa_service.data.squad import SquadQuestion, read_squad
-from qa_service.evaluation.unanswerable import UnanswerableMaker
-from training.paragraphs import Example, among_neighbours, untokenized
-from training.soft_labels import SoftLabels
+from qa_service.evaluation.measures import UnanswerableMaker
+from training.soft_labels import Example, SoftLabels, among_neighbours, untokenized
 
 T = TypeVar("T")
 

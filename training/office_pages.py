@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from qa_service.retrieval.blocks import Block, BlockList, Kind, Parsed, row_text
-from qa_service.retrieval.documents import Document
+from qa_service.retrieval.documents import Block, BlockList, Document, Kind, Parsed, row_text
 from qa_service.retrieval.layout import lay_out
 from qa_service.retrieval.passages import cut
-from qa_service.retrieval.retriever import read_text
+from qa_service.retrieval.search_messages import read_text
 from training.documents import Asked, DocumentQuestion, generator_flags, write_groups
 from training.office_values import LISTS, drawn_value
 from training.table_questions import as_typed
@@ -287,7 +286,7 @@ def put(
     return (found + others)[:_PASSAGES]
 
 
-def main() -> int:
+def main() -> None:
     flags = generator_flags(__doc__).parse_args()
     rng = random.Random(flags.seed)
     made = [make_page(number, rng) for number in range(flags.count // _QUESTIONS_A_PAGE)]
@@ -309,8 +308,7 @@ def main() -> int:
             if len(elsewhere) >= _PASSAGES and (group := put(one, document, elsewhere, rng)):
                 groups.append(group)
     write_groups(groups, flags, rng)
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

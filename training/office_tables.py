@@ -15,15 +15,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from qa_service.retrieval.blocks import BlockList, Parsed, row_text
-from qa_service.retrieval.documents import Document
+from qa_service.retrieval.documents import BlockList, Document, Parsed, row_text
 from qa_service.retrieval.layout import lay_out
 from qa_service.retrieval.passages import cut
-from qa_service.retrieval.retriever import read_text
-from training.cells import place_in
+from qa_service.retrieval.search_messages import read_text
 from training.documents import Asked, DocumentQuestion, generator_flags, write_groups
 from training.office_values import LISTS, OFFICE, Column, Kind, drawn_value
-from training.table_questions import as_typed
+from training.table_questions import as_typed, place_in
 
 _NONE_SHARE = 0.22
 _EMPTY_SHARE = 0.06
@@ -267,7 +265,7 @@ def put(
     return (found + rng.sample(others, min(_PASSAGES, len(others))))[:_PASSAGES]
 
 
-def main() -> int:
+def main() -> None:
     flags = generator_flags(__doc__).parse_args()
     rng = random.Random(flags.seed)
     made = [make_document(number, rng) for number in range(flags.count // _QUESTIONS_A_DOCUMENT)]
@@ -280,8 +278,7 @@ def main() -> int:
         put(one, document, rng.sample(pool, 40), rng) for document, asked in made for one in asked
     ]
     write_groups(groups, flags, rng)
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

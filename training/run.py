@@ -28,14 +28,12 @@ from training.adapters import (
     build_model,
     build_whole_model,
     freeze_layers,
+    round_products,
     save_adapter,
 )
-from training.features import FeatureMaker, Features, plan_batches
+from training.features import FeatureMaker, Features, plan_batches, swap_words
 from training.mixture import Source, draw_mixture, read_questions
-from training.paragraphs import Example
-from training.rounding import round_products
-from training.soft_labels import SoftLabels, label_questions
-from training.swapping import swap_words
+from training.soft_labels import Example, SoftLabels, label_questions
 from training.trainer import Trainer, TrainingConfig, autocast, training_device
 
 METRICS_FILE = "metrics.json"

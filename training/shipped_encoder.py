@@ -32,7 +32,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModel, AutoTokenizer, BertForQuestionAnswering, PreTrainedModel
 
 from qa_service.instance.arrays import FloatArray
-from qa_service.preparation import export, graphs
+from qa_service.preparation import graphs, loading
 from qa_service.preparation.loading import LoadedModel
 from qa_service.preparation.shipped import (
     ANSWERS_GRAPH,
@@ -40,7 +40,7 @@ from qa_service.preparation.shipped import (
     ENCODER_PREFIX,
     PLAIN_ANSWERS_GRAPH,
 )
-from qa_service.preparation.source_model import quiet_libraries
+from qa_service.preparation.source_model import INPUTS, quiet_libraries
 
 MIN_SIZE = 2
 """Elements of a weight; what is smaller is a constant of the graph."""
@@ -71,17 +71,19 @@ def ship(source: Path, target: Path) -> None:
 
     torch.manual_seed(0)
     answering = _encoder(BertForQuestionAnswering, source)
-    loaded = LoadedModel(answering, tokenizer, ("input_ids", "attention_mask"), 0, 512)
+    loaded = LoadedModel(
+        model=answering, tokenizer=tokenizer, inputs=INPUTS[:2], max_sequence_tokens=512
+    )
 
     def write_answers(path: Path) -> None:
-        export.export_onnx(loaded, path)
+        loading.export_onnx(loaded, path)
 
     def write_fused_answers(path: Path) -> None:
         write_answers(path)
         graphs.fuse(path, encoder.config.num_attention_heads, encoder.config.hidden_size)
 
     def write_embedding(path: Path) -> None:
-        export.export_embedding(encoder, path)
+        loading.export_embedding(encoder, path)
         graphs.fuse(path, encoder.config.num_attention_heads, encoder.config.hidden_size)
 
     _write(target / PLAIN_ANSWERS_GRAPH, answering, "", write_answers)

@@ -21,10 +21,17 @@ import onnx
 from qa_service.engine_catalogue import ONNX_FILE, ONNX_INT8_FILE
 from qa_service.instance.model_folder.manifest import KNOWN_ANSWERS_FILE, load_manifest
 from qa_service.preparation import sentence_graph, shipped
-from qa_service.preparation.encoders import MINILM_DIR, MODELS_DIR, SUMS_FILE, sha256_of
+from qa_service.preparation.encoders import (
+    MINILM_DIR,
+    MODELS_DIR,
+    RESULTS_FILE,
+    SUMS_FILE,
+    Results,
+    save_results,
+    sha256_of,
+)
 from qa_service.preparation.prepare import PrepareArgs, prepare
 from qa_service.preparation.quantize import corrections
-from qa_service.preparation.results import RESULTS_FILE, Results, save_results
 from qa_service.preparation.sentence_encoder import MAX_TOKENS
 from qa_service.preparation.sources import READING_FILE, find_source
 from qa_service.retrieval.encoder_folder import ENCODER_FILE, KNOWN_FILE

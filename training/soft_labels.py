@@ -9,13 +9,17 @@ the teacher would take, too: labels are relative to the null answer, by which pa
 File: numpy's `.npz` with `keys` (text [n]), `tokens` (int32 [n], tokens of each text), `start` and
 `end` (float16 [sum of tokens], text after text), and `above_null` (bool [n]; older files lack it).
 All WordPiece models with BERT's vocabulary see the same tokens, so that one's labels fit another.
+
+Some files hold single sentences; a model must learn to find the sentence too, so each is put among
+its neighbours in the file.
 """
 
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +38,8 @@ _BATCH_TOKENS = 2048
 """Padding included; bounds a batch's memory."""
 _MAX_TOKENS = 384
 """The reader's own window (`ReadingConfig`)."""
+_TREEBANK_TOKENS = {"-lrb-": "(", "-rrb-": ")", "-lsb-": "[", "-rsb-": "]", "``": '"', "''": '"'}
+"""Brackets and quotes in the Penn Treebank's tokenization."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,3 +167,54 @@ def _softmax(logits: FloatArray) -> FloatArray:
     raised = np.exp(logits - logits.max())
     shares: FloatArray = raised / raised.sum(dtype=np.float32)
     return shares
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A question to train on; with neither answer nor label it is unanswerable.
+
+    Attributes:
+        label: A teacher's label of the question's own text.
+        label_start: Where that text begins in the present one, in code points.
+        group: Of the passages that one question is put to; 0 for a text alone.
+    """
+
+    question: SquadQuestion
+    label: SoftLabel | None = None
+    label_start: int = 0
+    group: int = 0
+
+
+def untokenized(question: SquadQuestion) -> SquadQuestion:
+    """The question with the Treebank's brackets and quotes of its text replaced."""
+    words = (_TREEBANK_TOKENS.get(word, word) for word in question.context.split(" "))
+    return replace(question, context=" ".join(words))
+
+
+def among_neighbours(
+    examples: Sequence[Example], max_neighbours: int, rng: random.Random
+) -> list[Example]:
+    """Puts the sentence of each question among the sentences around it in the file.
+
+    Up to `max_neighbours` on each side; all numbers are equally likely.
+    """
+    sentences = list(dict.fromkeys(example.question.context for example in examples))
+    place = {sentence: number for number, sentence in enumerate(sentences)}
+    paragraphs = []
+    for example in examples:
+        here = place[example.question.context]
+        before = sentences[max(0, here - rng.randint(0, max_neighbours)) : here]
+        after = sentences[here + 1 : here + 1 + rng.randint(0, max_neighbours)]
+        paragraphs.append(_moved(example, before, after))
+    return paragraphs
+
+
+def _moved(example: Example, before: Sequence[str], after: Sequence[str]) -> Example:
+    shift = sum(len(sentence) + 1 for sentence in before)
+    question = example.question
+    question = replace(
+        question,
+        context=" ".join([*before, question.context, *after]),
+        answer_starts=tuple(start + shift for start in question.answer_starts),
+    )
+    return replace(example, question=question, label_start=example.label_start + shift)

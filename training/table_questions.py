@@ -1,4 +1,4 @@
-r"""Asks questions of the tables of documents, by row and column, as people word them.
+"""Asks questions of the tables of documents, by row and column, as people word them.
 
     python -m training.table_questions DATA/docs_train --work work/ --count 4000 --output made.jsonl
 
@@ -13,20 +13,22 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from qa_service.child_program import turn_off_telemetry
 from qa_service.command_line import make_parser
-from qa_service.evaluation.unanswerable import words_of
-from training.cells import Cell, cells, tables
+from qa_service.evaluation.measures import words_of
+from qa_service.retrieval.documents import Document, Kind
 from training.trees import Tree, open_tree
 
+_PART = re.compile(r"(?:(?P<name>[^:;]{1,80}): )?(?P<value>\S.*)")
 _LOG = logging.getLogger(__name__)
 _MAX_LABEL_CHARS, _MAX_NAME_CHARS, _MAX_VALUE_CHARS = 60, 45, 90
 _TABLES_A_DOCUMENT = 12
@@ -45,6 +47,66 @@ _STOP = frozenset(
     ("a", "an", "and", "as", "at", "by", "for", "from", "in", "of", "on", "or", "the", "to")
 )
 _EMPTY = frozenset(("-", "n/a", "na", "none", "no", "yes", "x", "true", "false", "tbd", "?"))
+
+
+class Cell(NamedTuple):
+    """A cell of a row: `row[start:end]` is its value."""
+
+    name: str
+    value: str
+    start: int
+    end: int
+
+
+def cells(row: str) -> list[Cell]:
+    """The cells of a row; a value that has `; ` within it is taken for several."""
+    found = list[Cell]()
+    place = 0
+    for part in row.split("; "):
+        if match := _PART.fullmatch(part):
+            start, end = (place + at for at in match.span("value"))
+            found.append(Cell(match["name"] or "", match["value"], start, end))
+        place += len(part) + 2
+    return found
+
+
+def tables(document: Document) -> Iterator[list[str]]:
+    rows = list[str]()
+    for block in document.blocks:
+        if rows and (block.kind is not Kind.ROW or block.is_first):
+            yield rows
+            rows = []
+        if block.kind is Kind.ROW:
+            rows.append(document.text[block.start : block.end])
+    if rows:
+        yield rows
+
+
+def row_with(answers: Sequence[str], asked: str, rows: Iterable[str]) -> str:
+    """The row whose rare words are most like a question's, of those that have an answer; or ""."""
+    all_rows = list(rows)
+    counts = Counter(word for row in all_rows for word in words_of(row))
+    wanted = {
+        word: math.log(1 + len(all_rows) / counts[word])
+        for word in words_of(asked)
+        if word in counts
+    }
+    for answer in answers:
+        with_it = [row for row in all_rows if place_in(row, answer, asked)]
+        if with_it:
+            return max(with_it, key=lambda row: sum(wanted.get(word, 0) for word in words_of(row)))
+    return ""
+
+
+def place_in(row: str, answer: str, asked: str) -> tuple[int, int] | None:
+    """Where an answer stands in a row: best as a whole cell, below a name that the question has."""
+    words = set(words_of(asked))
+    whole = [cell for cell in cells(row) if cell.value.casefold() == answer.casefold()]
+    if whole:
+        best = max(whole, key=lambda cell: len(words.intersection(words_of(cell.name))))
+        return best.start, best.end
+    found = re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", row)
+    return found.span() if found else None
 
 
 class Asked(NamedTuple):
@@ -262,7 +324,7 @@ def make_flags() -> argparse.ArgumentParser:
     return parser
 
 
-def main() -> int:
+def main() -> None:
     turn_off_telemetry()
     flags = make_flags().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
@@ -283,8 +345,7 @@ def main() -> int:
     drawn = rng.sample(lines, min(flags.count, len(lines)))
     flags.output.write_text("".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in drawn))
     _LOG.info("%d of %d questions", len(drawn), len(lines))
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -1,10 +1,14 @@
-"""Trees of documents in archives, `GROUP/docs_TREE.tar.gz`, unpacked, read and indexed once."""
+"""Trees of documents in archives, `GROUP/docs_TREE.tar.gz`, unpacked, read and indexed once.
+
+markup ─▶ a format's reader ─▶ blocks ─▶ `layout`: text, headings, places
+"""
 
 from __future__ import annotations
 
 import functools
 import logging
 import tarfile
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,23 +17,39 @@ import msgspec
 
 from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
-from qa_service.retrieval.documents import (
-    Document,
-    ReadLimits,
-    UnreadableError,
-)
+from qa_service.retrieval.documents import Document, ReadLimits, UnreadableError
 from qa_service.retrieval.encoder import SharedEncoder
 from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
 from qa_service.retrieval.files import find_files, format_of
-from qa_service.retrieval.formats import FORMATS
+from qa_service.retrieval.formats import FORMATS, parse
+from qa_service.retrieval.layout import lay_out
 from qa_service.retrieval.manifest import MANIFEST_FILE
 from qa_service.retrieval.passages import cut
-from qa_service.retrieval.retriever import read_text
-from training.rendering import render_document
+from qa_service.retrieval.search_messages import read_text
 
 _LOG = logging.getLogger(__name__)
 FOUND = 10
 """How many passages are looked at for some without an answer."""
+
+
+def render_document(markup: str, format: str, name: str = "") -> Document:
+    """A file's markup as a document.
+
+    Args:
+        format: A key of `MARKUPS` ("markdown", "rst", "html", "text"), or a file's name or ending.
+        name: What the document is called; its title, where the markup has none.
+    """
+    return lay_out(parse(markup, format), name)
+
+
+def render_fragment(markup: str, format: str, whole: str = "") -> str:
+    """A part of a file, as it stands in the whole document's text.
+
+    Args:
+        format: As for `render_document`.
+        whole: The file that it is from, for the definitions of links and substitutions.
+    """
+    return lay_out(parse(textwrap.dedent(markup), format, whole), "").text
 
 
 class Tree:

@@ -1,4 +1,10 @@
-"""The table of measured engines: one finding for each candidate, and which of them to take."""
+"""The table of measured engines: one finding for each candidate, and which of them to take.
+
+The program that measures engines and the loop exchange two messages:
+
+loop ──TrialRequest──▶ program    once
+loop ◀──TrialReply── program      once; end-of-file without one means that it died
+"""
 
 from __future__ import annotations
 
@@ -10,13 +16,16 @@ import msgspec
 
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.worker_messages import Setup
-from qa_service.logs import plural
+from qa_service.logs import LogOptions, plural
+from qa_service.wire.frames import frame_of
 
 MIN_AGREEMENT = 0.94
 """The minimum share of answers in which an engine must agree with fp32 for `auto` to take it: int8
 changes about one in twenty, and they are as often right."""
 TIE = 0.05
 """The minimum share of the reference's time that a candidate must save: measurements are noisy."""
+MAX_MESSAGE_BYTES = 1 << 24
+"""A table takes some kilobytes."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -195,3 +204,26 @@ def setup_on_trial(setup: Setup, candidate: Finding) -> Setup:
     options = msgspec.structs.replace(options, cost_table="off", static_shapes_bytes=0, hooks=None)
     device = msgspec.structs.replace(setup.device, may_fall_back=False)
     return msgspec.structs.replace(setup, options=options, device=device)
+
+
+class TrialRequest(msgspec.Struct, frozen=True):
+    """What to measure, and the log of the instances that run it.
+
+    Attributes:
+        is_beside: Whether the server serves meanwhile, and has the processor first.
+    """
+
+    measurement: Measurement
+    logs: LogOptions
+    is_beside: bool = False
+
+
+class TrialReply(msgspec.Struct, frozen=True):
+    """The table; None and the reason if the reference could not run."""
+
+    table: EngineTable | None = None
+    failure: str = ""
+
+
+def encode_trial(message: TrialRequest | TrialReply) -> bytes:
+    return frame_of(msgspec.msgpack.encode(message))

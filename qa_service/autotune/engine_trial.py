@@ -1,24 +1,40 @@
 """Runs the candidates for the choice of an engine, each in a worker process.
 
-It blocks, so it runs outside the loop's process: in `trial_main`, or for `--print_engines`.
+It blocks, so it runs outside the loop's process: as a program, or for `--print_engines`.
+
+As a program, `python -m qa_service.autotune.engine_trial FD PARENT` reads a request from its
+descriptor, keeps the table in the model's folder, and replies.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
 
 from qa_service.autotune.engine_race import MAX_ROUNDS, Offsets, Race, Record
-from qa_service.autotune.engine_table import MIN_AGREEMENT, EngineTable, Measurement
+from qa_service.autotune.engine_table import (
+    MIN_AGREEMENT,
+    EngineTable,
+    Measurement,
+    TrialReply,
+    TrialRequest,
+    encode_trial,
+)
+from qa_service.child_program import end_with_parent, inherited_socket
 from qa_service.data.squad import AGREEMENT_QUESTIONS, read_squad
 from qa_service.errors import InternalError, SetupError
-from qa_service.instance.channel import WorkerChannel
-from qa_service.instance.launch import WORKER_PROGRAM, launch
+from qa_service.instance.channel import WORKER_PROGRAM, WorkerChannel, launch
+from qa_service.instance.model_folder.costs_dir import keep
 from qa_service.instance.worker_messages import (
     Answers,
     Batch,
@@ -31,7 +47,7 @@ from qa_service.instance.worker_messages import (
     encode,
     to_loop_decoder,
 )
-from qa_service.logs import LogOptions
+from qa_service.logs import LogOptions, configure_logging
 from qa_service.wire.messages import Task
 
 logger = logging.getLogger(__name__)
@@ -50,6 +66,8 @@ ROUND_SIZE = 8
 """Four questions alone, and four in a batch."""
 SAY_EVERY_S = 3.0
 """The interval of the log's lines: two or three of them at a first start."""
+LOWEST_PRIORITY = 19
+"""As nice(1) counts: next to a busy instance, a program of it gets 1 or 2 % of a core."""
 
 
 def bundled_rounds() -> list[list[Task]]:
@@ -212,3 +230,32 @@ class Instance:
         if isinstance(message, Failed):
             raise SetupError(message.message)
         return message
+
+
+def reply_to(request: TrialRequest) -> TrialReply:
+    measurement = request.measurement
+    try:
+        table = try_engines(measurement, request.logs)
+    except (SetupError, OSError) as error:
+        return TrialReply(failure=str(error))
+    keep(Path(measurement.path), table)
+    return TrialReply(table)
+
+
+def main(arguments: Sequence[str]) -> None:
+    descriptor, parent = map(int, arguments)
+    end_with_parent(parent)
+    with inherited_socket(descriptor) as sock:
+        body = WorkerChannel(sock).receive_body()
+        if body is None:
+            return
+        request = msgspec.msgpack.decode(body, type=TrialRequest)
+        configure_logging(request.logs.log_level, request.logs.log_format)
+        if request.is_beside:
+            os.nice(LOWEST_PRIORITY)
+        with contextlib.suppress(OSError):
+            sock.sendall(encode_trial(reply_to(request)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -15,9 +15,14 @@ from qa_service.child_program import turn_off_telemetry
 from qa_service.command_line import make_parser
 from qa_service.engine_catalogue import MODEL_ENGINES, ROWS, precisions_of
 from qa_service.errors import SetupError
-from qa_service.evaluation.calibration import calibrate
 from qa_service.evaluation.cascade import MIN_SCORES, CascadePoint, ModelRun, draw, run_model, sweep
-from qa_service.evaluation.evaluation import DevSet, PreparedModel, measure, never_abstaining
+from qa_service.evaluation.evaluation import (
+    DevSet,
+    PreparedModel,
+    calibrate,
+    measure,
+    never_abstaining,
+)
 from qa_service.evaluation.measures import (
     abstained_percent,
     answer_length,

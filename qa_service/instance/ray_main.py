@@ -24,8 +24,7 @@ import msgspec
 from qa_service.child_program import NO_TELEMETRY
 from qa_service.errors import SetupError
 from qa_service.installation import install_hint
-from qa_service.instance.channel import WorkerChannel
-from qa_service.instance.launch import begin, environment_of_libraries
+from qa_service.instance.channel import WorkerChannel, begin, environment_of_libraries
 from qa_service.instance.model_folder.manifest import fingerprint_of
 from qa_service.instance.ray_instance import RayInstance, pack
 from qa_service.instance.worker_messages import (

@@ -17,7 +17,7 @@ from typing import Generic, Protocol, TypeVar
 from qa_service.errors import InternalError, QaError
 from qa_service.instance.batch_cost import BatchRule, CostTable
 from qa_service.instance.channel import WorkerChannel
-from qa_service.instance.engines.outputs import EngineFaultError
+from qa_service.instance.engines.base import EngineFaultError
 from qa_service.instance.reader.reader import Outcome
 from qa_service.instance.self_test import SelfTest
 from qa_service.instance.stages import Holding, Stopwatch

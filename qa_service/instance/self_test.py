@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from qa_service.instance.arrays import Int64Array, Logits, LogitsFunction
-from qa_service.instance.engines.base import Engine
-from qa_service.instance.engines.outputs import EngineFaultError
+from qa_service.instance.engines.base import Engine, EngineFaultError
 from qa_service.instance.model_folder.known_answers import KnownAnswers, KnownRow
 from qa_service.instance.model_folder.manifest import Manifest
 from qa_service.instance.reader.padding import padded

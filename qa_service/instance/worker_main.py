@@ -22,16 +22,21 @@ from qa_service.engine_catalogue import INSTANT
 from qa_service.errors import InternalError, SetupError
 from qa_service.installation import preparing_program
 from qa_service.instance.batch_cost import CostTable
-from qa_service.instance.channel import WorkerChannel
-from qa_service.instance.costs import AUTO, MEASURE, costs_path, find_costs, keep_learned
+from qa_service.instance.channel import WorkerChannel, begin
+from qa_service.instance.costs import (
+    AUTO,
+    MEASURE,
+    LearnedCosts,
+    costs_path,
+    find_costs,
+    keep_learned,
+)
 from qa_service.instance.devices import CPU
 from qa_service.instance.engines import EngineConfig, make_engine
-from qa_service.instance.engines.base import Engine
-from qa_service.instance.engines.outputs import EngineFaultError
+from qa_service.instance.engines.base import Engine, EngineFaultError
 from qa_service.instance.hooks import HookedReader, load_hooks
 from qa_service.instance.ladder import Ladder
-from qa_service.instance.launch import begin
-from qa_service.instance.learned_costs import LearnedCosts
+from qa_service.instance.model_folder.costs_dir import SeenLengths
 from qa_service.instance.model_folder.known_answers import load_known_answers, tolerance_of
 from qa_service.instance.model_folder.manifest import (
     MANIFEST_FILE,
@@ -41,14 +46,12 @@ from qa_service.instance.model_folder.manifest import (
     load_manifest,
     model_files,
 )
-from qa_service.instance.model_folder.seen_lengths import SeenLengths
 from qa_service.instance.reader.instant import InstantReader
 from qa_service.instance.reader.measuring import TimedRuns, estimate_costs, measure_costs
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.runs import TaskReader, answer_in_turn, answer_overlapped
 from qa_service.instance.self_test import SelfTest, WrongAnswerError
-from qa_service.instance.stages import Stopwatch
-from qa_service.instance.start_times import START, taking
+from qa_service.instance.stages import START, Stopwatch, taking
 from qa_service.instance.worker_messages import Failed, Ready, Setup
 from qa_service.machine import process_age_s, resident_bytes
 from qa_service.wire.messages import Task

@@ -27,6 +27,7 @@ from qa_service.preparation.source_model import (
     INPUTS,
     OUTPUTS,
     USUAL_MAX_TOKENS,
+    SourceModel,
     checked_pair,
     null_position,
 )
@@ -56,20 +57,14 @@ class _TokenizerConfig(msgspec.Struct):
     model_max_length: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedModel:
-    """A `SourceModel` that is a graph."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedModel(SourceModel):
+    """A model that is a graph."""
 
     graph: Path
     config_file: Path
     config: _Config
     session: onnxruntime.InferenceSession
-    tokenizer: Tokenizer
-    inputs: tuple[str, ...]
-    pad_token_id: int
-    max_sequence_tokens: int
-    null_position: int
-    may_pad: bool = True
 
     def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         start, end = self.session.run(list(OUTPUTS), named_inputs(self.inputs, ids, mask, types))

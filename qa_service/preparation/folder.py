@@ -19,7 +19,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from qa_service.errors import SetupError
-from qa_service.instance.model_folder.seen_lengths import lengths_file
+from qa_service.instance.model_folder.costs_dir import lengths_file
 
 
 @contextmanager

@@ -21,10 +21,9 @@ from qa_service.instance.model_folder.manifest import (
     load_manifest,
     save_manifest,
 )
-from qa_service.preparation import graphs, known, measuring, openvino_int8, quantize, verify
-from qa_service.preparation.encoders import sha256_of
+from qa_service.preparation import graphs, known, quantize, verify
+from qa_service.preparation.encoders import Results, sha256_of
 from qa_service.preparation.folder import link_files, replacing, say
-from qa_service.preparation.results import Results
 from qa_service.preparation.source_model import SourceModel, open_model, quiet_libraries
 from qa_service.preparation.sources import Source, as_setup_error, package_versions
 
@@ -52,7 +51,7 @@ def begin(
         loaded = open_model(source)
         if not source.is_shipped:
             say("finding the longest sequence that it takes")
-            loaded = measuring.measured(loaded, reading.window_tokens)
+            loaded = verify.measured(loaded, reading.window_tokens)
         with as_setup_error("its files cannot be written"):
             loaded.save(folder)
         manifest = Manifest(
@@ -165,7 +164,7 @@ def _with_precision(path: Path, manifest: Manifest, results: Results | None) -> 
     if kind[1] == "fp16":
         graphs.convert_to_fp16(fp32, path)
     elif kind[0] == "openvino":
-        openvino_int8.quantize(fp32, path)
+        graphs.compress_for_openvino(fp32, path)
     elif results and results.corrections:
         quantize.quantize_as_before(fp32, path, results.corrections)
     else:

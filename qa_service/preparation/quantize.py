@@ -32,7 +32,7 @@ from qa_service.instance.engines.base import named_inputs
 from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, Manifest
 from qa_service.instance.reader.padding import padded
 from qa_service.instance.reader.windows import WindowBuilder
-from qa_service.preparation.graphs import opset_of
+from qa_service.preparation.graphs import MIN_OUTPUTS, opset_of
 from qa_service.preparation.sources import as_setup_error
 from qa_service.progress import progress_bar
 
@@ -53,8 +53,6 @@ _BLOCK = 64
 """Rows whose errors are carried over together: one large product is faster than many small."""
 _SMALLEST_ROW = 1e-9
 """Divides a row of zeros, which stays zeros."""
-MIN_OUTPUTS = 32
-"""A product with fewer, such as the last one with two logits, stays in float32: it is quick."""
 
 
 def quantize(fp32: Path, int8: Path, texts: Sequence[Inputs]) -> None:

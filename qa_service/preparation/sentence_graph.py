@@ -23,9 +23,9 @@ from qa_service.errors import SetupError
 from qa_service.instance.arrays import FloatArray
 from qa_service.instance.model_folder.manifest import CONFIG_FILE
 from qa_service.preparation import shipped
-from qa_service.preparation.plain_bert import PlainBert
+from qa_service.preparation.encoders import identity, load_results
 from qa_service.preparation.quantize import Inputs, quantize, quantize_as_before
-from qa_service.preparation.results import identity, load_results
+from qa_service.preparation.shipped import PlainBert
 from qa_service.preparation.sources import as_setup_error
 from qa_service.progress import progress_bar
 from qa_service.retrieval.encoder import MAX_CHARS_PER_TOKEN

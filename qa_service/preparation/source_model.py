@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import onnxruntime
 from tokenizers import Tokenizer
@@ -28,7 +29,8 @@ USUAL_MAX_TOKENS = 512
 """BERT's and its successors', for a model that states no maximum."""
 
 
-class SourceModel(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceModel(ABC):
     """A source's model in float32.
 
     Attributes:
@@ -38,27 +40,25 @@ class SourceModel(Protocol):
         may_pad: Whether padding leaves a row's logits unchanged.
     """
 
-    @property
-    def tokenizer(self) -> Tokenizer: ...
-    @property
-    def inputs(self) -> tuple[str, ...]: ...
-    @property
-    def pad_token_id(self) -> int: ...
-    @property
-    def max_sequence_tokens(self) -> int: ...
-    @property
-    def null_position(self) -> int: ...
-    @property
-    def may_pad(self) -> bool: ...
+    tokenizer: Tokenizer
+    inputs: tuple[str, ...]
+    pad_token_id: int = 0
+    max_sequence_tokens: int
+    null_position: int = 0
+    may_pad: bool = True
 
+    @abstractmethod
     def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits: ...
 
+    @abstractmethod
     def save(self, folder: Path) -> None:
         """Writes `config.json`, `tokenizer.json`, and if it has weights, `model.safetensors`."""
 
+    @abstractmethod
     def write_graph(self, path: Path) -> int:
         """Writes `model.onnx`; returns the number of layers whose attention is fused."""
 
+    @abstractmethod
     def write_plain_graph(self, path: Path) -> None:
         """Writes the graph with nothing fused."""
 

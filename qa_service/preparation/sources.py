@@ -30,10 +30,12 @@ from qa_service.preparation.encoders import (
     MINILM,
     MINILM_DIR,
     MODELS_DIR,
+    Results,
     check_shipped,
     find_encoder,
+    identity,
+    load_results,
 )
-from qa_service.preparation.results import Results, identity, load_results
 
 READING_FILE = "reading.json"
 

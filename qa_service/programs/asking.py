@@ -1,12 +1,18 @@
 """Asking from a terminal: one question, or texts and questions typed one at a time.
 
 The answer to one question is on stdout, all else on stderr.
+
+`LineEditor` takes entries from a terminal, with arrow keys, pastes and a history per prompt. A
+paste is one entry, however many lines it has. With GNU readline the terminal brackets a paste, so
+its line breaks are not Enter; elsewhere, a line that is there at once after a line break belongs to
+the same entry. Without a terminal, an entry is a line.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import select
 import sys
 from collections.abc import Callable
 
@@ -14,8 +20,23 @@ from qa_service.client import Answer, Passage, Place, QaClient, QaClientError, Q
 from qa_service.command_line import ExitCode
 from qa_service.headings import headings_over
 from qa_service.programs.access import TOKEN_VARIABLE
-from qa_service.programs.line_editor import LineEditor
 
+try:
+    import readline
+except ImportError:  # missing on some platforms
+    _HAS_READLINE = False
+else:
+    _HAS_READLINE = True
+try:
+    import termios
+    import tty
+except ImportError:  # missing on Windows
+    _HAS_TERMIOS = False
+else:
+    _HAS_TERMIOS = True
+
+_PASTE_PAUSE_S = 0.02
+"""Longest pause within a paste; nobody types a key so soon after Enter."""
 WELCOME = """\
 Enter ends a text or a question; a pasted text may have several lines.
 An empty question asks for another text. Ctrl-C clears what is half typed.
@@ -218,3 +239,64 @@ def describe_passages(answer: Answer) -> list[str]:
         lines.append(f"{number}. {_source(passage, passage.start)}")
         lines += [f"   {line}" for line in passage.text.splitlines() if line.strip()]
     return lines
+
+
+class LineEditor:
+    """Reads entries at named prompts; each prompt recalls its earlier entries."""
+
+    def __init__(self) -> None:
+        self._histories: dict[str, list[str]] = {}
+        self.is_terminal = sys.stdin.isatty()
+        if _HAS_READLINE and self.is_terminal:
+            readline.set_auto_history(False)
+            if "libedit" not in (readline.__doc__ or ""):
+                readline.parse_and_bind("set enable-bracketed-paste on")
+
+    def read(self, name: str) -> str:
+        """Reads an entry at the prompt of that name; Ctrl-C clears a half-typed one.
+
+        Without a terminal there is no prompt, so that the output of a pipe holds only answers.
+
+        Raises:
+            EOFError: Ctrl-D, or the input's end.
+            KeyboardInterrupt: Ctrl-C with nothing typed.
+        """
+        if not self.is_terminal:
+            return input()
+        entry = None
+        while entry is None:
+            entry = self._read_typed(name)
+        history = self._histories.setdefault(name, [])
+        if entry.strip() and entry not in history[-1:]:
+            history.append(entry)
+        return entry
+
+    def _read_typed(self, name: str) -> str | None:
+        """Reads an entry; None if it was cleared."""
+        if _HAS_READLINE:
+            readline.clear_history()
+            for earlier in self._histories.get(name, []):
+                readline.add_history(earlier)
+        try:
+            lines = [input(f"{name}: ")]
+            while _is_more_there():
+                lines.append(input())
+        except KeyboardInterrupt:
+            if not (_HAS_READLINE and readline.get_line_buffer()):
+                raise
+            print()
+            return None
+        return "\n".join(lines)
+
+
+def _is_more_there() -> bool:
+    """Whether more of a paste has come, at least part of a line."""
+    if not _HAS_TERMIOS:
+        return False
+    descriptor = sys.stdin.fileno()
+    settings = termios.tcgetattr(descriptor)
+    tty.setcbreak(descriptor, termios.TCSANOW)
+    try:
+        return bool(select.select([descriptor], [], [], _PASTE_PAUSE_S)[0])
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSANOW, settings)

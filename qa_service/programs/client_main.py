@@ -31,8 +31,7 @@ from typing import get_args, get_type_hints
 from qa_service.client import AskOptions, QaClient, QaClientError
 from qa_service.command_line import INTERRUPTED, ExitCode, hosts, make_parser, port, seconds
 from qa_service.programs.access import Access
-from qa_service.programs.asking import Conversation, ask_once, print_error
-from qa_service.programs.line_editor import LineEditor
+from qa_service.programs.asking import Conversation, LineEditor, ask_once, print_error
 from qa_service.programs.monitor import show_health, show_models, show_stats
 
 STDIN = Path("-")

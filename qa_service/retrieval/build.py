@@ -17,7 +17,7 @@ from qa_service.retrieval.documents import Document, Fault, ReadLimits
 from qa_service.retrieval.embeddings import EmbeddingWriter
 from qa_service.retrieval.encoder import Encoder
 from qa_service.retrieval.encoder_folder import encoder_folder
-from qa_service.retrieval.extractor import Extractor
+from qa_service.retrieval.extract_main import Extractor
 from qa_service.retrieval.files import Found, SourceFile, SourceStamp, find_files, format_of
 from qa_service.retrieval.manifest import (
     FIELDS,

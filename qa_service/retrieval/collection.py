@@ -15,17 +15,16 @@ from qa_service.errors import DamagedError, InvalidRequestError, SetupError
 from qa_service.files import Stamp, stamp_of
 from qa_service.locked_folder import LockedFolder
 from qa_service.retrieval.documents import Mark
-from qa_service.retrieval.embeddings import Embeddings
+from qa_service.retrieval.embeddings import Embeddings, MergedSearch, Part
 from qa_service.retrieval.encoder import Encoder, SharedEncoder
 from qa_service.retrieval.filters import FACTS, wanted_terms
-from qa_service.retrieval.index_checksums import check_files
 from qa_service.retrieval.manifest import MANIFEST_FILE, ManifestHead, load_head
-from qa_service.retrieval.merging import MergedSearch, Part
-from qa_service.retrieval.retriever import FoundPassage, WordCounts
+from qa_service.retrieval.search_messages import FoundPassage, WordCounts
 from qa_service.retrieval.tantivy_index import (
     MARKS,
     STORED_NUMBERS,
     STORED_WORDS,
+    check_files,
     index_files,
     load_tantivy,
     make_analyzer,

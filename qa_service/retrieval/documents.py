@@ -1,15 +1,229 @@
-"""What is read from a file: documents, and faults in their place."""
+"""What is read from a file: blocks, in order, of which a document is written; and faults.
+
+A format's reader makes headings, paragraphs, items, rows and code of a file (`Block`).
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from enum import Enum, auto
 from typing import NamedTuple
 
 import msgspec
 
-from qa_service.retrieval.blocks import Kind
+MAX_DEPTH = 8
+"""Lists nested deeper are written as if they were so deep."""
 
+_INVISIBLE = re.compile("[\0\u00ad\u200b-\u200d\u2060\ufeff\ufffe\uffff]")
+_SPACES = re.compile(r"[^\S\n]+")
+_BOX = re.compile(r"[☐☑☒](?=\w)")
+_LINE_ENDS = re.compile(r" ?\n\s*")
+_POWER = re.compile(r"[-+−–]?[\w.]{1,4}|[-+−–]?\d+(?:[.,]\d+)*")  # noqa: RUF001, minus signs
+_NO_POWER = re.compile(r"st|nd|rd|th|tm|sm|r|o|a|e|er|re|ème|me|le|lle", re.IGNORECASE)
 MAX_NAME_CHARS = 200
 """Longest title, heading or id; each passage carries them, so their length has a bound."""
+
+
+class Kind(Enum):
+    HEADING = auto()
+    PARAGRAPH = auto()
+    ITEM = auto()
+    CAPTION = auto()
+    ROW = auto()
+    CODE = auto()
+
+
+class Block(NamedTuple):
+    """A part of a document that a reader sees as one.
+
+    Attributes:
+        line: Its first line in the file, from 1; 0 if the format has no lines.
+        level: Of a heading, 1 for the highest; of others, how many lists are around it.
+        mark: What stands before an item's text: "-", "1." or nothing.
+        is_first: Whether a list or a table begins with it.
+        page: That it begins on, or its slide, from 1; 0 if the format has neither.
+        part: What a person calls that, or the sheet that it is in: "page 3", "sheet Prices".
+    """
+
+    kind: Kind
+    text: str
+    line: int = 0
+    level: int = 0
+    mark: str = ""
+    is_first: bool = False
+    page: int = 0
+    part: str = ""
+
+
+def without_invisible(text: str) -> str:
+    """A text without the characters that nobody sees: NUL, soft hyphens, zero-width ones."""
+    return _INVISIBLE.sub("", text)
+
+
+def folded(text: str) -> str:
+    """A text with single spaces, one after a box to tick; line breaks that are meant stay."""
+    return _LINE_ENDS.sub("\n", _SPACES.sub(" ", _BOX.sub(r"\g<0> ", text))).strip()
+
+
+def scripted(name: str, before: str, inner: str) -> str:
+    """What raised ("sup") or lowered characters are written as: 10^6, H2O, 5th.
+
+    A power has `^` before it, "th" and the like have nothing, and a number after a number has `_`.
+    """
+    words = inner.strip()
+    if name != "sup":
+        return f"_{words}" if before[-1:].isdigit() and words[:1].isalnum() else inner
+    is_power = before[-1:].isalnum() or before[-1:] in {")", "]"}
+    is_power = is_power and _POWER.fullmatch(words) is not None and not _NO_POWER.fullmatch(words)
+    return f"^{words}" if is_power else inner
+
+
+class BlockList:
+    """Collects blocks; knows the lists around the place where it is.
+
+    Attributes:
+        blocks: What was added.
+        page: That of the blocks that are added from now on.
+        part: Likewise.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.page, self.part = 0, ""
+        self._lists = 0
+        self._begins_list = False
+        self._marks: list[str | None] = []
+        """For each open item its mark, until a block has taken it."""
+        self._prefix = ""
+
+    def begin_list(self) -> None:
+        self._lists += 1
+        self._begins_list = True
+
+    def end_list(self) -> None:
+        self._lists = max(0, self._lists - 1)
+        self._begins_list = False
+
+    def nest(self, depth: int) -> None:
+        """Lists begin or end until the place is in this many."""
+        while self._lists < depth:
+            self.begin_list()
+        self.unnest(depth)
+
+    def unnest(self, depth: int = 0) -> None:
+        """Lists end until the place is in no more than this many."""
+        while self._lists > depth:
+            self.end_list()
+
+    def begin_item(self, mark: str) -> None:
+        """An item begins; the next paragraph is its text."""
+        self._marks.append(mark)
+
+    def begin_definition(self, term: str) -> None:
+        """An item begins whose text has a term before it."""
+        self.begin_item("")
+        if term:
+            self._prefix = f"{term.rstrip(':')}: "
+
+    def item(self, depth: int, mark: str, text: str) -> None:
+        """Adds an item of a list within so many lists."""
+        self.nest(depth)
+        self.begin_item(mark)
+        self.paragraph(text)
+        self.end_item()
+
+    def end_item(self) -> None:
+        if self._marks:
+            self._marks.pop()
+
+    def prefix(self, words: str) -> None:
+        """Puts words before the next paragraph, such as `Note: `."""
+        self._prefix = words
+
+    def heading(self, level: int, text: str, line: int = 0) -> None:
+        words = folded(without_invisible(text)).replace("\n", " ")
+        if words:
+            self._add(Block(Kind.HEADING, words, line, level))
+
+    def paragraph(self, text: str, line: int = 0) -> None:
+        """Adds a paragraph; the first one in an item is the item."""
+        words = folded(without_invisible(text))
+        if not words:
+            return
+        words, self._prefix = self._prefix + words, ""
+        mark = self._taken_mark()
+        level = min(self._lists, MAX_DEPTH)
+        if mark is None:
+            self._add(Block(Kind.PARAGRAPH, words, line, level))
+        else:
+            is_first, self._begins_list = self._begins_list, False
+            self._add(Block(Kind.ITEM, words, line, level, mark, is_first))
+
+    def code(self, text: str, line: int = 0) -> None:
+        """Adds lines that stay as they are."""
+        kept = without_invisible(text).strip("\n").rstrip()
+        if kept.strip():
+            self._taken_mark()
+            self._add(Block(Kind.CODE, kept, line, min(self._lists, MAX_DEPTH)))
+
+    def table(
+        self,
+        head: Sequence[str],
+        rows: Sequence[tuple[int, Sequence[str]]],
+        caption: str = "",
+        caption_line: int = 0,
+    ) -> None:
+        """Adds a table: its columns' names, and each row's line and cells.
+
+        Args:
+            caption: What the table is called; it goes with each passage of its rows.
+            caption_line: Where it stands, if not at the first row.
+        """
+        names = [_cell(name).rstrip(":") for name in head]
+        level = min(self._lists, MAX_DEPTH)
+        if rows and (words := _cell(caption)):
+            self._add(Block(Kind.CAPTION, words, caption_line or rows[0][0], level))
+        is_first = True
+        for line, cells in rows:
+            if words := row_text(names, [_cell(cell) for cell in cells]):
+                self._add(Block(Kind.ROW, words, line, level, is_first=is_first))
+                is_first = False
+
+    def _add(self, block: Block) -> None:
+        self.blocks.append(block._replace(page=self.page, part=self.part))
+
+    def _taken_mark(self) -> str | None:
+        if not self._marks or self._marks[-1] is None:
+            return None
+        mark = self._marks[-1]
+        self._marks[-1] = None
+        return mark
+
+
+def _cell(text: str) -> str:
+    return " ".join(_BOX.sub(r"\g<0> ", without_invisible(text)).split())
+
+
+def row_text(names: Sequence[str], cells: Sequence[str]) -> str:
+    """A row as `Column: value; Column: value`; of cells without a column's name, their values."""
+    parts = []
+    for place, cell in enumerate(cells):
+        name = names[place] if place < len(names) else ""
+        if cell:
+            parts.append(f"{name}: {cell}" if name and name != cell else cell)
+    return "; ".join(parts)
+
+
+class Parsed(NamedTuple):
+    """What a reader makes of a file.
+
+    Attributes:
+        title: What the file says that it is called; "" if it says nothing.
+    """
+
+    blocks: list[Block]
+    title: str = ""
 
 
 class UnreadableError(Exception):

@@ -13,8 +13,7 @@ import msgspec
 from qa_service.errors import SetupError
 from qa_service.files import open_regular
 from qa_service.retrieval.documents import Fault
-from qa_service.retrieval.formats import FORMATS
-from qa_service.retrieval.formats.markups import TEMPLATES
+from qa_service.retrieval.formats import FORMATS, TEMPLATES
 
 _PACKED = (".json", ".jsonl")
 """Kinds that may have `.gz` behind them."""

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable
 from pathlib import PurePath
 
-from qa_service.retrieval.blocks import Block, Kind, Parsed
-from qa_service.retrieval.documents import Document, Heading, Place, shortened
+from qa_service.retrieval.documents import Block, Document, Heading, Kind, Parsed, Place, shortened
 
 _LINES = frozenset({Kind.ITEM, Kind.ROW})
 _NO_TITLE = re.compile(

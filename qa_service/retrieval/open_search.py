@@ -20,7 +20,7 @@ from qa_service.errors import SetupError, UnavailableError, hide_password
 from qa_service.installation import load
 from qa_service.logs import printable
 from qa_service.retrieval.filters import PATH, day_of
-from qa_service.retrieval.retriever import FoundPassage, WordCounts
+from qa_service.retrieval.search_messages import FoundPassage, WordCounts
 from qa_service.wire.messages import Bounds, Condition, Filter, Passage
 
 if TYPE_CHECKING:

@@ -29,7 +29,6 @@ from qa_service.retrieval.collection import Collection, find_fault
 from qa_service.retrieval.encoder import SharedEncoder
 from qa_service.retrieval.manifest import MANIFEST_FILE
 from qa_service.retrieval.open_search import OpenSearchIndex
-from qa_service.retrieval.retriever import OpenIndex
 from qa_service.retrieval.search_messages import (
     MAX_MESSAGE_BYTES,
     Close,
@@ -42,6 +41,7 @@ from qa_service.retrieval.search_messages import (
     Listed,
     Open,
     Opened,
+    OpenIndex,
     Refused,
     Reply,
     Result,

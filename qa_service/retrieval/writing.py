@@ -24,11 +24,11 @@ from qa_service.retrieval.manifest import (
     FileEntry,
     IndexSettings,
     Manifest,
+    Progress,
     save_manifest,
     served_indexes,
 )
-from qa_service.retrieval.resume import Progress
-from qa_service.retrieval.retriever import read_text
+from qa_service.retrieval.search_messages import read_text
 from qa_service.retrieval.tantivy_index import IndexWriter, index_files
 
 COMMIT_PASSAGES = 5000

@@ -9,9 +9,8 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from harness.frames import frame, receive
+from harness.frames import ASK, FIRST_WORD, frame, receive
 from harness.process import GIVE_UP_S
-from harness.questions import ASK, FIRST_WORD
 from harness.server import INSTANT, RunningServer
 from tests.certificates import Certificates
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from harness.frames import frame, receive
+from harness.frames import ASK, FIRST_WORD, TEXT, frame, receive
 from harness.process import held_still, wait_until
-from harness.questions import ASK, FIRST_WORD, TEXT
 from harness.server import RunningServer
 
 FAULTY_WORKER = Path(__file__).parent / "faulty_worker"

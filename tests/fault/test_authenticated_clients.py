@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from harness.questions import ASK, FIRST_WORD
+from harness.frames import ASK, FIRST_WORD
 from qa_service.client import Answer, QaClient, QaServerError, TlsError, tls_context
 from tests.certificates import Certificates
 from tests.fault.authentication import TOKEN

@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from harness.frames import frame, receive
-from harness.questions import ASK
+from harness.frames import ASK, frame, receive
 from harness.server import ROOT, running_server
 from tests.certificates import Certificates
 from tests.fault.authentication import (

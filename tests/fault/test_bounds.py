@@ -9,12 +9,11 @@ import socket
 
 import pytest
 
-from harness.crowd import alone_and_in_crowd
-from harness.frames import frame, receive
+from harness.disturbances import alone_and_in_crowd
+from harness.frames import ASK, FIRST_WORD, frame, receive
 from harness.load import QuietAnswers, assert_all_right, offer, report_of
 from harness.memory import bound_bytes
 from harness.process import MIB, rss_bytes
-from harness.questions import ASK, FIRST_WORD
 from harness.server import EXACT_ENGINE, RunningServer, running_server
 from qa_service.options import MAX_MS
 from qa_service.server.config import ServerConfig

@@ -6,10 +6,9 @@ import socket
 
 import pytest
 
-from harness.frames import frame, receive
+from harness.frames import ASK, FIRST_WORD, frame, receive
 from harness.gateway import running_gateway
 from harness.process import GIVE_UP_S, held_still, wait_until
-from harness.questions import ASK, FIRST_WORD
 from harness.server import INSTANT, running_server
 from qa_service.client import QaClient
 from qa_service.server.front.open_connections import RESERVE

@@ -11,12 +11,11 @@ from http.client import HTTPConnection
 
 import pytest
 
-from harness.frames import frame, receive
+from harness.frames import ANSWER, ASK, FIRST_WORD, frame, receive
 from harness.load import QuietAnswers, assert_all_right, under_load
 from harness.process import GIVE_UP_S, held_still, num_descriptors, wait_until
-from harness.questions import ANSWER, ASK, FIRST_WORD
 from harness.server import EXACT_ENGINE, FIXED_ENGINE, INSTANT, running_server
-from qa_service.programs.load.report import Report
+from qa_service.programs.load.plan import Report
 from tests.fault.faults import ONE_SESSION, marked, stopped
 
 NUM_RELOADS = 4

@@ -9,8 +9,7 @@ import time
 
 import pytest
 
-from harness.frames import frame, receive
-from harness.questions import ASK, FIRST_WORD
+from harness.frames import ASK, FIRST_WORD, frame, receive
 from harness.server import running_server
 from tests.certificates import Certificates
 from tests.fault.authentication import (

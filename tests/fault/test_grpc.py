@@ -15,11 +15,9 @@ from typing import Any
 
 import pytest
 
-from harness.frames import frame, receive
+from harness.frames import ASK, FIRST_WORD, frame, receive
 from harness.gateway import LISTENS, GatewayServer, answers, inputs, running_gateway
-from harness.ports import reserve_port
-from harness.process import GIVE_UP_S, held_still, num_descriptors, wait_until
-from harness.questions import ASK, FIRST_WORD
+from harness.process import GIVE_UP_S, held_still, num_descriptors, reserve_port, wait_until
 from harness.server import INSTANT, ROOT, RunningServer
 from qa_service.sidecars.grpc_gateway.links import MAX_LINKS
 from tests.certificates import Certificates

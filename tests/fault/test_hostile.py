@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.frames import frame, receive
+from harness.frames import ASK, FIRST_WORD, frame, receive
 from harness.hostile_frames import HOSTILE, OK
 from harness.process import GIVE_UP_S, MIB, Growth, num_descriptors, rss_bytes, wait_until
-from harness.questions import ASK, FIRST_WORD
 from harness.server import INSTANT, RunningServer, running_server
 from qa_service.client import QaClient
 from qa_service.wire.messages import RequestLimits

@@ -8,10 +8,10 @@ import struct
 
 import pytest
 
+from harness.frames import ASK, FIRST_WORD
 from harness.hostile_http import MALFORMED, SMUGGLED, chunked, head
-from harness.http_fuzz import fuzz_server
+from harness.live_fuzz import fuzz_server_http
 from harness.process import MIB, Growth, num_descriptors, rss_bytes, wait_until
-from harness.questions import ASK, FIRST_WORD
 from harness.server import INSTANT, running_server
 
 MAX_BODY_BYTES = 100_000
@@ -128,7 +128,7 @@ def test_pipelined_requests_behind_a_slow_one_are_bounded(server, neighbour):
 @pytest.mark.soak
 def test_a_server_survives_mutated_http_requests(builtin_model):
     with running_server(builtin_model, *HASTY) as server:
-        report, growth = asyncio.run(fuzz_server(server, NUM_REQUESTS, seed=31))
+        report, growth = asyncio.run(fuzz_server_http(server, NUM_REQUESTS, seed=31))
     print(f"\n{report}\n{growth}")
     assert report.num_silent == 0
     assert growth.is_small

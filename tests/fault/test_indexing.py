@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.damage import damage, index_files, write_collection
+from harness.collections import damage, index_files, write_collection
 from harness.process import MIB
 from qa_service.errors import SetupError
 from qa_service.retrieval.build import IndexArgs, Reporter, build
@@ -30,7 +30,7 @@ KILLED = """
 import os, pathlib, signal, sys
 from qa_service.retrieval import writing
 from qa_service.retrieval.build import IndexArgs, Reporter, build
-from qa_service.retrieval.resume import Progress
+from qa_service.retrieval.manifest import Progress
 from qa_service.retrieval.tantivy_index import IndexWriter
 
 writing.COMMIT_PASSAGES = 3

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("aio_pika", reason="no aio-pika: pip install '.[jobs]'")
 
+from harness.frames import ASK, FIRST_WORD
 from harness.jobs import (
     RunningGateway,
     depth,
@@ -19,8 +20,7 @@ from harness.jobs import (
     running_gateway,
     take,
 )
-from harness.ports import reserve_port
-from harness.questions import ASK, FIRST_WORD
+from harness.process import reserve_port
 from harness.server import INSTANT, RunningServer
 from tests.fault.faults import stopped
 

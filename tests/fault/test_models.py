@@ -7,13 +7,13 @@ from contextlib import closing, contextmanager
 
 import pytest
 
+from harness.frames import ASK
 from harness.load import QuietAnswers, assert_all_right, under_load
 from harness.models import ModelFile, copy_model, count_versions, states, write_manifest
 from harness.process import wait_until
-from harness.questions import ASK
 from harness.server import RunningServer, running_server
 from qa_service.errors import SetupError
-from qa_service.programs.load.report import Report
+from qa_service.programs.load.plan import Report
 from qa_service.server.config import find_config
 from qa_service.server.models.plan import make_plan
 from tests.fault.faults import FAULTY_WORKER, Permits, fresh_worker, marked

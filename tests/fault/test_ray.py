@@ -6,12 +6,11 @@ import dataclasses
 
 import pytest
 
+from harness.frames import ASK
 from harness.load import QuietAnswers, assert_all_right, under_load
 from harness.process import GIVE_UP_S, held_still, wait_until
-from harness.questions import ASK
 from harness.server import FIXED_ENGINE, ONE_INSTANCE, RunningServer
-from qa_service.programs.load.plan import LoadPlan
-from qa_service.programs.load.report import Report
+from qa_service.programs.load.plan import LoadPlan, Report
 from tests.programs import fail_to_start
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")

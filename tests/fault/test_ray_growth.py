@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from harness.frames import ANSWER, ASK
 from harness.load import QuietAnswers, assert_all_right, under_load
 from harness.models import copy_model
 from harness.process import GIVE_UP_S, wait_until
-from harness.questions import ANSWER, ASK
 from harness.server import FIXED_ENGINE, RunningServer
-from qa_service.programs.load.report import Report
+from qa_service.programs.load.plan import Report
 from tests.programs import fail_to_start
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")

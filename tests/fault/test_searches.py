@@ -13,8 +13,15 @@ from types import MappingProxyType
 
 import pytest
 
-from harness.collections import DOCUMENTS, index, write_documents
-from harness.damage import damage, index_files, question, write_collection
+from harness.collections import (
+    DOCUMENTS,
+    damage,
+    index,
+    index_files,
+    question,
+    write_collection,
+    write_documents,
+)
 from harness.frames import frame, receive
 from harness.process import held_still, wait_until
 from harness.server import INSTANT, RunningServer

@@ -6,10 +6,9 @@ import sys
 
 import pytest
 
+from harness.frames import ASK, FIRST_WORD, TEXT
 from harness.gateway import LISTENS, answers, inputs
-from harness.ports import reserve_port
-from harness.process import GIVE_UP_S, LoggingProcess
-from harness.questions import ASK, FIRST_WORD, TEXT
+from harness.process import GIVE_UP_S, LoggingProcess, reserve_port
 from harness.server import INSTANT, ROOT, RunningServer, running_server
 from qa_service.aio import AsyncQaClient
 from qa_service.client import QaClient

@@ -8,12 +8,11 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from harness.frames import frame
+from harness.frames import ASK, FIRST_WORD, frame
 from harness.load import QuietAnswers, assert_all_right, under_load
 from harness.process import GIVE_UP_S, num_descriptors, wait_until
-from harness.questions import ASK, FIRST_WORD
 from harness.server import FIXED_ENGINE, INSTANT, RunningServer, running_server
-from qa_service.programs.load.report import Report
+from qa_service.programs.load.plan import Report
 from qa_service.server.instances.pool import MAX_FAILED_STARTS
 from tests.fault.faults import (
     ONE_SESSION,

@@ -5,9 +5,8 @@ import select
 import signal
 import time
 
-from harness.frames import frame, receive
+from harness.frames import ANSWER, ASK, FIRST_WORD, frame, receive
 from harness.process import GIVE_UP_S
-from harness.questions import ANSWER, ASK, FIRST_WORD
 from harness.server import FIXED_ENGINE, RunningServer
 from tests.fault.faults import ONE_SESSION, error_among_neighbours, marked, replies_by_id, stopped
 

@@ -13,8 +13,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from harness.frames import ASK
 from harness.process import wait_until
-from harness.questions import ASK
 from harness.server import ONE_INSTANCE, RunningServer, running_server
 from qa_service.autotune.engine_race import Record
 from qa_service.autotune.engine_table import EngineTable, Finding

@@ -11,9 +11,8 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from harness.ports import reserve_port
-from harness.process import GIVE_UP_S, LoggingProcess, held_still, wait_until
-from harness.questions import ANSWER, ASK
+from harness.frames import ANSWER, ASK
+from harness.process import GIVE_UP_S, LoggingProcess, held_still, reserve_port, wait_until
 from harness.server import INSTANT, ROOT, running_server
 from qa_service.aio import AsyncQaClient
 from qa_service.client import QaServerError, TlsError

@@ -9,11 +9,9 @@ import pytest
 
 import qa_service
 from benchmarks import collection
-from benchmarks.http_wire import HttpWire
-from benchmarks.load import counted, figures, measure
-from benchmarks.tables import markdown, percentile, spread
-from benchmarks.targets import ours, running
-from benchmarks.texts import LONG_TEXT_WORDS, Item, mixed
+from benchmarks.load import LONG_TEXT_WORDS, Item, counted, figures, measure, mixed
+from benchmarks.record import markdown, percentile, spread
+from benchmarks.targets import HttpWire, ours, running
 from harness.server import INSTANT
 from qa_service.client import ProtocolError
 from qa_service.data.squad import SquadQuestion, read_squad
@@ -143,9 +141,9 @@ def test_a_collection_finds_the_passages_of_the_questions_that_ship(tmp_path, en
     indexed, opened = collection.index(tmp_path / "texts.jsonl", tmp_path / "out", size)
     questions = [question for question in QUESTIONS if question.answers]
     searched = collection.search(opened, questions, numbers)
-    assert indexed.passages >= len(texts)
-    assert searched.recall[20] > 90
-    assert searched.recall[1] <= searched.recall[5] <= searched.paragraph_recall[5]
+    assert indexed["passages"] >= len(texts)
+    assert searched["recall"][20] > 90
+    assert searched["recall"][1] <= searched["recall"][5] <= searched["paragraph_recall"][5]
 
 
 @pytest.mark.long

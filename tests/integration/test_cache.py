@@ -2,8 +2,7 @@
 
 import pytest
 
-from harness.frames import frame, receive
-from harness.questions import ASK
+from harness.frames import ASK, frame, receive
 from harness.server import ONE_INSTANCE, running_server
 
 FLAGS = (*ONE_INSTANCE, "--cache_bytes", "1000000")

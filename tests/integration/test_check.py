@@ -13,8 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.collections import index, write_documents
-from harness.damage import damage
+from harness.collections import damage, index, write_documents
 from harness.models import make_manifest
 from harness.server import INSTANT, ONE_INSTANCE, ROOT, running_server
 from qa_service.engine_catalogue import ONNX_FILE, ONNX_INT8_FILE

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from harness.ports import reserve_port
+from harness.process import reserve_port
 from harness.server import ONE_INSTANCE, ROOT, running_server
 from qa_service.client import Answer, QaClient
 from qa_service.data.squad import OWN_QUESTIONS, f1_score, read_squad

@@ -24,8 +24,7 @@ from harness.documents import (
     shown_outputs,
     shown_programs,
 )
-from harness.frames import frame, receive
-from harness.questions import ANSWER, ASK, TEXT
+from harness.frames import ANSWER, ASK, TEXT, frame, receive
 from harness.server import ROOT, running_server
 from qa_service.data import HANDBOOK_DIR
 from qa_service.data.squad import read_squad

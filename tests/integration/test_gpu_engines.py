@@ -15,9 +15,9 @@ from qa_service.instance import worker_main
 from qa_service.instance.arrays import SPAN_VALUES
 from qa_service.instance.devices import DeviceAssignment
 from qa_service.instance.engines import EngineConfig, make_engine, onnx_gpu
+from qa_service.instance.engines.base import EngineFaultError
 from qa_service.instance.engines.buckets import Bucket, BucketGrid
 from qa_service.instance.engines.onnx import open_session
-from qa_service.instance.engines.outputs import EngineFaultError
 from qa_service.instance.gpus import find_gpus
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import load_manifest
@@ -112,7 +112,7 @@ def test_tensorrt_options_have_precision_caches_and_shapes(manifest, tmp_path):
                           gpu_memory_bytes=8 << 30)  # fmt: skip
     grid = BucketGrid.of(manifest, config)
     inputs = ("input_ids", "attention_mask")
-    kept = onnx_gpu.kept_engines(tmp_path, config, grid, "hash")
+    kept = onnx_gpu.opened_engines(tmp_path, config, grid, "hash")
     options = onnx_gpu.tensorrt_options(config, inputs, grid, kept)
     folder = str(tmp_path / "tensorrt" / "fp16-16x384")
     assert options == {

@@ -10,9 +10,9 @@ import shutil
 
 import pytest
 
+from harness.frames import ANSWER, ASK, QUESTIONS, TEXT
 from harness.gateway import answers, inputs, running_gateway
 from harness.process import GIVE_UP_S
-from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
 from harness.server import INSTANT, ONE_INSTANCE, ROOT
 from tests.grpc_requests import (
     Health,

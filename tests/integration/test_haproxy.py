@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
+from harness.frames import ASK, FIRST_WORD
 from harness.haproxy import HAPROXY, Balancer, config_for_http
-from harness.ports import reserve_port
-from harness.process import GIVE_UP_S, wait_until
-from harness.questions import ASK, FIRST_WORD
+from harness.process import GIVE_UP_S, reserve_port, wait_until
 from harness.server import INSTANT, RunningServer
 from qa_service.client import QaClient, QaClientError
 from qa_service.data.squad import SquadQuestion

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.frames import frame, receive
+from harness.frames import ASK, TEXT, frame, receive
 from harness.process import wait_until
-from harness.questions import ASK, TEXT
 from harness.server import INSTANT, ONE_BY_ONE, running_server
 from qa_service.server.scheduling.admission import MAX_RETRY_AFTER_MS
 from tests.fault.faults import stopped

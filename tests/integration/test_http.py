@@ -9,9 +9,9 @@ import shutil
 import numpy as np
 import pytest
 
+from harness.frames import ANSWER, ASK, FIRST_WORD, QUESTIONS, TEXT
 from harness.gateway import answers, inputs
 from harness.process import GIVE_UP_S, held_still, wait_until
-from harness.questions import ANSWER, ASK, FIRST_WORD, QUESTIONS, TEXT
 from harness.server import INSTANT, running_server
 from tests.http_calls import get
 from tests.programs import run, token_flags

@@ -5,15 +5,19 @@ import time
 
 import pytest
 
-from harness.ports import reserve_port
-from harness.process import GIVE_UP_S
+from harness.process import GIVE_UP_S, reserve_port
 from qa_service.client import ConnectionLostError, QaServerError, ServerUnreachableError
 from qa_service.programs.access import Access
 from qa_service.programs.jobs import asker as asker_module
-from qa_service.programs.jobs.asker import MAX_LOSSES, MAX_REFUSALS, Asker, ExpiredError
+from qa_service.programs.jobs.asker import (
+    MAX_LOSSES,
+    MAX_REFUSALS,
+    Asker,
+    ExpiredError,
+    StoppedError,
+)
 from qa_service.programs.jobs.job import JobRequest
 from qa_service.programs.jobs.jobs_options import AskingOptions
-from qa_service.programs.jobs.window import StoppedError
 from tests.scripted_server import (
     FULL,
     SILENCE,

@@ -21,8 +21,7 @@ from harness.jobs import (
     running_gateway,
     take,
 )
-from harness.ports import reserve_port
-from harness.process import wait_until
+from harness.process import reserve_port, wait_until
 from harness.server import running_server
 from qa_service.programs.jobs.jobs_options import RetryOptions
 

@@ -6,8 +6,8 @@ import signal
 import pytest
 
 from harness.file_run import Run, asked_of, run_with_stops
+from harness.frames import ASK
 from harness.jobs import run_jobs
-from harness.questions import ASK
 from harness.server import INSTANT, running_server
 
 pytestmark = pytest.mark.slow

@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from harness.frames import frame, receive
+from harness.frames import ASK, frame, receive
 from harness.models import ModelFile, write_version
 from harness.process import wait_until
-from harness.questions import ASK
 from harness.server import running_server
 from qa_service.client import QaClient, QaServerError
 from tests.http_calls import bearer, get, post

@@ -17,14 +17,14 @@ from qa_service.errors import DeviceError, SetupError
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.instance_options import InstanceOptions
+from qa_service.instance.model_folder.costs_dir import SeenLengths
 from qa_service.instance.model_folder.known_answers import row_lengths
 from qa_service.instance.model_folder.manifest import load_manifest
-from qa_service.instance.model_folder.seen_lengths import SeenLengths
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.stages import Stopwatch
 from qa_service.instance.worker_main import load_reader
 from qa_service.instance.worker_messages import Answers, Setup
-from qa_service.preparation import openvino_int8
+from qa_service.preparation import graphs
 from tests.programs import run_python
 from tests.support import all_of
 
@@ -238,7 +238,7 @@ import sys
 from pathlib import Path
 from qa_service.instance.engines import EngineConfig, make_engine, static_shapes
 from qa_service.instance.model_folder.manifest import load_manifest
-from qa_service.instance.model_folder.seen_lengths import SeenLengths
+from qa_service.instance.model_folder.costs_dir import SeenLengths
 static_shapes.LOWEST_PRIORITY = 0
 model = Path(sys.argv[1])
 engine = make_engine(
@@ -532,7 +532,7 @@ def test_a_weight_is_rounded_for_each_output_to_256_steps():
     weight = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
     weight[:, 3], weight[:, 4] = 0, np.abs(weight[:, 4])
     for axis in (0, 1):
-        steps, scale, zero = openvino_int8.round_weights(weight if axis else weight.T, axis)
+        steps, scale, zero = graphs.round_weights(weight if axis else weight.T, axis)
         columns = steps if axis else steps.T
         back = (columns.astype(np.float32) - zero) * scale
         assert np.abs(back - weight).max() <= 0.51 * scale.max()

@@ -7,8 +7,8 @@ import pytest
 
 from harness.browser import CHROMIUM, Browser
 from harness.collections import ANSWERS, index, write_documents
+from harness.frames import ANSWER, ASK
 from harness.models import ModelFile
-from harness.questions import ANSWER, ASK
 from harness.server import ONE_INSTANCE, running_server
 from tests.programs import token_flags
 

@@ -382,7 +382,7 @@ def test_interrupt_leaves_the_old_folder(sources, prepared, tmp_path, monkeypatc
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("qa_service.preparation.export.export_onnx", interrupted)
+    monkeypatch.setattr("qa_service.preparation.loading.export_onnx", interrupted)
     assert main([*arguments, "--can_abstain"]) == 130
     assert "interrupted" in capsys.readouterr().err
     assert _mtimes(tmp_path / "roberta") == before
@@ -391,14 +391,14 @@ def test_interrupt_leaves_the_old_folder(sources, prepared, tmp_path, monkeypatc
 
 _STALLED_RUN = """
 import sys, time
-from qa_service.preparation import export
+from qa_service.preparation import loading
 from qa_service.preparation.main import main
 
 def stall(*_):
     print("exporting", flush=True)
     time.sleep(600)
 
-export.export_onnx = stall
+loading.export_onnx = stall
 main(sys.argv[1:])
 """
 

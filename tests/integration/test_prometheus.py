@@ -10,9 +10,8 @@ import urllib.parse
 
 import pytest
 
-from harness.ports import reserve_port
-from harness.process import wait_until
-from harness.questions import ASK
+from harness.frames import ASK
+from harness.process import reserve_port, wait_until
 from harness.server import INSTANT, ROOT, running_server
 from qa_service.sidecars.gpu_meter import GpuReading, gpu_families
 from tests.http_calls import get

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from harness.ports import reserve_port
+from harness.process import reserve_port
 from tests.programs import run
 
 SCRIPT = """

@@ -8,11 +8,10 @@ import subprocess
 
 import pytest
 
-from harness.frames import frame, receive
-from harness.golden import GOLDEN, body_of
+from harness.frames import ANSWER, ASK, FIRST_WORD, QUESTIONS, TEXT, frame, receive
 from harness.models import copy_model
+from harness.mutate import GOLDEN, body_of
 from harness.process import held_still
-from harness.questions import ANSWER, ASK, FIRST_WORD, QUESTIONS, TEXT
 from harness.server import (
     EXACT_ENGINE,
     FIXED_ENGINE,
@@ -23,8 +22,8 @@ from harness.server import (
 )
 from qa_service.client import Answer, QaClient
 from qa_service.instance.batch_cost import load_costs
+from qa_service.instance.costs import TABLE_EVERY
 from qa_service.instance.instance_options import InstanceOptions
-from qa_service.instance.learned_costs import TABLE_EVERY
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.worker_main import load_reader
 from qa_service.instance.worker_messages import Setup

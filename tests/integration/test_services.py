@@ -2,8 +2,8 @@
 
 import pytest
 
+from harness.frames import ANSWER, ASK, QUESTIONS, TEXT
 from harness.models import copy_model
-from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
 from harness.server import ONE_INSTANCE, running_server
 from tests.http_calls import get
 from tests.programs import change_reading

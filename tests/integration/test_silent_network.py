@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.frames import ASK, TEXT
 from harness.process import GIVE_UP_S
-from harness.questions import ASK, TEXT
 from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.index_main import main
 from tests.programs import run

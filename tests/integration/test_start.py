@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.frames import frame, receive
+from harness.frames import ANSWER, ASK, FIRST_WORD, frame, receive
 from harness.models import ModelFile, copy_model, states
 from harness.process import GIVE_UP_S, LoggingProcess, tree, wait_until
-from harness.questions import ANSWER, ASK, FIRST_WORD
 from harness.server import INSTANT, READY, ROOT, RunningServer, line_with, port_of
 from qa_service.engine_catalogue import PROCESSOR_FLAGS
 from qa_service.machine import processor
@@ -27,7 +26,7 @@ from tests.support import present
 
 pytestmark = pytest.mark.slow
 
-TRIAL = "qa_service.autotune.trial_main"
+TRIAL = "qa_service.autotune.engine_trial"
 ONE_INSTANCE = ("--num_inference_sessions", "1", "--cost_table", "off")
 
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from harness.frames import ASK, QUESTIONS, TEXT
 from harness.models import ModelFile
 from harness.process import GIVE_UP_S
-from harness.questions import ASK, QUESTIONS, TEXT
 from harness.server import running_server
 from tests.http_calls import get, post
 

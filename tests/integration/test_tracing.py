@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.frames import frame, receive
+from harness.frames import ANSWER, ASK, TEXT, frame, receive
 from harness.otlp import receiving
-from harness.ports import reserve_port
-from harness.process import GIVE_UP_S, held_still, wait_until
-from harness.questions import ANSWER, ASK, TEXT
+from harness.process import GIVE_UP_S, held_still, reserve_port, wait_until
 from harness.server import INSTANT, ONE_INSTANCE, running_server
 from tests.http_calls import post
 

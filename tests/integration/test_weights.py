@@ -8,9 +8,8 @@ from select import select
 
 import pytest
 
-from harness.frames import frame, receive
+from harness.frames import ASK, frame, receive
 from harness.process import GIVE_UP_S
-from harness.questions import ASK
 from harness.server import running_server
 from tests.integration.test_bounds import FLAGS, sleeping
 from tests.programs import token_flags

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from qa_service.retrieval.retriever import FoundPassage
 from qa_service.retrieval.search_messages import (
     MAX_MESSAGE_BYTES,
     Ask,
     Close,
     Closed,
     Found,
+    FoundPassage,
     Open,
     Opened,
     Refused,

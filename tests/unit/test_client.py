@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from harness.frames import frame
-from harness.golden import GOLDEN
+from harness.mutate import GOLDEN
 from harness.server import ROOT
 from qa_service.client import (
     Answer,

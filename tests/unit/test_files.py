@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from qa_service.files import read_text
-from qa_service.preparation.reading import choose_reading
+from qa_service.preparation.prepare import choose_reading
 from qa_service.preparation.sources import Source
 from qa_service.programs.access import Access
 from qa_service.server.config import ConfigSource

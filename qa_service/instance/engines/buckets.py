@@ -17,11 +17,10 @@ from typing import NamedTuple
 
 from qa_service.instance.arrays import SPAN_VALUES, FloatArray, Int64Array, Logits
 from qa_service.instance.engines import EngineConfig
-from qa_service.instance.engines.base import Engine, ShapeCheck
+from qa_service.instance.engines.base import Engine, ShapeCheck, checked, require_shape
 from qa_service.instance.engines.kept_engines import KeptEngines
-from qa_service.instance.engines.outputs import checked, require_shape
 from qa_service.instance.model_folder.manifest import Manifest
-from qa_service.instance.start_times import taking
+from qa_service.instance.stages import taking
 
 logger = logging.getLogger(__name__)
 

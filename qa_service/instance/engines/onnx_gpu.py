@@ -22,10 +22,10 @@ from qa_service.engine_catalogue import ROWS
 from qa_service.errors import DeviceError, SetupError
 from qa_service.installation import install_hint
 from qa_service.instance.engines import EngineConfig
+from qa_service.instance.engines.base import marked
 from qa_service.instance.engines.buckets import Bucket, BucketedEngine, BucketGrid, Outputs, Program
 from qa_service.instance.engines.kept_engines import KeptEngines
 from qa_service.instance.engines.onnx import LogSeverity, Provider, inputs_of, open_session
-from qa_service.instance.engines.outputs import marked
 from qa_service.instance.model_folder.manifest import Manifest, prepared_file
 
 CUDA = "CUDAExecutionProvider"
@@ -59,7 +59,7 @@ def tensorrt_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -
     # TensorRT's provider records a graph for one shape only; there are many buckets.
     config = msgspec.structs.replace(config, cuda_graphs=False)
     grid = BucketGrid.of(manifest, config)
-    kept = kept_engines(model_dir, config, grid, manifest.files[name])
+    kept = opened_engines(model_dir, config, grid, manifest.files[name])
     options = tensorrt_options(config, manifest.inputs, grid, kept)
     with kept.held() if kept else contextlib.nullcontext():
         session = open_gpu_session(
@@ -113,7 +113,7 @@ def _memory_limit(option: str, config: EngineConfig) -> dict[str, str]:
     return {option: str(int(config.gpu_memory_bytes * config.gpu_memory_fraction))}
 
 
-def kept_engines(
+def opened_engines(
     model_dir: Path, config: EngineConfig, grid: BucketGrid, model_hash: str
 ) -> KeptEngines | None:
     """What is kept of one model, precision and profile; None where nothing may be."""

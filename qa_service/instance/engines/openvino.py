@@ -23,15 +23,13 @@ from qa_service.engine_catalogue import ROWS
 from qa_service.errors import DeviceError, SetupError
 from qa_service.instance.arrays import Int64Array, Logits
 from qa_service.instance.engines import EngineConfig
-from qa_service.instance.engines.base import Engine, ShapeCheck, describe_cpu, named_inputs
+from qa_service.instance.engines.base import Engine, ShapeCheck, describe_cpu, marked, named_inputs
 from qa_service.instance.engines.kept_shapes import ANY_LENGTH, Kept, KeptShapes, name_of
-from qa_service.instance.engines.outputs import marked
 from qa_service.instance.engines.quiet_openvino import openvino
 from qa_service.instance.engines.static_shapes import OFTEN, StaticShapes
-from qa_service.instance.model_folder.costs_dir import COSTS_DIR
+from qa_service.instance.model_folder.costs_dir import COSTS_DIR, SeenLengths
 from qa_service.instance.model_folder.known_answers import STEP_TOKENS, row_lengths
 from qa_service.instance.model_folder.manifest import Manifest, prepared_file
-from qa_service.instance.model_folder.seen_lengths import SeenLengths
 from qa_service.machine import processor
 
 WARMING_S = 0.5

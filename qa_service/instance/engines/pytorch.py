@@ -20,9 +20,15 @@ from transformers import AutoModelForQuestionAnswering, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from qa_service.errors import DeviceError, SetupError
-from qa_service.instance.arrays import SPAN_VALUES, Int64Array, Logits, LogitsFunction
+from qa_service.instance.arrays import NUM_BEST, SPAN_VALUES, Int64Array, Logits, LogitsFunction
 from qa_service.instance.engines import EngineConfig
-from qa_service.instance.engines.base import Engine, describe_cpu, named_inputs
+from qa_service.instance.engines.base import (
+    MARK_BYTE,
+    Engine,
+    describe_cpu,
+    named_inputs,
+    require_shape,
+)
 from qa_service.instance.engines.buckets import (
     TEXT_MASK,
     Bucket,
@@ -31,10 +37,8 @@ from qa_service.instance.engines.buckets import (
     Outputs,
     Program,
 )
-from qa_service.instance.engines.outputs import MARK_BYTE, require_shape
-from qa_service.instance.engines.torch_spans import choose_spans
-from qa_service.instance.model_folder.manifest import Manifest
-from qa_service.instance.start_times import taking
+from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig
+from qa_service.instance.stages import taking
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _RUNS_BEFORE_CAPTURE = 3
@@ -239,3 +243,33 @@ def check_replay(
         difference = (found - wanted).abs().max().item()
         shape = tuple(inputs.shape[1:])
         raise RuntimeError(f"the CUDA graph of {shape} differs from the model by {difference:.3g}")
+
+
+def choose_spans(config: ReadingConfig, logits: Tensor, text_mask: Tensor) -> Tensor:
+    """Finds the best spans of each row.
+
+    Args:
+        config: The null position must not be negative, since a row's end is not known here.
+        logits: Start and end logits, float32 [2, rows, tokens].
+        text_mask: int64 [rows, tokens], 1 for the row's text tokens, which are contiguous.
+
+    Returns:
+        float32 [rows, SPAN_VALUES], see `Engine.best_spans`; equals are in any order.
+    """
+    width = config.max_answer_tokens
+    start, end = logits.masked_fill(text_mask == 0, -torch.inf)
+    ends = torch.nn.functional.pad(end, (0, width - 1), value=-torch.inf)
+    table = start[:, :, None] + ends.unfold(1, width, 1)
+    if config.null_threshold is not None:
+        table -= logits[:, :, config.null_position].sum(dim=0)[:, None, None]
+    if config.length_penalty:
+        further = torch.arange(1, width + 1, device=end.device)
+        further = (further - config.usual_answer_tokens).clamp(min=0)
+        table -= config.length_penalty * further
+    table /= config.temperature
+    spans = table.flatten(1)
+    num_missing = max(0, NUM_BEST - spans.shape[1])
+    spans = torch.nn.functional.pad(spans, (0, num_missing), value=-torch.inf)
+    log_scores, numbers = spans.topk(NUM_BEST)
+    log_total = spans.logsumexp(dim=1, keepdim=True)
+    return torch.cat((log_total, numbers.float(), log_scores), dim=1)

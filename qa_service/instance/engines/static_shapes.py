@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from qa_service.instance.model_folder.seen_lengths import SeenLengths
+from qa_service.instance.model_folder.costs_dir import SeenLengths
 from qa_service.machine import own_bytes, return_free_memory
 
 logger = logging.getLogger(__name__)

@@ -48,10 +48,10 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
         passage_weight: What a point of a search's score adds to the log scores of a passage's spans
             and null answer, when passages of a collection are compared.
         similarity_weight: What the highest cosine of a question's passages takes off the null
-            answer's log score, counted from `retriever.TYPICAL_COSINE`: where nothing is about
+            answer's log score, counted from `TYPICAL_COSINE`: where nothing is about
             what is asked, there is no answer.
         lead_weight: What a point by which the best passage's search score leads takes off it too,
-            up to `retriever.MAX_LEAD` points: a search that is sure has mostly found the answer.
+            up to `MAX_LEAD` points: a search that is sure has mostly found the answer.
         name_weight: What each name or year of a question that a passage lacks takes off the log
             scores of the passage's spans (`asked_names`).
         score_margin: By how much the null answer's log score is higher where answers of a

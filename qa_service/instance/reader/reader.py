@@ -21,7 +21,7 @@ from qa_service.instance.arrays import (
     LogitsFunction,
 )
 from qa_service.instance.batch_cost import BatchRule
-from qa_service.instance.learned_costs import LearnedCosts
+from qa_service.instance.costs import LearnedCosts
 from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, Manifest
 from qa_service.instance.reader.padding import PaddedBatch, padded, text_mask_of
 from qa_service.instance.reader.spans import (

@@ -240,8 +240,9 @@ class _Spans:
 
     def trimmed(self, candidates: Sequence[Candidate]) -> list[_Trimmed]:
         """The candidates without what surrounds them; many begin or end with the same token."""
-        starts = {first: self._offsets[first][0] for first in {first for _, first, _ in candidates}}
-        ends = {last: self._offsets[last][1] for last in {last for _, _, last in candidates}}
+        place = self._offsets.item
+        starts = {first: place(first, 0) for first in {first for _, first, _ in candidates}}
+        ends = {last: place(last, 1) for last in {last for _, _, last in candidates}}
         found = []
         for log_score, first, last in candidates:
             within = self.rule.within_cell(starts[first], ends[last])

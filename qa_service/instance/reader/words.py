@@ -24,7 +24,6 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from qa_service.instance.arrays import Int64Array
 
-
 Tokens = tuple[Int64Array, Int64Array]
 """The ids of a text's tokens, and where each starts and ends, in code points: [tokens, 2]."""
 
@@ -143,7 +142,9 @@ def _joined(texts: Sequence[str], find: Callable[[str], Word]) -> list[Tokens | 
     rows = _rows(b"".join(filter(None, parts)))
     is_mark = rows[:, 0] == _MARK
     widths = rows[is_mark, 1] + len(_SPACE)
-    sizes = np.array([(text.count(_SPACE) + 1, len(text) + len(_SPACE)) for text in known], np.int64)
+    sizes = np.array(
+        [(text.count(_SPACE) + 1, len(text) + len(_SPACE)) for text in known], np.int64
+    )
     num_chunks, lengths = sizes.reshape(-1, 2).T
     chunk_starts = np.cumsum(widths) - widths - np.repeat(np.cumsum(lengths) - lengths, num_chunks)
     tokens = rows[~is_mark].astype(np.int64)

@@ -1,18 +1,109 @@
-"""The file that `jobs.py collect` writes: a line of JSON an answer, each job's once.
+"""Files of answers: a record of whose they are, locked during a run; what `collect` writes.
 
-A line is the answer as it was published, with the job's `message_id` first. A line that was cut
-short by a kill is dropped when the file is opened again.
+    answers.jsonl.run     {"questions":"questions.jsonl","num_bytes":8100,"sha256":"5d0f…"}
+
+An answer of `run` belongs to the question of the same line, so a run resumes only with the
+questions that it began with. Further questions may have been added at the end of their file. In
+`collect`'s file a line is the answer as it was published, with the job's `message_id` first. A line
+that was cut short by a kill is dropped when the file is opened again.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
-from qa_service.programs.jobs.claim import lock
 from qa_service.programs.jobs.questions_file import FileError
+
+CHUNK_BYTES = 1 << 20
+"""What is read of a file at a time: it may be larger than the memory."""
+
+
+class _Record(msgspec.Struct):
+    """A file of questions, with its length and hash at the time."""
+
+    questions: str
+    num_bytes: int
+    sha256: str
+
+
+def ahead_of(output: Path) -> Path:
+    return output.with_name(output.name + ".ahead")
+
+
+def lock(file: BinaryIO, path: Path) -> None:
+    """Locks a file until this process ends; `FileError` if another has locked it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise FileError(f"{path}: another run is writing to it") from None
+
+
+class Claim:
+    """Reserves a file of answers for this run until `close`.
+
+    Raises:
+        FileError: Another run writes to the answers, or they belong to other questions.
+        OSError: A file cannot be read or written.
+    """
+
+    def __init__(self, output: Path, questions: Path) -> None:
+        self._output, self._questions = output, questions
+        path = output.with_name(output.name + ".run")
+        path.touch()
+        self._file = path.open("r+b", buffering=0)
+        try:
+            lock(self._file, output)
+            record = self._make_record(self._known())
+            self._file.seek(0)
+            self._file.truncate()
+            self._file.write(msgspec.json.encode(record) + b"\n")
+        except BaseException:
+            self._file.close()
+            raise
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _known(self) -> _Record | None:
+        """Of which questions the answers are; None without answers."""
+        ahead = ahead_of(self._output)
+        if not self._output.exists():
+            ahead.unlink(missing_ok=True)
+        if not any(path.exists() and path.stat().st_size for path in (self._output, ahead)):
+            return None
+        try:
+            return msgspec.json.decode(self._file.read(), type=_Record)
+        except (msgspec.DecodeError, RecursionError):
+            words = f"{self._output} is there, and {self._file.name} does not say of what questions"
+            raise FileError(f"{words}; name another --output") from None
+
+    def _make_record(self, known: _Record | None) -> _Record:
+        digest, num_bytes = hashlib.sha256(), 0
+        with self._questions.open("rb") as file:
+            if known:
+                num_bytes = _feed(digest, file, known.num_bytes)
+                if (num_bytes, digest.hexdigest()) != (known.num_bytes, known.sha256):
+                    raise FileError(
+                        f"{self._output} holds answers to {known.questions}, which was another "
+                        f"file or has changed; name another --output"
+                    )
+            num_bytes += _feed(digest, file, os.fstat(file.fileno()).st_size - num_bytes)
+        return _Record(self._questions.name, num_bytes, digest.hexdigest())
+
+
+def _feed(digest: hashlib._Hash, file: BinaryIO, num_bytes: int) -> int:
+    """Hashes up to this many bytes; returns how many it read."""
+    left = num_bytes
+    while left > 0 and (chunk := file.read(min(left, CHUNK_BYTES))):
+        digest.update(chunk)
+        left -= len(chunk)
+    return num_bytes - left
 
 
 class _Named(msgspec.Struct):

@@ -21,7 +21,7 @@ import logging
 from qa_service.client import QaClientError
 from qa_service.command_line import INTERRUPTED, ExitCode
 from qa_service.logs import complain, configure_logging
-from qa_service.programs.jobs.base import BrokerError, SetupRefusedError
+from qa_service.programs.jobs.brokers import BrokerError, SetupRefusedError
 from qa_service.programs.jobs.jobs_options import FlagError, GatewayOptions, parse
 from qa_service.programs.jobs.questions_file import FileError
 
@@ -31,7 +31,7 @@ _FAULTS = (
 )
 
 _MODULES = {"run": "file_run", "gateway": "job_gateway"}
-"""Of the commands that are not called as their module is."""
+"""Of the commands that have one alone."""
 
 
 def main() -> int:
@@ -44,9 +44,9 @@ def main() -> int:
         for library in ("aio_pika", "aiormq"):  # the gateway logs the same events itself
             logging.getLogger(library).setLevel(logging.CRITICAL)
         # Only the command that runs is imported: `run` needs no broker's library.
-        module = _MODULES.get(command, command)
+        module = _MODULES.get(command, "broker_commands")
         program = importlib.import_module(f"qa_service.programs.jobs.{module}")
-        return int(asyncio.run(program.main(options)))
+        return int(asyncio.run(getattr(program, f"{command}_main")(options)))
     except _FAULTS as error:
         complain(error)
         return ExitCode.ERROR

@@ -32,7 +32,7 @@ from aio_pika.exceptions import (
 )
 from aiormq.exceptions import ChannelAccessRefused, InvalidFrameError
 
-from qa_service.programs.jobs.base import (
+from qa_service.programs.jobs.brokers import (
     ATTEMPTS_HEADER,
     EXPIRES_HEADER,
     REASON_HEADER,

@@ -15,10 +15,8 @@ from collections import deque
 from collections.abc import Callable, Generator
 
 from qa_service.client import Server, look_up, split_hosts
-from qa_service.programs.load.connection import LoadConnection, Owner, SentRequest, Target
-from qa_service.programs.load.loop import LoadLoop
-from qa_service.programs.load.plan import LoadPlan, Sample
-from qa_service.programs.load.report import Report
+from qa_service.programs.load.connection import LoadConnection, LoadLoop, Owner, SentRequest, Target
+from qa_service.programs.load.plan import LoadPlan, Report, Sample
 
 _REPORT_INTERVAL_S = 0.1
 """A progress bar moves smoothly, and the generator spends next to nothing on it."""

@@ -46,11 +46,18 @@ from qa_service.command_line import (
 from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.installation import PlotError, check_plot
 from qa_service.programs.access import Access
-from qa_service.programs.load.own_server import ServerStartError
 from qa_service.programs.load.plan import LoadPlan, check_passage
 from qa_service.programs.load.plot import draw
-from qa_service.programs.load.sweep import Cell, Progress, Sweep, find_engine
-from qa_service.programs.load.table import CsvFile, column_head, markdown
+from qa_service.programs.load.sweep import (
+    Cell,
+    CsvFile,
+    Progress,
+    ServerStartError,
+    Sweep,
+    column_head,
+    find_engine,
+    markdown,
+)
 from qa_service.programs.load.wire import CollectionWire
 from qa_service.progress import progress_bar
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qa_service.programs.load.sweep import Cell
-from qa_service.programs.load.table import column_head
+from qa_service.programs.load.sweep import Cell, column_head
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

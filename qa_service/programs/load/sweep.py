@@ -1,21 +1,43 @@
-"""Measures a table of loads: each number of instances with each number of clients or rate."""
+"""Measures a table of loads: each number of instances with each number of clients or rate.
+
+Its cells are written as Markdown and as CSV.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import dataclasses
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self, TextIO
 
+import qa_service
+from qa_service import __version__
 from qa_service.client import QaClient, QaClientError
+from qa_service.machine import num_cpus, processor
 from qa_service.programs.bounds import Spent
 from qa_service.programs.load.generator import measure
-from qa_service.programs.load.own_server import OwnServer
-from qa_service.programs.load.plan import LoadPlan
-from qa_service.programs.load.report import Report
+from qa_service.programs.load.plan import PERCENTS, LoadPlan, Report, share_of_cores
 
+_PROGRAM = [sys.executable, "-P", "-m", "qa_service.server.main"]
+_READY = "QA server ready on "
+_STOP_TIMEOUT_S = 60.0
+"""Twice a server's own drain timeout: one that takes longer hangs."""
 Progress = Callable[[int], object]
+COLUMNS = (
+    "sessions", "loop", "clients", "offered_per_s", "answered", "failed", "errors", "duration_s",
+    "throughput_per_s", "mean_ms", "std_ms", *(f"p{percent}_ms" for percent in PERCENTS),
+    "generator_cores", "engine", "bound",
+)  # fmt: skip
+_LIBRARIES = ("onnxruntime", "onnxruntime-gpu", "torch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +159,155 @@ def find_engine(plan: LoadPlan) -> str:
         if model.get("state") == "READY" and not model.get("cascade")
     ]
     return ", ".join(dict.fromkeys(names))
+
+
+def markdown(cells: Sequence[Cell]) -> str:
+    """Two tables, a row for each load and a column for each number of instances; then notes."""
+    plan = cells[0].plan
+    length = f"{plan.num_requests} requests" if plan.num_requests else f"{plan.duration_s:g} s"
+    unit, kind = "clients", "Closed loop: each client asks when it has its answer"
+    if plan.is_open:
+        unit, kind = "requests/s", "Open loop (Poisson), latency from when a request was due"
+    bounds = [
+        f"- {column_head(cell.num_instances)}, {cell.load:g} {unit}: {cell.bound}"
+        for cell in cells
+        if cell.bound
+    ]
+    most = max(cell.report.generator_cores for cell in cells)
+    lines = [
+        f"Latency in ms: p50 / p99 (mean ± std)\n\n{_table(cells, _latency)}\n",
+        f"Throughput in answers per second\n\n{_table(cells, _throughput)}\n",
+        *(["Where the time goes\n", *bounds, ""] if bounds else []),
+        f"{kind}; {length} a cell, {len(plan.questions)} questions.",
+        f"The load generator took at most {share_of_cores(most)}.",
+        f"Measured on {machine()}.",
+    ]
+    return "\n".join(lines)
+
+
+def _latency(cell: Cell) -> str:
+    report = cell.report
+    p50, p99 = report.percentiles_ms[50], report.percentiles_ms[99]
+    return f"{p50:.1f} / {p99:.1f} ({report.mean_ms:.1f} ± {report.std_ms:.1f})"
+
+
+def _throughput(cell: Cell) -> str:
+    report = cell.report
+    failed = f" ({report.num_failed} failed)" if report.num_failed else ""
+    cut_short = " (cut short)" if report.interrupted else ""
+    return f"{report.throughput:.1f}{failed}{cut_short}"
+
+
+def _table(cells: Sequence[Cell], show: Callable[[Cell], str]) -> str:
+    columns = {cell.num_instances: cell.engine for cell in cells}
+    heads = ["offered, requests/s" if cells[0].plan.is_open else "clients"]
+    heads += [f"{column_head(n)}{engine and f', {engine}'}" for n, engine in columns.items()]
+    found = {(cell.load, cell.num_instances): show(cell) for cell in cells}
+    rows = [
+        [f"{load:g}", *(found.get((load, column), "") for column in columns)]
+        for load in dict.fromkeys(cell.load for cell in cells)
+    ]
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+
+    def line(words: Sequence[str]) -> str:
+        padded = (f"{word:>{width}}" for word, width in zip(words, widths, strict=True))
+        return f"| {' | '.join(padded)} |"
+
+    rule = "|".join("-" * (width + 1) + ":" for width in widths)
+    return "\n".join([line(heads), f"|{rule}|", *map(line, rows)])
+
+
+def column_head(num_instances: int | None) -> str:
+    if num_instances is None:
+        return "the server"
+    return f"{num_instances} instance{'s' if num_instances > 1 else ''}"
+
+
+def machine() -> str:
+    """This machine and the libraries' versions, in a line."""
+    versions = [f"Python {platform.python_version()}", f"QA server {__version__}"]
+    for library in _LIBRARIES:
+        try:
+            versions.append(f"{library} {importlib.metadata.version(library)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    system = f"{platform.system()} {platform.release().partition('-')[0]}"
+    return f"{num_cpus()} cores of {processor().name}, {system}; {', '.join(versions)}"
+
+
+class CsvFile:
+    """A CSV file with a row for each cell, written as soon as it is measured."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._rows = csv.writer(file, lineterminator="\n")
+        self._rows.writerow(COLUMNS)
+
+    def add(self, cell: Cell) -> None:
+        """Writes the cell's row, in full precision."""
+        plan, report = cell.plan, cell.report
+        errors = " ".join(f"{code}={number}" for code, number in sorted(report.errors.items()))
+        loop = "open" if plan.is_open else "closed"
+        self._rows.writerow(
+            [
+                cell.num_instances, loop, plan.num_simultaneous_clients, plan.rate_per_s,
+                report.num_answered, report.num_failed, errors, report.duration_s,
+                report.throughput, report.mean_ms, report.std_ms,
+                *(report.percentiles_ms[percent] for percent in PERCENTS),
+                report.generator_cores, cell.engine, cell.bound,
+            ]
+        )  # fmt: skip
+        self._file.flush()
+
+
+class ServerStartError(Exception):
+    """The server did not start; the message is the last line that it logged."""
+
+
+class OwnServer:
+    """Runs a server on a free port inside a `with` block, which begins when it is ready."""
+
+    def __init__(self, host: str, flags: Sequence[str]) -> None:
+        # Its lines are read here, whatever format of the log the flags or the environment ask for.
+        self._command = [*_PROGRAM, "--host", host, "--port", "0", *flags, "--log_format", "text"]
+        self.port = 0
+
+    def __enter__(self) -> Self:
+        # This module's package is first on the module path.
+        here = str(Path(qa_service.__file__).resolve().parents[1])
+        python_path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": python_path}
+        self._log = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            self._command, stdout=subprocess.PIPE, stderr=self._log, env=environment, text=True
+        )
+        try:
+            self.port = self._wait_until_ready()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_TIMEOUT_S)
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            raise
+        finally:
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._log.close()
+
+    def _wait_until_ready(self) -> int:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(_READY):
+                return int(line.removeprefix(_READY).split(": ")[0].rpartition(":")[2])
+        self._process.wait()
+        self._log.seek(0)
+        lines = [line.strip() for line in self._log if line.strip()]
+        last = lines[-1] if lines else f"exit code {self._process.returncode}"
+        raise ServerStartError(f"the server did not start: {last}")

@@ -2,22 +2,93 @@
 
 A reader is a function of a stream, the file's name and a bound in bytes. It yields documents, and
 faults for parts that it leaves out; it raises `UnreadableError` if the rest cannot be read. Readers
-of markup (`markups`) make blocks of a text, which `layout` writes as a person reads them.
+of markup and of plain text make blocks of a text, which `layout` writes as a person reads them.
 """
 
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Iterator
+from pathlib import PurePath
 from typing import BinaryIO
 
 import msgspec
 
-from qa_service.retrieval.documents import Document, Fault
+from qa_service.retrieval.documents import Block, Document, Fault, Kind, Parsed, without_invisible
 from qa_service.retrieval.formats.bounded import read_text
-from qa_service.retrieval.formats.front_matter import front_fields
-from qa_service.retrieval.formats.markups import ENDINGS, parse
+from qa_service.retrieval.formats.front_matter import front_fields, split_front_matter
+from qa_service.retrieval.formats.html import parse_html
+from qa_service.retrieval.formats.markdown import parse_markdown
+from qa_service.retrieval.formats.rst import parse_rst
 from qa_service.retrieval.layout import lay_out
+
+_EMPTY_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
+
+
+def parse_plain(text: str, whole: str | None) -> Parsed:
+    """Cuts a text at its empty lines; lines stay lines."""
+    title, body, line = split_front_matter(text)
+    blocks, start = list[Block](), 0
+    for gap in (*_EMPTY_LINES.finditer(body), None):
+        end = gap.start() if gap else len(body)
+        words = without_invisible(body[start:end]).strip("\n").rstrip()
+        if words.strip():
+            first = line + body.startswith("\n", start)
+            blocks.append(Block(Kind.PARAGRAPH, words, first))
+        if gap:
+            line += body.count("\n", start, gap.end())
+            start = gap.end()
+    return Parsed(blocks, title)
+
+
+MarkupReader = Callable[[str, str | None], Parsed]
+"""Takes the markup, and the file that it is a part of; None if it is all of a file."""
+
+MARKUPS: dict[str, MarkupReader] = {
+    "text": parse_plain,
+    "markdown": parse_markdown,
+    "rst": parse_rst,
+    "html": parse_html,
+}
+
+ENDINGS = {
+    ".txt": "text",
+    ".text": "text",
+    ".adoc": "text",
+    ".md": "markdown",
+    ".mdx": "markdown",
+    ".markdown": "markdown",
+    ".rst": "rst",
+    ".html": "html",
+    ".htm": "html",
+    ".xhtml": "html",
+}
+"""The markup of files, by the end of their names."""
+
+TEMPLATES = (".j2", ".jinja")
+"""May stand behind another ending."""
+
+
+def markup_of(name: str) -> str:
+    """The markup of a file by its name, a key of `MARKUPS`; "" if it has none of them."""
+    path = PurePath(name.lower() if PurePath(name).suffix else f"x{name.lower()}")
+    if path.suffix in TEMPLATES:
+        path = path.with_suffix("")
+    return ENDINGS.get(path.suffix, "")
+
+
+def parse(markup: str, format: str, whole: str | None = None) -> Parsed:
+    """Makes blocks of a text.
+
+    Args:
+        format: A key of `MARKUPS`, or a file's name or ending.
+        whole: The file that the text is a part of; None if it is all of it.
+    """
+    text = markup.removeprefix("\ufeff").replace("\0", "")
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return MARKUPS[format if format in MARKUPS else markup_of(format)](text, whole)
+
 
 FileReader = Callable[[BinaryIO, str, int], Iterator[Document | Fault]]
 
@@ -28,11 +99,11 @@ def read_markup(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Documen
     yield msgspec.structs.replace(document, fields=front_fields(text))
 
 
-def _reader(name: str) -> FileReader:
+def _reader(name: str, file: str = "") -> FileReader:
     """The reader of a module, imported with the first file of its kind: each takes memory."""
 
     def read(stream: BinaryIO, file_name: str, max_bytes: int) -> Iterator[Document | Fault]:
-        module = importlib.import_module(f"{__name__}.{name}")
+        module = importlib.import_module(f"{__name__}.{file or name}")
         reader: FileReader = getattr(module, f"read_{name}")
         return reader(stream, file_name, max_bytes)
 
@@ -46,7 +117,7 @@ FORMATS: dict[str, FileReader] = dict.fromkeys(ENDINGS, read_markup) | {
     ".docx": _reader("docx"),
     ".eml": _reader("eml"),
     ".epub": _reader("epub"),
-    ".ipynb": _reader("notebook"),
+    ".ipynb": _reader("notebook", "json_files"),
     ".odp": _reader("odf"),
     ".ods": _reader("odf"),
     ".odt": _reader("odf"),
@@ -55,7 +126,7 @@ FORMATS: dict[str, FileReader] = dict.fromkeys(ENDINGS, read_markup) | {
     ".pptx": _reader("pptx"),
     ".xlsm": _reader("xlsx"),
     ".xlsx": _reader("xlsx"),
-    ".jsonl": _reader("json_lines"),
-    ".json": _reader("squad"),
+    ".jsonl": _reader("json_lines", "json_files"),
+    ".json": _reader("squad", "json_files"),
 }
 """Each reader by the end of a file's name; of some kinds `files.format_of` takes longer ones."""

@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from qa_service.retrieval.blocks import BlockList, Parsed
-from qa_service.retrieval.documents import Document, UnreadableError
+from qa_service.retrieval.documents import BlockList, Document, Parsed, UnreadableError
 from qa_service.retrieval.formats.bounded import read_text
 from qa_service.retrieval.formats.grids import MAX_COLUMNS, Row, add_grid, indent_of
 from qa_service.retrieval.layout import lay_out

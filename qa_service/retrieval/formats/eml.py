@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from email.errors import MessageError
 from typing import BinaryIO
 
-from qa_service.retrieval.blocks import BlockList, Parsed
-from qa_service.retrieval.documents import Document, UnreadableError
+from qa_service.retrieval.documents import BlockList, Document, Parsed, UnreadableError
+from qa_service.retrieval.formats import parse
 from qa_service.retrieval.formats.bounded import read_bytes
-from qa_service.retrieval.formats.markups import parse
 from qa_service.retrieval.layout import lay_out
 
 _SHOWN = ("From", "To", "Cc", "Date", "Subject")

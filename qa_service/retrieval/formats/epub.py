@@ -11,8 +11,7 @@ from typing import BinaryIO
 from urllib.parse import unquote
 from xml.etree import ElementTree as Xml
 
-from qa_service.retrieval.blocks import BlockList, Parsed
-from qa_service.retrieval.documents import Document, UnreadableError
+from qa_service.retrieval.documents import BlockList, Document, Parsed, UnreadableError
 from qa_service.retrieval.formats.bounded import decoded, read_package, reading
 from qa_service.retrieval.formats.html import parse_into
 from qa_service.retrieval.formats.office_package import descendants, text_of

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence, Set
 from math import inf
 from typing import NamedTuple
 
-from qa_service.retrieval.blocks import BlockList
+from qa_service.retrieval.documents import BlockList
 
 MAX_COLUMNS = 1000
 """Columns of a table that are read; the cells to the right are left out."""

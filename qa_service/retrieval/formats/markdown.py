@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from mdit_py_plugins.deflist import deflist_plugin
 
-from qa_service.retrieval.blocks import BlockList, Kind, Parsed, folded, scripted
+from qa_service.retrieval.documents import BlockList, Kind, Parsed, folded, scripted
 from qa_service.retrieval.formats.front_matter import split_front_matter
 from qa_service.retrieval.formats.html import parse_into
 from qa_service.retrieval.formats.markdown_source import BOX_MARK, RST_CODE, clean

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 from xml.etree import ElementTree as Xml
 
-from qa_service.retrieval.blocks import BlockList, Parsed
-from qa_service.retrieval.documents import Document, UnreadableError
+from qa_service.retrieval.documents import BlockList, Document, Parsed, UnreadableError
 from qa_service.retrieval.formats.bounded import read_package, reading
 from qa_service.retrieval.formats.grids import MAX_COLUMNS, Cell, Grid, add_grid
 from qa_service.retrieval.formats.office_package import attribute, child, name_of, number, text_of

@@ -11,12 +11,17 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, BinaryIO
 
-from qa_service.retrieval.blocks import Block, BlockList, Parsed
-from qa_service.retrieval.documents import Document, Fault, UnreadableError
+from qa_service.retrieval.documents import (
+    Block,
+    BlockList,
+    Document,
+    Fault,
+    Parsed,
+    UnreadableError,
+)
 from qa_service.retrieval.formats.bounded import library, read_bytes
 from qa_service.retrieval.formats.grids import add_grid
-from qa_service.retrieval.formats.pdf_columns import in_columns
-from qa_service.retrieval.formats.pdf_lines import Piece, lines_of, pieces_of
+from qa_service.retrieval.formats.pdf_lines import Piece, in_columns, lines_of, pieces_of
 from qa_service.retrieval.formats.pdf_page import HYPHEN, Page, PageReader
 from qa_service.retrieval.formats.pdf_ruled import ruled_tables
 from qa_service.retrieval.formats.pdf_tables import Table, split_tables

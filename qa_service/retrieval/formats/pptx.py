@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 from xml.etree import ElementTree as Xml
 
-from qa_service.retrieval.blocks import BlockList, Parsed
-from qa_service.retrieval.documents import Document
+from qa_service.retrieval.documents import BlockList, Document, Parsed
 from qa_service.retrieval.formats.bounded import library, read_package, reading
 from qa_service.retrieval.formats.grids import Cell, Grid, add_grid
 from qa_service.retrieval.layout import lay_out

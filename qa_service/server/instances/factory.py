@@ -12,8 +12,8 @@ from functools import partial
 
 import msgspec
 
+from qa_service.instance.channel import WORKER_PROGRAM, launch
 from qa_service.instance.devices import CPU, DeviceAssignment, devices_of, need_ray
-from qa_service.instance.launch import WORKER_PROGRAM, launch
 from qa_service.instance.worker_messages import Setup
 from qa_service.logs import LogOptions
 from qa_service.server.instances.base import InstanceProgram

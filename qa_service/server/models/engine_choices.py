@@ -21,8 +21,15 @@ from pathlib import Path
 import msgspec
 
 from qa_service.autotune.candidates import choose_engine, likeliest
-from qa_service.autotune.engine_table import Choice, EngineTable, Measurement
-from qa_service.autotune.trial_messages import MAX_MESSAGE_BYTES, TrialReply, TrialRequest, encode
+from qa_service.autotune.engine_table import (
+    MAX_MESSAGE_BYTES,
+    Choice,
+    EngineTable,
+    Measurement,
+    TrialReply,
+    TrialRequest,
+    encode_trial,
+)
 from qa_service.child_program import start_program
 from qa_service.instance.devices import CPU, first_device
 from qa_service.instance.instance_options import InstanceOptions
@@ -33,7 +40,7 @@ from qa_service.server.children.child import Child
 
 logger = logging.getLogger(__name__)
 
-TRIAL_PROGRAM = "qa_service.autotune.trial_main"
+TRIAL_PROGRAM = "qa_service.autotune.engine_trial"
 
 _reply_decoder = msgspec.msgpack.Decoder(TrialReply)
 
@@ -131,7 +138,7 @@ class EngineChoices:
             self._on_end(key, TrialReply(failure=str(error)))
             return
         is_beside = key in self._provisional
-        self._trial.write(encode(TrialRequest(measurement, self._logs, is_beside=is_beside)))
+        self._trial.write(encode_trial(TrialRequest(measurement, self._logs, is_beside=is_beside)))
 
     def close(self) -> None:
         """Ends the measurement, and the instances that it has started."""

@@ -24,24 +24,22 @@ import msgspec
 
 from qa_service.errors import InvalidRequestError, QaError, UnavailableError, UnknownCollectionError
 from qa_service.instance.model_folder.manifest import ReadingConfig
-from qa_service.retrieval.retriever import (
+from qa_service.retrieval.search_messages import (
     BM25_WEIGHT,
     COSINE_WEIGHT,
     MAX_LEAD,
     TYPICAL_COSINE,
-    FoundPassage,
-    ReadText,
-    WordCounts,
-    read_text,
-)
-from qa_service.retrieval.search_messages import (
     Count,
     Counted,
     Found,
+    FoundPassage,
+    ReadText,
     Refused,
     Result,
     Search,
+    WordCounts,
     Work,
+    read_text,
 )
 from qa_service.server.scheduling.call import Call, Outcome
 from qa_service.server.services.asked_names import asked_names, count_missing

@@ -9,8 +9,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from harness.frames import frame
-from harness.ports import reserve_port
-from harness.process import GIVE_UP_S
+from harness.process import GIVE_UP_S, reserve_port
 from qa_service.aio import AsyncQaClient
 from qa_service.aio.link import ServerLink
 from qa_service.client import (

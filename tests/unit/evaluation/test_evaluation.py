@@ -14,7 +14,7 @@ from harness.server import ROOT
 from qa_service import progress
 from qa_service.data.squad import SquadQuestion
 from qa_service.errors import SetupError
-from qa_service.evaluation import calibration, measures
+from qa_service.evaluation import evaluation, measures
 from qa_service.evaluation.evaluation import DevSet, never_abstaining, remembered
 from qa_service.evaluation.measures import (
     abstained_percent,
@@ -155,12 +155,12 @@ def test_the_highest_threshold_keeps_the_minimum_f1(minimum, chosen):
     def f1(reading):
         return 80 - max(0.0, reading.null_threshold)
 
-    assert calibration.highest_threshold(ReadingConfig(), f1, minimum).null_threshold == chosen
+    assert evaluation.highest_threshold(ReadingConfig(), f1, minimum).null_threshold == chosen
 
 
 def test_a_model_that_abstains_too_often_has_no_threshold():
     with pytest.raises(ValueError, match="abstains too often"):
-        calibration.highest_threshold(ReadingConfig(), lambda _: 50.0, 60.0)
+        evaluation.highest_threshold(ReadingConfig(), lambda _: 50.0, 60.0)
 
 
 def test_questions_marked_impossible_are_used_as_such_and_reported(tmp_path):

@@ -12,12 +12,11 @@ from harness.models import write_version
 from qa_service.errors import InternalError
 from qa_service.instance.batch_cost import BatchRule, CostTable
 from qa_service.instance.channel import WorkerChannel
-from qa_service.instance.engines.outputs import EngineFaultError
+from qa_service.instance.engines.base import EngineFaultError
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.reader.instant import InstantReader, first_word
 from qa_service.instance.runs import answer_in_turn, answer_overlapped
-from qa_service.instance.stages import Holding, StagesMs, Stopwatch
-from qa_service.instance.start_times import StartTimes
+from qa_service.instance.stages import Holding, StagesMs, StartTimes, Stopwatch
 from qa_service.instance.worker_main import WARMUP, serve
 from qa_service.instance.worker_messages import (
     Answers,

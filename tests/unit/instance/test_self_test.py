@@ -8,8 +8,7 @@ from tokenizers.models import WordPiece
 from harness.models import make_manifest
 from qa_service.engine_catalogue import ROWS
 from qa_service.instance.batch_cost import BatchRule
-from qa_service.instance.engines.base import Engine
-from qa_service.instance.engines.outputs import EngineFaultError, marked
+from qa_service.instance.engines.base import Engine, EngineFaultError, marked
 from qa_service.instance.model_folder.known_answers import (
     MEASURED_SLACK,
     MIN_TOLERANCE,
@@ -24,8 +23,7 @@ from qa_service.instance.reader.windows import WindowBuilder
 from qa_service.instance.self_test import SelfTest, WrongAnswerError
 from qa_service.preparation import known as preparation
 from qa_service.preparation.known import known_answers
-from tests.unit.instance.tiny_reader import MadeUpModel, tiny_reader
-from tests.unit.instance.tiny_tokenizers import PAD_TOKEN_ID
+from tests.unit.instance.tiny_reader import PAD_TOKEN_ID, MadeUpModel, tiny_reader
 
 NUM_TESTS = 40
 """While it serves: each row has its turn twice."""

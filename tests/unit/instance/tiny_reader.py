@@ -1,17 +1,62 @@
-"""The reader with a tiny tokenizer and a made-up model."""
+"""Tokenizers of a few words, and a reader that needs no model."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from string import ascii_lowercase, digits, punctuation
 
 import numpy as np
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from harness.models import make_manifest
 from qa_service.instance.arrays import BestSpansFunction, LogitsFunction
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, ReadingConfig
 from qa_service.instance.reader.reader import Reader
-from tests.unit.instance.tiny_tokenizers import PAD_TOKEN_ID, tiny_tokenizer
+
+KINDS = ("bert", "distilbert", "roberta")
+PAD_TOKEN_ID = {"bert": 0, "distilbert": 0, "roberta": 1}
+
+
+@cache
+def tiny_tokenizer(kind: str) -> Tokenizer:
+    """One token a letter, but for the words `the` and `river`, which are one token each."""
+    return {"bert": _bert, "distilbert": _distilbert, "roberta": _roberta}[kind]()
+
+
+def _bert(text_type: int = 1) -> Tokenizer:
+    letters = ascii_lowercase + digits
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *letters, *("##" + c for c in letters)]
+    words += [*punctuation, "the", "river", "é", "字"]
+    tokenizer = Tokenizer(
+        models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]")
+    )
+    tokenizer.add_special_tokens(words[:4])
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair=f"[CLS] $A [SEP] $B:{text_type} [SEP]:{text_type}",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    return tokenizer
+
+
+def _distilbert() -> Tokenizer:
+    return _bert(text_type=0)
+
+
+def _roberta() -> Tokenizer:
+    words = ["<s>", "<pad>", "</s>", "<unk>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    merges = [("t", "h"), ("th", "e"), ("r", "i"), ("ri", "v"), ("riv", "e"), ("rive", "r")]
+    words += [left + right for left, right in merges]
+    tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, merges))
+    tokenizer.add_special_tokens(words[:4])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 class MadeUpModel:

@@ -18,9 +18,9 @@ from qa_service.errors import SetupError
 from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.model_folder.manifest import load_manifest, prepared_file
 from qa_service.preparation import exported, sources
+from qa_service.preparation.graphs import compress_for_openvino
 from qa_service.preparation.main import main
-from qa_service.preparation.openvino_int8 import quantize as quantize_openvino
-from qa_service.preparation.quantize import quantize as quantize_onnx
+from qa_service.preparation.quantize import quantize
 from qa_service.preparation.sources import find_source
 from tests.programs import run_python
 from tests.support import present
@@ -157,9 +157,9 @@ def test_weights_are_taken_before_the_graph_where_pytorch_is(folder, monkeypatch
 
 
 def test_a_graph_without_a_product_is_not_quantised(folder, tmp_path):
-    for quantize in (partial(quantize_onnx, texts=[]), quantize_openvino):
+    for make in (partial(quantize, texts=[]), compress_for_openvino):
         with pytest.raises(SetupError, match="it has no product with a float32 weight"):
-            quantize(folder / "onnx" / "model.onnx", tmp_path / "model.int8.onnx")
+            make(folder / "onnx" / "model.onnx", tmp_path / "model.int8.onnx")
 
 
 @pytest.mark.parametrize("opset", [17, 18])
@@ -168,7 +168,7 @@ def test_int8_is_written_in_the_graphs_own_version(tmp_path, opset):
     fp32, int8 = tmp_path / "model.onnx", tmp_path / "model.int8.onnx"
     write_product(fp32, rows, opset)
     texts: list[Any] = [{"x": rows}]
-    quantize_onnx(fp32, int8, texts)
+    quantize(fp32, int8, texts)
     session = onnxruntime.InferenceSession(str(int8), providers=["CPUExecutionProvider"])
     product = session.run(None, {"x": rows})[0]
     assert np.corrcoef(product.ravel(), (rows @ rows).ravel())[0, 1] > 0.999

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from qa_service.errors import SetupError
-from qa_service.instance.model_folder.seen_lengths import FIRST_KEPT, SeenLengths
+from qa_service.instance.model_folder.costs_dir import FIRST_KEPT, SeenLengths
 from qa_service.preparation.folder import link_files, locked, replacing
 
 

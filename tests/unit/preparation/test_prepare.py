@@ -1,3 +1,5 @@
+"""What preparing decides: what a folder lacks, and how logits are read."""
+
 from __future__ import annotations
 
 import json
@@ -5,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from importlib import metadata
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,6 +21,7 @@ from qa_service.preparation.folder import link_files
 from qa_service.preparation.main import main
 from qa_service.preparation.prepare import (
     PrepareArgs,
+    choose_reading,
     fingerprint,
     is_up_to_date,
     missing_files,
@@ -181,3 +185,58 @@ def test_deciding_that_nothing_is_to_do_loads_no_framework():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert not {"torch", "transformers", "onnxruntime", "peft"} & set(json.loads(run.stdout))
+
+
+def _threshold(source: Source, **flags: Any) -> float | None:
+    return choose_reading(source, **flags)[0].null_threshold
+
+
+@pytest.mark.parametrize(
+    "label",
+    ["deepset/bert-base-cased-squad2", "x/roberta-squad_v2", "x/SQuAD-v2", "squad-2.0", "squadv2"],
+)
+def test_a_model_named_squad2_can_abstain(source, label):
+    reading, words = choose_reading(replace(source, label=label))
+    assert reading == ReadingConfig(null_threshold=0.0)
+    assert "guessed from its name; or give --no-can_abstain" in words
+
+
+@pytest.mark.parametrize("label", ["bert-squad", "squad1", "squad-20k", "squad_2023", "squash2"])
+def test_a_model_named_otherwise_cannot_abstain(source, label):
+    reading, words = choose_reading(replace(source, label=label))
+    assert reading == ReadingConfig()
+    assert "never abstains" in words
+
+
+def test_flags_go_before_the_file_and_the_file_before_the_name(source):
+    assert _threshold(source, can_abstain=True) == 0.0
+    assert _threshold(source, null_threshold=-1.5) == -1.5
+    source = replace(source, label="x-squad2")
+    source.reading_file.write_text('{"null_threshold": null, "window_tokens": 256}')
+    assert choose_reading(source)[0] == ReadingConfig(window_tokens=256)
+    assert _threshold(source, can_abstain=True) == 0.0
+    source.reading_file.write_text('{"null_threshold": 2.5}')
+    assert _threshold(source) == 2.5
+    assert _threshold(source, can_abstain=True) == 2.5
+    assert _threshold(source, can_abstain=True, null_threshold=0.0) == 0.0
+    assert _threshold(source, can_abstain=False) is None
+
+
+def test_a_threshold_of_the_flags_is_that_of_collections_too(source):
+    source.reading_file.write_text('{"null_threshold": 2.5, "collection_threshold": 4.0}')
+    own, _ = choose_reading(source)
+    assert own.collection_null_log_score == 4.0
+    chosen, _ = choose_reading(source, null_threshold=1.0)
+    assert chosen.collection_null_log_score == 1.0
+
+
+def test_contradicting_flags_are_refused(source):
+    with pytest.raises(SetupError, match="makes no sense"):
+        _threshold(source, can_abstain=False, null_threshold=0.0)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"window_tokens": "many"}'])
+def test_broken_reading_file_is_refused(source, content):
+    source.reading_file.write_text(content)
+    with pytest.raises(SetupError, match=r"cannot read .*reading\.json"):
+        _threshold(source)

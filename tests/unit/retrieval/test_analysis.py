@@ -8,9 +8,9 @@ import unicodedata
 import pytest
 
 from qa_service.retrieval.analysis import words_of
-from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.tantivy_index import LANGUAGES
+from tests.unit.retrieval.test_collection import index
 
 TEXTS = {
     "accents": "Applicants send two résumés to the café.",
@@ -92,7 +92,7 @@ def collection(tmp_path_factory) -> Collection:
     docs.mkdir()
     for name, text in TEXTS.items():
         (docs / f"{name}.txt").write_text(text)
-    build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter())
+    index(docs, output)
     return Collection(output)
 
 
@@ -107,9 +107,7 @@ def test_accents_and_unicode_forms_do_not_change_a_word(tmp_path, language):
     docs, output = tmp_path / "docs", tmp_path / "collection"
     docs.mkdir()
     (docs / "a.txt").write_text("Gürültü ölçümü résumé naïve señor Škoda.")
-    build(
-        IndexArgs(sources=(docs,), embeddings=False, output=output, language=language), Reporter()
-    )
+    index(docs, output, language=language)
     for word in ("résumé", "naïve", "señor", "Škoda", "gürültü"):
         bare = unicodedata.normalize("NFD", word).encode("ascii", "ignore").decode()
         for form in (word, unicodedata.normalize("NFD", word), bare):

@@ -70,9 +70,9 @@ def output(tmp_path) -> Path:
 
 
 def index(docs: Path, output: Path, told: Reporter | None = None, **choices) -> Summary:
-    return build(
-        IndexArgs(sources=(docs,), embeddings=False, output=output, **choices), told or Reporter()
-    )
+    sources = choices.pop("sources", (docs,))
+    args = IndexArgs(sources=sources, embeddings=False, output=output, **choices)
+    return build(args, told or Reporter())
 
 
 def indexes(output: Path) -> set[str]:
@@ -266,15 +266,8 @@ def test_several_sources_keep_their_names(docs, output, tmp_path):
     sources = (docs, tmp_path / "more", docs / "rhine.md")
     with pytest.raises(SetupError, match="two files are called rhine"):
         (docs.parent / "rhine.md").write_text(RHINE)
-        build(
-            IndexArgs(
-                sources=(docs / "rhine.md", docs.parent / "rhine.md"),
-                embeddings=False,
-                output=output,
-            ),
-            Told(),
-        )
-    build(IndexArgs(sources=sources, embeddings=False, output=output), Reporter())
+        index(docs, output, sources=(docs / "rhine.md", docs.parent / "rhine.md"))
+    index(docs, output, sources=sources)
     names = [entry.name for entry in load_manifest(output).files]
     assert names == ["docs/africa/nile.md", "docs/rhine.md", "more/a.txt", "rhine.md"]
 

@@ -14,7 +14,7 @@ import pytest
 
 from qa_service.errors import DamagedError, SetupError
 from qa_service.preparation.sentence_encoder import is_complete
-from qa_service.retrieval import embeddings, merging, writing
+from qa_service.retrieval import embeddings, writing
 from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.embeddings import EMBEDDINGS_FILE, Embeddings
@@ -42,14 +42,6 @@ MEANT = {
 }
 
 
-class Noted(Reporter):
-    def __init__(self):
-        self.notes = []
-
-    def on_note(self, line):
-        self.notes.append(line)
-
-
 @pytest.fixture
 def docs(tmp_path):
     folder = tmp_path / "docs"
@@ -66,9 +58,9 @@ def output(tmp_path):
 
 @pytest.fixture
 def index(docs, output, encoder):
-    def run(reporter=None, **choices):
+    def run(**choices):
         choices = {"encoder": encoder, "num_threads": 2, **choices}
-        return build(IndexArgs(sources=(docs,), output=output, **choices), reporter or Reporter())
+        return build(IndexArgs(sources=(docs,), output=output, **choices), Reporter())
 
     return run
 
@@ -122,7 +114,7 @@ def test_a_found_passage_has_its_cosine_if_models_know_the_encoders(
     (found, *_) = Collection(output, SharedEncoder(encoder)).search(question, 3)
     asked, read = Encoder(encoder).embed([question, TEXTS["parking"]])
     assert found.cosine == pytest.approx(float(asked @ read), abs=0.02)
-    monkeypatch.setattr(merging, "CALIBRATED_ENCODER", "another")
+    monkeypatch.setattr(embeddings, "CALIBRATED_ENCODER", "another")
     (found, *_) = Collection(output, SharedEncoder(encoder)).search(question, 3)
     assert found.cosine is None
 
@@ -169,13 +161,8 @@ def test_the_encoder_is_looked_for_beside_models_then_in_saved_models_then_in_th
     models = [Path("a/models/one"), Path("b/models/two")]
     assert encoder_folder(None, models) == tmp_path / "a/models/encoder", "where it may be made"
     assert encoder_folder(None) == tmp_path / "saved_models/encoder"
-    places = (
-        "data/qa-server/encoder",
-        "saved_models/encoder",
-        "b/models/encoder",
-        "a/models/encoder",
-    )
-    for place in places:
+    folders = ("data/qa-server", "saved_models", "b/models", "a/models")
+    for place in (f"{folder}/encoder" for folder in folders):
         Path(place).mkdir(parents=True)
         Path(place, "manifest.json").write_text("{}")
         assert encoder_folder(None, models) == tmp_path / place
@@ -217,9 +204,9 @@ def test_an_update_embeds_new_passages_and_keeps_the_rest(
     assert rows.count(bytes(width)) == 1  # the row of what is gone
     (docs / "newer.txt").write_text("Bicycles are repaired in the yard.")
     index(update=True)
-    assert bytes(width) not in [
-        rows_of(output)[at : at + width] for at in range(0, len(rows_of(output)), width)
-    ], "a free row is filled first"
+    after = rows_of(output)
+    rows = [after[at : at + width] for at in range(0, len(after), width)]
+    assert bytes(width) not in rows, "a free row is filled first"
 
 
 def test_an_update_whose_embeddings_are_cut_is_refused(index, docs, output):

@@ -1,16 +1,24 @@
-"""The program qa-index: what it prints, and its exit code."""
+"""The program qa-index: what it prints, its exit code, and what --watch indexes."""
 
+from __future__ import annotations
+
+import itertools
 import os
-import subprocess
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+from qa_service.errors import SetupError
 from qa_service.installation import install_hint
 from qa_service.retrieval import index_main
-from qa_service.retrieval.index_main import main
+from qa_service.retrieval.build import IndexArgs, Reporter, build, list_files
+from qa_service.retrieval.collection import Collection
+from qa_service.retrieval.index_main import INTERVAL_S, MAX_CHANGE_S, MAX_RETRY_S, Watcher, main
 from qa_service.retrieval.manifest import load_manifest
+from qa_service.retrieval.writing import locked
+from tests.programs import run_python
 
 FULL_DISK = """
 import resource, sys
@@ -68,16 +76,7 @@ def test_without_tantivy_the_package_to_install_is_named(docs, output, capsys, m
 def test_a_full_disk_is_reported_and_the_next_run_continues(docs, output):
     for number in range(200):
         (docs / f"{number}.txt").write_text(" ".join(f"{number}x{n}" for n in range(200)))
-    command = [
-        sys.executable,
-        "-c",
-        FULL_DISK,
-        str(docs),
-        "--no-embeddings",
-        "--output",
-        str(output),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_python("-c", FULL_DISK, docs, "--no-embeddings", "--output", output)
     assert done.returncode == 2
     assert "cannot write" in done.stderr
     assert "Traceback" not in done.stderr
@@ -123,3 +122,146 @@ def test_a_link_out_of_the_folder_is_followed_only_where_asked_for(
 def test_passages_are_embedded_by_a_thread_a_cpu(monkeypatch):
     monkeypatch.setattr(index_main, "num_cpus", lambda: 3)
     assert index_main._parser().get_default("num_threads") == 3
+
+
+class Setting:
+    """A watcher of a folder, looked with as the test says."""
+
+    def __init__(self, folder: Path):
+        self.docs, self.output = folder / "docs", folder / "collection"
+        self.docs.mkdir()
+        self.args = IndexArgs(
+            sources=(self.docs,), output=self.output, embeddings=False, update=True
+        )
+        self.summaries, self.now_s, self.during = [], 0.0, lambda: None
+        self.watcher = Watcher(self.args, self.index, lambda: self.now_s)
+        self.write("nile.txt", "The Nile is long.")
+        self.look(2)
+
+    def index(self, found, seen):
+        during, self.during = self.during, lambda: None
+        during()
+        self.summaries.append(build(self.args, Reporter(), found, seen))
+
+    def write(self, name, text):
+        (self.docs / name).parent.mkdir(exist_ok=True)
+        (self.docs / name).write_text(text)
+
+    def look(self, times=1, seconds=INTERVAL_S):
+        for _ in range(times):
+            self.now_s += seconds
+            self.watcher.look()
+
+    def found(self, question):
+        return {its.passage.document for its in Collection(self.output).search(question, 9)}
+
+
+@pytest.fixture
+def setting(tmp_path):
+    return Setting(tmp_path)
+
+
+def test_files_are_indexed_once_they_are_still(setting):
+    assert setting.found("Nile") == {"nile.txt"}
+    for part in ("The Rhine", "The Rhine is", "The Rhine is shorter."):
+        setting.write("rhine.txt", part)
+        setting.look()
+    assert len(setting.summaries) == 1
+    setting.look(5)
+    assert len(setting.summaries) == 2, "thousands of changes are one"
+    assert setting.found("Rhine") == {"rhine.txt"}
+    (setting.docs / "rhine.txt").rename(setting.docs / "rhein.txt")
+    (setting.docs / "nile.txt").unlink()
+    setting.look(3)
+    assert (setting.found("Rhine"), setting.found("Nile")) == ({"rhein.txt"}, set())
+
+
+def test_what_changes_all_the_time_is_indexed_now_and_then(setting):
+    for number in range(int(2.5 * MAX_CHANGE_S)):
+        setting.write("log.txt", f"Line {number} of a log that grows.")
+        setting.look()
+    assert len(setting.summaries) == 3
+    assert setting.found("log") == {"log.txt"}
+
+
+def test_only_what_has_changed_is_read(setting):
+    (setting.docs / "bad.txt").write_bytes(b"\xff")
+    setting.look(2)
+    assert (setting.summaries[-1].read, setting.summaries[-1].faulty) == (1, 1)
+    setting.write("rhine.txt", "The Rhine is shorter.")
+    setting.look(2)
+    assert (setting.summaries[-1].read, setting.summaries[-1].kept) == (1, 2)
+    os.utime(setting.docs / "rhine.txt")
+    setting.look(2)
+    assert (setting.summaries[-1].read, setting.summaries[-1].is_new) == (0, False)
+    (setting.docs / "other.py").touch()
+    setting.look(3)
+    assert len(setting.summaries) == 4, "a file of another kind is nothing to be indexed"
+
+
+def test_a_file_that_is_written_while_it_is_read_is_read_again(setting):
+    setting.write("rivers.txt", "The Rhine falls.")
+    setting.during = lambda: setting.write("rivers.txt", "The Rhone falls.")
+    setting.look(2)
+    assert load_manifest(setting.output).files[1].sha256 == ""
+    setting.look(3)
+    assert load_manifest(setting.output).files[1].sha256 != ""
+    assert (setting.found("Rhone"), setting.found("Rhine")) == ({"rivers.txt"}, set())
+
+
+def test_files_that_vanish_while_they_are_read_are_gone(setting):
+    setting.write("sea/baltic.txt", "The Baltic is a sea.")
+    setting.look(2)
+    setting.write("sea/baltic.txt", "The Baltic is shallow.")
+    setting.write("sea/black.txt", "The Black Sea is a sea.")
+    setting.during = lambda: shutil.rmtree(setting.docs / "sea")
+    setting.look(4)
+    assert [its.removed for its in setting.summaries[2:]] == [1, 0]
+    assert sum(its.faulty for its in setting.summaries) == 0
+    assert (setting.found("sea"), setting.found("Nile")) == (set(), {"nile.txt"})
+
+
+def test_a_folder_that_is_deleted_and_made_again_loses_nothing(setting, capsys):
+    shutil.rmtree(setting.docs)
+    setting.look(5)
+    assert setting.found("Nile") == {"nile.txt"}
+    setting.docs.mkdir()
+    setting.look(5)
+    assert setting.found("Nile") == {"nile.txt"}
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[2] for line in said] == [
+        f"{setting.docs} is not there: the collection stays as it is",
+        "no passage was found in these files: the index is unchanged",
+    ]
+    setting.write("rhine.txt", "The Rhine is shorter.")
+    setting.look(3)
+    assert (setting.found("Rhine"), setting.found("Nile")) == ({"rhine.txt"}, set())
+
+
+def test_what_fails_is_tried_again_less_and_less_often_and_said_once(setting, capsys):
+    setting.write("rhine.txt", "The Rhine is shorter.")
+    setting.summaries.clear()
+    with locked(setting.output):
+        tries = []
+        setting.during = count = lambda: tries.append(setting.now_s)
+        for _ in range(int(3 * MAX_RETRY_S)):
+            setting.look()
+            setting.during = count
+    waits = [after - before for before, after in itertools.pairwise(tries)]
+    assert waits == [1, 2, 4, 8, 16, 32, 60]
+    said = f": another run writes {setting.output}\n"
+    assert capsys.readouterr().err.count(said) == 1
+    setting.look(int(MAX_RETRY_S))
+    assert setting.found("Rhine") == {"rhine.txt"}
+    assert len(setting.summaries) == 1
+
+
+def test_a_collection_that_is_deleted_is_made_again(setting):
+    shutil.rmtree(setting.output)
+    setting.look(2)
+    assert setting.found("Nile") == {"nile.txt"}
+
+
+def test_what_cannot_be_made_at_the_beginning_is_an_error(setting):
+    with locked(setting.output), pytest.raises(SetupError, match="another run"):
+        setting.watcher.index(list_files(setting.args))

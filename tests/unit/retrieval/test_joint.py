@@ -9,7 +9,7 @@ import pytest
 
 from harness.collections import index
 from qa_service.retrieval.collection import Collection
-from qa_service.retrieval.retriever import WordCounts
+from qa_service.retrieval.search_messages import WordCounts
 
 QUESTION = "Which harbour has a lighthouse?"
 RARE = "The lighthouse is old and white and tall."

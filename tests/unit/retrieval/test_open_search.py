@@ -10,7 +10,7 @@ import pytest
 
 from qa_service.errors import SetupError, UnavailableError
 from qa_service.retrieval.open_search import OpenSearchIndex
-from qa_service.retrieval.retriever import FoundPassage
+from qa_service.retrieval.search_messages import FoundPassage
 from qa_service.wire.messages import Passage
 
 pytest.importorskip("opensearchpy")

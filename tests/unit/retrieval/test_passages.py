@@ -6,13 +6,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qa_service.retrieval.blocks import BlockList, Parsed
-from qa_service.retrieval.documents import Document
+from qa_service.retrieval.documents import BlockList, Document, Parsed
 from qa_service.retrieval.layout import lay_out
-from qa_service.retrieval.passages import cut
-from qa_service.retrieval.sentences import MAX_CHARS_PER_TOKEN, sentences
+from qa_service.retrieval.passages import MAX_CHARS_PER_TOKEN, cut, sentences
 from qa_service.wire.sections import PIECES
-from training.rendering import render_document
+from training.trees import render_document
 
 LIMIT = 30
 

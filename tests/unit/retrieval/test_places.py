@@ -10,21 +10,11 @@ import pytest
 
 from qa_service.retrieval import build as building
 from qa_service.retrieval import passages, tantivy_index
-from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
 from qa_service.wire.messages import Passage
 from tests.unit.retrieval.formats.pdf_files import pdf_file
 from tests.unit.retrieval.formats.test_odf import odf_file
-
-
-class Notes(Reporter):
-    """Remembers what a run says."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def on_note(self, line: str) -> None:
-        self.lines.append(line)
+from tests.unit.retrieval.test_collection import Told, index
 
 
 def found(output: Path, question: str) -> Passage:
@@ -32,12 +22,6 @@ def found(output: Path, question: str) -> Passage:
     best = Collection(output).search(question, 1)[0]
     at = best.passage.text.lower().index(question.rsplit(maxsplit=1)[-1].lower())
     return best.passage_at(best.passage.start + at)
-
-
-def index(docs: Path, output: Path, *, update: bool = False) -> Notes:
-    notes = Notes()
-    build(IndexArgs(sources=(docs,), output=output, embeddings=False, update=update), notes)
-    return notes
 
 
 def presentation(path: Path) -> None:
@@ -105,8 +89,10 @@ def test_an_index_from_before_is_searched_without_places_and_an_update_reads_all
         index(docs, output)
     passage = found(output, "herrings")
     assert (passage.document, passage.page, passage.place) == ("report.pdf", 0, "")
-    notes = index(docs, output, update=True)
-    assert notes.lines == ["other settings or versions than before: all files are read again"]
+    first, second = Told(), Told()
+    index(docs, output, first, update=True)
+    assert first.lines == ["other settings or versions than before: all files are read again"]
     assert found(output, "herrings").place == "page 2"
     assert Collection(output).search("herrings", 1)[0].passage.place == "page 1", "its start"
-    assert index(docs, output, update=True).lines == []
+    index(docs, output, second, update=True)
+    assert second.lines == []

@@ -14,13 +14,19 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 from harness.server import ROOT
 from qa_service.data.squad import SquadQuestion
-from qa_service.evaluation.unanswerable import UnanswerableMaker
+from qa_service.evaluation.measures import UnanswerableMaker
 from tests.support import present
 from tests.unit.squad_files import write_squad
 from training.features import FeatureMaker, Features, Target, collate, plan_batches
 from training.mixture import Source, draw_mixture
-from training.paragraphs import Example, among_neighbours, untokenized
-from training.soft_labels import SoftLabel, SoftLabels, label_questions
+from training.soft_labels import (
+    Example,
+    SoftLabel,
+    SoftLabels,
+    among_neighbours,
+    label_questions,
+    untokenized,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -81,7 +87,7 @@ def test_unanswerable_questions_are_the_same_in_every_process():
     program = """
 import random
 from qa_service.data.squad import SquadQuestion
-from qa_service.evaluation.unanswerable import UnanswerableMaker
+from qa_service.evaluation.measures import UnanswerableMaker
 texts = [f"a{n} a{n + 1} a{n + 2}" for n in range(40)]
 asked = [SquadQuestion(str(n), text, text, ("no",), (0,)) for n, text in enumerate(texts)]
 rng = random.Random(0)

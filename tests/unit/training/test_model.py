@@ -15,9 +15,7 @@ from training.features import Features, Target, collate
 pytestmark = [pytest.mark.slow, needs_torch]
 
 torch, peft, transformers = Lazy("torch"), Lazy("peft"), Lazy("transformers")
-adapters, rounding, trainer = (
-    Lazy(f"training.{name}") for name in ("adapters", "rounding", "trainer")
-)
+adapters, trainer = Lazy("training.adapters"), Lazy("training.trainer")
 finetune_model_main = Lazy("training.finetune_model_main")
 
 
@@ -190,7 +188,7 @@ def test_each_group_of_a_batch_counts_once_in_its_loss():
 
 def test_rounded_values_lie_on_steps_of_their_row_and_the_gradient_passes():
     values = torch.tensor([[0.3, -1.0, 0.26], [5.0, 2.6, 0.0]], requires_grad=True)
-    steps = rounding.rounded(values, 2)
+    steps = adapters.rounded(values, 2)
     assert steps.tolist() == [[0.5, -1.0, 0.5], [5.0, 2.5, 0.0]]
     steps.sum().backward()
     assert torch.equal(present(values.grad), torch.ones_like(values))
@@ -199,7 +197,7 @@ def test_rounded_values_lie_on_steps_of_their_row_and_the_gradient_passes():
 def test_adapter_learns_from_rounded_products_and_answers_with_exact_ones(tmp_path):
     def build(encoder):
         model = build_adapted(encoder)
-        rounding.round_products(model)
+        adapters.round_products(model)
         return model
 
     model, _ = trained(tmp_path / "run", build=build)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qa_service.retrieval.formats.markups import MARKUPS
-from training.rendering import render_document, render_fragment
+from qa_service.retrieval.formats import MARKUPS
+from training.trees import render_document, render_fragment
 
 MARKDOWN = [
     ("The fee is ~~20~~ 25 euros <del>a week</del> a month.", "The fee is 25 euros a month."),

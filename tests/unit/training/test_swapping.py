@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
-from training.features import Features, Target
-from training.swapping import swap_words
+from training.features import Features, Target, swap_words
 
 NAMES = [f"{first}{second}zz" for first in "bcdfghjklmnpqrtvw" for second in "aeiouyhjkw"]
 YEARS = [str(year) for year in range(1900, 1930)]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.golden import GOLDEN, body_of
+from harness.mutate import GOLDEN, body_of
 from harness.server import ROOT
 from qa_service.errors import (
     ERROR_KINDS,

@@ -1,4 +1,6 @@
-"""Batches on fixed shapes."""
+"""Batches run in buckets; outputs that no run has written are noticed."""
+
+from __future__ import annotations
 
 import numpy as np
 import pytest
@@ -6,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qa_service.instance.arrays import SPAN_VALUES
+from qa_service.instance.engines.base import MARK_BYTE, Engine, EngineFaultError, checked, marked
 from qa_service.instance.engines.buckets import (
     RUNS_BEFORE_RECORDING,
     TEXT_MASK,
@@ -16,10 +19,10 @@ from qa_service.instance.engines.buckets import (
     Program,
     stage,
 )
-from qa_service.instance.engines.outputs import EngineFaultError
 
 INPUTS = ("input_ids", "attention_mask")
 PAD = 9
+NO_RESULTS = "without results"
 
 
 @given(st.integers(1, 64), st.integers(1, 8192), st.integers(16, 512), st.data())
@@ -211,3 +214,64 @@ def test_bucket_padding_is_masked_except_each_rows_first_token():
     stage(staging, INPUTS, {"input_ids": batch, "attention_mask": batch // 3}, PAD)
     assert staging[0].tolist() == [[3, 3, 3, 3, PAD], [3, 3, 3, 3, PAD], [PAD] * 5]
     assert staging[1].tolist() == [[1, 1, 1, 1, 0], [1, 1, 1, 1, 0], [1, 0, 0, 0, 0]]
+
+
+def written(dtype=np.float32):
+    return np.arange(12, dtype=dtype).reshape(3, 4)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_an_output_that_was_written_comes_back_as_a_copy_in_float32(dtype):
+    output = written(dtype)
+    found = checked(output, (3, 4))
+    output[:] = 7
+    assert (found.dtype, found.tolist()) == (np.dtype(np.float32), written().tolist())
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("where", [np.s_[:], np.s_[1], np.s_[2, 3]], ids=["all", "row", "value"])
+def test_an_output_that_was_not_written_is_a_fault(dtype, where):
+    output = written(dtype)
+    output.view(np.uint8).reshape(3, 4, -1)[where] = MARK_BYTE
+    with pytest.raises(EngineFaultError, match=NO_RESULTS):
+        checked(output, (3, 4))
+
+
+def test_new_memory_is_marked_all_over():
+    with pytest.raises(EngineFaultError, match=NO_RESULTS):
+        checked(marked(3, 4)[2:, 3:], (1, 1))
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (3, 5), (12,)])
+def test_an_output_of_another_shape_is_a_fault(shape):
+    with pytest.raises(EngineFaultError, match=r"of shape \(3, 4\) where"):
+        checked(written(), shape)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, np.inf - np.inf])
+def test_a_models_own_nan_is_no_fault_of_the_engine(value):
+    """The request alone fails: its logits are not finite."""
+    output = written()
+    output[1, 2] = value
+    assert not np.isfinite(checked(output, (3, 4))).all()
+
+
+class Forgetful(Engine):
+    """Returns its outputs; runs only once."""
+
+    def __init__(self):
+        self.outputs, self.has_run = marked(2, 1, 3), False
+
+    def _run(self, ids, mask, types):
+        self.outputs.view(np.uint8)[:] = MARK_BYTE
+        if not self.has_run:
+            self.outputs[:] = ids
+        self.has_run = True
+        return self.outputs
+
+
+def test_an_engine_that_returns_without_running_is_found():
+    engine, ids = Forgetful(), np.array([[1, 2, 3]])
+    assert [output.tolist() for output in engine.logits(ids, ids, ids)] == [ids.tolist()] * 2
+    with pytest.raises(EngineFaultError, match=NO_RESULTS):
+        engine.logits(ids, ids, ids)

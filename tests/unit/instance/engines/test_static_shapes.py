@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from qa_service.instance.engines.static_shapes import OFTEN, StaticShapes
-from qa_service.instance.model_folder.seen_lengths import SeenLengths
+from qa_service.instance.model_folder.costs_dir import SeenLengths
 
 
 class Compiler:

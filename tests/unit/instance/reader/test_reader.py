@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from qa_service.errors import InternalError, QuestionTooLongError
 from qa_service.instance.arrays import NUM_BEST
 from qa_service.instance.batch_cost import BatchRule, CostTable
-from qa_service.instance.learned_costs import TABLE_EVERY, LearnedCosts
+from qa_service.instance.costs import TABLE_EVERY, LearnedCosts
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.reader.padding import padded
 from qa_service.instance.reader.spans import find_answers
@@ -21,8 +21,13 @@ from qa_service.instance.reader.windows import WindowBuilder
 from qa_service.wire.messages import Answer, Question
 from tests.support import needs_torch
 from tests.unit.instance.reader.texts import texts
-from tests.unit.instance.tiny_reader import MadeUpModel, tiny_reader
-from tests.unit.instance.tiny_tokenizers import KINDS, PAD_TOKEN_ID, tiny_tokenizer
+from tests.unit.instance.tiny_reader import (
+    KINDS,
+    PAD_TOKEN_ID,
+    MadeUpModel,
+    tiny_reader,
+    tiny_tokenizer,
+)
 
 READING = ReadingConfig(max_answer_tokens=6, window_tokens=24, window_overlap_tokens=8)
 
@@ -37,7 +42,7 @@ class Chooser:
     def __call__(self, ids, mask, types, text_mask):
         import torch
 
-        from qa_service.instance.engines.torch_spans import choose_spans
+        from qa_service.instance.engines.pytorch import choose_spans
 
         self.num_rows += len(ids)
         logits = self._model(ids, mask, types)
@@ -67,6 +72,7 @@ def test_answers_are_quoted_from_the_text(make_reader, kind, question, text, top
     if isinstance(answers, QuestionTooLongError):
         return
     assert 1 <= len(answers) <= top_k
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(answers), type=list[Answer]) == answers
     ends = {0} | {cluster.end() for cluster in regex.finditer(r"\X", text)}
     for answer in answers:
         if answer.start is None:

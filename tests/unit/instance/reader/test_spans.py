@@ -13,7 +13,7 @@ from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.reader.spans import NEAR_BEST, _candidates, find_answers
 from qa_service.instance.reader.windows import WindowBuilder
 from qa_service.wire.messages import Answer
-from tests.unit.instance.tiny_tokenizers import tiny_tokenizer
+from tests.unit.instance.tiny_reader import tiny_tokenizer
 
 CONFIG = ReadingConfig(max_answer_tokens=4, window_tokens=20, window_overlap_tokens=6)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from qa_service.errors import QuestionTooLongError
 from qa_service.instance.reader.windows import WindowBuilder
-from tests.unit.instance.tiny_tokenizers import KINDS, tiny_tokenizer
+from tests.unit.instance.tiny_reader import KINDS, tiny_tokenizer
 
 
 def letters(count):

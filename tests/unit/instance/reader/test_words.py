@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from qa_service.instance.reader import words
 from qa_service.instance.reader.words import MAX_NEW, MAX_WORD_CHARS, Words
 from tests.unit.instance.reader.texts import texts
-from tests.unit.instance.tiny_tokenizers import KINDS, tiny_tokenizer
+from tests.unit.instance.tiny_reader import KINDS, tiny_tokenizer
 
 ascii_texts = st.text(st.characters(max_codepoint=127), max_size=60)
 
@@ -27,7 +27,9 @@ def expected(tokenizer, text):
 
 
 def encoded(known, asked):
-    return [(ids.tolist(), list(map(tuple, offsets.tolist()))) for ids, offsets in known.encode(asked)]
+    return [
+        (ids.tolist(), list(map(tuple, offsets.tolist()))) for ids, offsets in known.encode(asked)
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)

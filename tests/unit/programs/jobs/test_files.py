@@ -1,4 +1,6 @@
-"""Files of questions, of answers in order, and of collected answers."""
+"""Files of questions and answers: what is read, whose answers they are, and their order."""
+
+from __future__ import annotations
 
 import gzip
 import json
@@ -7,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qa_service.programs.jobs import ordered_output
-from qa_service.programs.jobs.answers_file import AnswersFile, read_names
-from qa_service.programs.jobs.claim import ahead_of
-from qa_service.programs.jobs.ordered_output import OrderedOutput
+from qa_service.programs.jobs import file_run
+from qa_service.programs.jobs.answers_file import AnswersFile, Claim, ahead_of, read_names
+from qa_service.programs.jobs.file_run import OrderedOutput
 from qa_service.programs.jobs.questions_file import FileError, count_rows, read_rows
 
 SQUAD = {"data": [{"paragraphs": [{"context": "t", "qas": [{"id": "a", "question": "q"}]}]}]}
@@ -156,7 +157,7 @@ def test_error_answers_are_counted_wherever_they_stand(path):
 
 
 def test_the_ahead_file_is_bounded(path, monkeypatch):
-    monkeypatch.setattr(ordered_output, "_MAX_AHEAD_BYTES", 100)
+    monkeypatch.setattr(file_run, "_MAX_AHEAD_BYTES", 100)
     output = OrderedOutput(path)
     output.put(1, b"x" * 10)
     for index in range(0, 200, 2):  # there is always one that waits for one before it
@@ -229,3 +230,82 @@ def test_a_tables_whole_numbers_are_whole(tmp_path):
     path.write_text("question,text,top_k,timeout_ms\nWho?,Ada.,2,1500\nWho?,Ada.,3.0,1e3\n")
     requests = [json.loads(row.body) for row in read_rows(path)]
     assert [repr(its["top_k"]) for its in requests] == ["2", "3"]
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A file of questions, and the name of one of answers."""
+    questions = tmp_path / "questions.jsonl"
+    questions.write_bytes(b"one\ntwo\n")
+    return questions, tmp_path / "answers.jsonl"
+
+
+def claim(files):
+    questions, output = files
+    return Claim(output, questions)
+
+
+def begin(files):
+    """A run that wrote one answer."""
+    held = claim(files)
+    files[1].write_bytes(b"1\n")
+    held.close()
+
+
+def test_two_runs_do_not_write_to_one_file(files):
+    held = claim(files)
+    with pytest.raises(FileError, match=r"answers\.jsonl: another run is writing"):
+        claim(files)
+    held.close()
+    claim(files).close()
+
+
+def test_a_run_continues_with_the_same_or_more_questions(files):
+    begin(files)
+    claim(files).close()
+    with files[0].open("ab") as file:
+        file.write(b"three\n")
+    claim(files).close()
+    claim(files).close()
+
+
+@pytest.mark.parametrize("questions", [b"one\nTWO\n", b"one\n", b"", b"zero\none\ntwo\n"])
+def test_answers_to_changed_questions_are_refused(files, questions):
+    begin(files)
+    files[0].write_bytes(questions)
+    with pytest.raises(FileError, match=r"answers to questions\.jsonl, which was another file"):
+        claim(files)
+    files[0].write_bytes(b"one\ntwo\n")  # and nothing has been noted of the others
+    claim(files).close()
+
+
+def test_answers_of_unknown_origin_are_not_overwritten(files):
+    files[1].write_bytes(b"1\n")
+    with pytest.raises(FileError, match="does not say of what questions; name another"):
+        claim(files)
+    assert files[1].read_bytes() == b"1\n"
+
+
+def test_a_new_output_takes_nothing_of_an_earlier_run(files):
+    begin(files)
+    files[1].unlink()
+    ahead_of(files[1]).write_bytes(b"1\told\n")
+    files[0].write_bytes(b"others\n")
+    claim(files).close()
+    assert not ahead_of(files[1]).exists()
+
+
+def test_answers_in_the_ahead_file_count_as_answers(files):
+    held = claim(files)
+    files[1].touch()
+    ahead_of(files[1]).write_bytes(b"1\t2\n")
+    held.close()
+    claim(files).close()
+    files[0].write_bytes(b"others\n")
+    with pytest.raises(FileError):
+        claim(files)
+
+
+def test_an_empty_output_file_is_accepted(files):
+    files[1].touch()
+    claim(files).close()

@@ -16,8 +16,8 @@ pytest.importorskip("aio_pika", reason="no aio-pika: pip install '.[jobs]'")
 from harness.server import ROOT
 from qa_service.client import ConnectionLostError, QaServerError
 from qa_service.programs.jobs import job_gateway
-from qa_service.programs.jobs.asker import Asker, ExpiredError
-from qa_service.programs.jobs.base import (
+from qa_service.programs.jobs.asker import AdaptiveLimit, Asker, ExpiredError, StoppedError, Window
+from qa_service.programs.jobs.brokers import (
     BrokerError,
     Message,
     NotTakenError,
@@ -25,10 +25,8 @@ from qa_service.programs.jobs.base import (
     UnroutableError,
 )
 from qa_service.programs.jobs.job import Job
-from qa_service.programs.jobs.job_gateway import MAX_NOT_TAKEN, JobGateway
+from qa_service.programs.jobs.job_gateway import MAX_NOT_TAKEN, GatewayMetrics, JobGateway
 from qa_service.programs.jobs.jobs_options import AskingOptions, BrokerOptions, GatewayOptions
-from qa_service.programs.jobs.metrics import GatewayMetrics
-from qa_service.programs.jobs.window import AdaptiveLimit, StoppedError, Window
 
 BODY = b'{"id": "n1", "question": "q", "text": "t"}'
 

@@ -5,8 +5,8 @@ import urllib.request
 
 import pytest
 
-from harness.ports import reserve_port
-from qa_service.programs.jobs.metrics import GatewayMetrics
+from harness.process import reserve_port
+from qa_service.programs.jobs.job_gateway import GatewayMetrics
 
 
 @pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])

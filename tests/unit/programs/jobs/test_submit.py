@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("aio_pika", reason="no aio-pika: pip install '.[jobs]'")
 
-from qa_service.programs.jobs import brokers, submit
-from qa_service.programs.jobs.base import BrokerError
+from qa_service.programs.jobs import broker_commands, brokers
+from qa_service.programs.jobs.brokers import BrokerError
 from qa_service.programs.jobs.jobs_options import SubmitOptions, parse
 
 
@@ -38,6 +38,6 @@ def test_a_stopped_submit_prints_how_many_it_submitted(tmp_path, monkeypatch, ca
     _, options = parse("", ["submit", str(path)])
     assert isinstance(options, SubmitOptions)
     with pytest.raises(BrokerError):
-        asyncio.run(submit.main(options))
+        asyncio.run(broker_commands.submit_main(options))
     assert len(broker.published) == 3
     assert "3 jobs submitted before it stopped\n" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qa_service.programs.jobs.window import AdaptiveLimit, StoppedError, Window
+from qa_service.programs.jobs.asker import AdaptiveLimit, StoppedError, Window
 
 
 def test_the_limit_doubles_each_round_trip_until_the_first_refusal():

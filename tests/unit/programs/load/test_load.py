@@ -23,11 +23,9 @@ from qa_service.installation import PlotError, check_plot
 from qa_service.machine import num_cpus
 from qa_service.programs.access import Access
 from qa_service.programs.load.generator import run_load
-from qa_service.programs.load.plan import LoadPlan, Sample
+from qa_service.programs.load.plan import LoadPlan, Report, Sample, percentile
 from qa_service.programs.load.plot import make_figure
-from qa_service.programs.load.report import Report, percentile
-from qa_service.programs.load.sweep import Cell
-from qa_service.programs.load.table import CsvFile, markdown
+from qa_service.programs.load.sweep import Cell, CsvFile, markdown
 from tests.scripted_peer import (
     PeerConnection,
     ScriptedPeer,
@@ -53,7 +51,7 @@ def use_clock(monkeypatch):
     """Gives the load generator a clock; its sockets are real."""
 
     def use(clock):
-        for module in ("generator", "loop"):
+        for module in ("generator", "connection"):
             monkeypatch.setattr(f"qa_service.programs.load.{module}.time", clock)
         return clock
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
 
 from qa_service.retrieval.documents import Document, UnreadableError
-from qa_service.retrieval.formats import FORMATS
-from tests.support import all_of
+from tests.unit.retrieval.formats import reading
 from tests.unit.retrieval.formats.word_files import cell, paragraph, row, run, table, word_file
 
 
 def read(body: str, **parts: str) -> Document:
-    data = io.BytesIO(word_file(body, **parts))
-    (document,) = all_of(Document, list(FORMATS[".docx"](data, "a.docx", 1 << 24)))
-    return document
+    return reading.read("a.docx", word_file(body, **parts))
 
 
 def val(name: str, value: str | int) -> str:

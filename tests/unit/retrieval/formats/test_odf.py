@@ -8,9 +8,8 @@ from email.message import EmailMessage
 
 import pytest
 
-from qa_service.retrieval.documents import Document, UnreadableError
-from qa_service.retrieval.formats import FORMATS
-from tests.support import all_of
+from qa_service.retrieval.documents import UnreadableError
+from tests.unit.retrieval.formats.reading import read
 
 _SPACE = "urn:oasis:names:tc:opendocument:xmlns"
 _NAMES = " ".join(
@@ -32,11 +31,6 @@ def odf_file(kind: str, body: str, styles: str = "", manifest: str = MANIFEST) -
         archive.writestr("content.xml", content)
         archive.writestr("meta.xml", '<m xmlns:dc="urn:x"><dc:title>The title</dc:title></m>')
     return data.getvalue()
-
-
-def read(name: str, data: bytes) -> Document:
-    (document,) = all_of(Document, list(FORMATS[name[1:]](io.BytesIO(data), name, 1 << 24)))
-    return document
 
 
 def cell(text: str, more: str = "") -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
+import functools
 
 import pytest
 
-from qa_service.retrieval.documents import Document
-from qa_service.retrieval.formats.pdf import read_pdf
-from tests.support import all_of
+from tests.unit.retrieval.formats import reading
 from tests.unit.retrieval.formats.pdf_files import (
     content,
     lines,
@@ -33,9 +31,7 @@ RIGHT = (
 )
 
 
-def read(data: bytes) -> Document:
-    (document,) = all_of(Document, read_pdf(io.BytesIO(data), "a.pdf", 1 << 20))
-    return document
+read = functools.partial(reading.read, "a.pdf")
 
 
 def text_of(*pages: str) -> str:
@@ -121,9 +117,8 @@ def test_dots_that_lead_to_a_number_are_no_text():
 
 
 def test_columns_below_a_wide_head_are_read_one_after_the_other():
-    head = words(
-        72, 740, "News of the town for all who live in it, of the month of May in this year"
-    )
+    news = "News of the town for all who live in it, of the month of May in this year"
+    head = words(72, 740, news)
     page = head + "".join(
         words(72, 700 - 12 * n, left) + words(320, 700 - 12 * n, right)
         for n, (left, right) in enumerate(zip(LEFT, RIGHT, strict=True))
@@ -156,16 +151,8 @@ def test_a_notes_mark_is_no_part_of_a_number():
 
 
 def test_a_number_at_a_lines_beginning_is_no_item():
-    page = lines(
-        72,
-        700,
-        "Applications must have reached the office by the end of June",
-        "30. Later ones wait for the next year.",
-    )
-    assert text_of(page) == (
-        "Applications must have reached the office by the end of June 30. "
-        "Later ones wait for the next year."
-    )
+    sentences = "Applications must have reached the office by June", "30. Later ones wait a year."
+    assert text_of(lines(72, 700, *sentences)) == " ".join(sentences)
 
 
 def test_lists_have_their_marks_and_depths():

@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from qa_service.autotune import candidates
-from qa_service.autotune.engine_table import EngineTable
-from qa_service.autotune.trial_messages import TrialReply, TrialRequest, encode
+from qa_service.autotune.engine_table import EngineTable, TrialReply, TrialRequest, encode_trial
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig, save_manifest
 from qa_service.logs import LogOptions
@@ -39,7 +38,7 @@ class Trial:
         self.request = msgspec.msgpack.decode(body[PREFIX.size :], type=TrialRequest)
 
     def end(self, reply):
-        self._on_data(encode(reply)[PREFIX.size :])
+        self._on_data(encode_trial(reply)[PREFIX.size :])
 
     def kill(self):
         pass

@@ -12,8 +12,15 @@ import pytest
 from qa_service.errors import QueueFullError, WorkerCrashedError
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.worker_messages import ModelFacts
-from qa_service.retrieval.retriever import MAX_LEAD, TYPICAL_COSINE, FoundPassage, read_text
-from qa_service.retrieval.search_messages import Found, Open, Refused
+from qa_service.retrieval.search_messages import (
+    MAX_LEAD,
+    TYPICAL_COSINE,
+    Found,
+    FoundPassage,
+    Open,
+    Refused,
+    read_text,
+)
 from qa_service.server.scheduling.call import SegmentRead
 from qa_service.server.services.collections import Collections
 from qa_service.server.services.dispatcher import Dispatcher

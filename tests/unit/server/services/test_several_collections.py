@@ -7,8 +7,16 @@ from typing import cast
 
 import pytest
 
-from qa_service.retrieval.retriever import BM25_WEIGHT, COSINE_WEIGHT, WordCounts
-from qa_service.retrieval.search_messages import Count, Counted, Found, Refused, Search
+from qa_service.retrieval.search_messages import (
+    BM25_WEIGHT,
+    COSINE_WEIGHT,
+    Count,
+    Counted,
+    Found,
+    Refused,
+    Search,
+    WordCounts,
+)
 from qa_service.server.services.collections import Collections, joined
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.service import Access
