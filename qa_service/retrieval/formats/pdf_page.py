@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import math
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
@@ -42,6 +43,9 @@ _MAX_RULES = 20_000
 _SLANT = 2.0
 """Points; a line that rises more is neither horizontal nor vertical, and a shorter one no rule."""
 _WHITE = 250
+_MAX_FILLED = 64
+_SHADE = 1.0
+"""In points, how far a box of a colour may go over the one that it is in."""
 _WORD_GAP = 0.6
 """Of its height; a character farther from the one before it begins a word."""
 _ASCENT, _DESCENT = 0.75, 0.25
@@ -279,29 +283,42 @@ class _Rules:
     def __init__(self, raw: ModuleType, page: pypdfium2.PdfPage, turn: int) -> None:
         self.found: list[Box] = []
         self._raw, self._turn = raw, turn
+        self._filled: dict[tuple[int, ...], deque[Box]] = {}
+        """Of each colour, the boxes that were filled last."""
         for path in page.get_objects([raw.FPDF_PAGEOBJ_PATH], max_depth=_FORM_DEPTH):
             if len(self.found) >= _MAX_RULES:
                 break
-            if self._is_seen(path):
-                self._add_path(path)
+            fill, is_stroked = ctypes.c_int(), ctypes.c_int()
+            raw.FPDFPath_GetDrawMode(path, fill, is_stroked)
+            if is_stroked.value:
+                self.found += self._lines(path)
+            elif fill.value:
+                self._add_filled(path)
 
-    def _is_seen(self, path: pypdfium2.PdfObject) -> bool:
-        """Whether a path is painted, and in another colour than paper's."""
-        fill, is_stroked = ctypes.c_int(), ctypes.c_int()
-        self._raw.FPDFPath_GetDrawMode(path, fill, is_stroked)
-        if is_stroked.value or not fill.value:
-            return bool(is_stroked.value)
-        colour = [ctypes.c_uint() for _ in range(4)]
-        self._raw.FPDFPageObj_GetFillColor(path, *colour)
-        return min(part.value for part in colour[:3]) < _WHITE
+    def _add_filled(self, path: pypdfium2.PdfObject) -> None:
+        """Adds the sides of a filled path, if it is seen.
 
-    def _add_path(self, path: pypdfium2.PdfObject) -> None:
+        It is not on paper of its colour, nor in a box of its colour, as the shading of a paragraph
+        is in that of its cell.
+        """
+        parts = [ctypes.c_uint() for _ in range(4)]
+        self._raw.FPDFPageObj_GetFillColor(path, *parts)
+        colour = tuple(part.value for part in parts)
+        if min(colour[:3]) >= _WHITE or not (lines := self._lines(path)):
+            return
+        box = around(lines)
+        filled = self._filled.setdefault(colour, deque(maxlen=_MAX_FILLED))
+        if not any(_holds(other, box) for other in filled):
+            self.found += lines
+        filled.append(box)
+
+    def _lines(self, path: pypdfium2.PdfObject) -> list[Box]:
         matrix = path.get_matrix()
         container = path.container
         while container is not None:
             matrix = matrix.multiply(container.get_matrix())
             container = container.container
-        first = last = None
+        found, first, last = list[Box](), None, None
         for index in range(min(_MAX_RULES, self._raw.FPDFPath_CountSegments(path))):
             segment = self._raw.FPDFPath_GetPathSegment(path, index)
             x, y = ctypes.c_float(), ctypes.c_float()
@@ -311,13 +328,26 @@ class _Rules:
             if kind == self._raw.FPDF_SEGMENT_MOVETO:
                 first = point
             elif kind == self._raw.FPDF_SEGMENT_LINETO and last:
-                self._add_line(last, point)
+                found += self._line(last, point)
             if self._raw.FPDFPathSegment_GetClose(segment) and first:
-                self._add_line(point, first)
+                found += self._line(point, first)
             last = point
+        return found
 
-    def _add_line(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+    def _line(self, start: tuple[float, float], end: tuple[float, float]) -> list[Box]:
         (x1, y1), (x2, y2) = start, end
         if min(abs(x1 - x2), abs(y1 - y2)) < _SLANT < max(abs(x1 - x2), abs(y1 - y2)):
             sides = min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)
-            self.found.append(_turned(*sides, self._turn))
+            return [_turned(*sides, self._turn)]
+        return []
+
+
+def _holds(box: Box, other: Box) -> bool:
+    """Whether a box is around another one, and wider."""
+    is_around = (
+        box.left - _SHADE <= other.left
+        and other.right <= box.right + _SHADE
+        and box.top - _SHADE <= other.top
+        and other.bottom <= box.bottom + _SHADE
+    )
+    return is_around and other.width < box.width

@@ -25,6 +25,7 @@ _FITTING = 0.7
 """Of its pieces; so many stand in one column each."""
 _NAME = re.compile(r"[A-Za-z]|\b(?:19|20)\d\d\b")
 """In a cell that may name a column, if it is bold: a total may be bold too."""
+_AMOUNT = re.compile(r"[$€£]?\d")
 _HEAD_GAP = 0.4
 """Of a font's size; columns' names may be no farther apart."""
 _MAX_HEAD_LINES = 8
@@ -181,10 +182,21 @@ def _num_head(lines: Sequence[list[Piece]], columns: Columns) -> int:
     if all(plain):
         return 0
     num = plain.index(False)
+    while num > 1 and _are_names_and_amounts(*lines[num - 2 : num], columns):
+        num -= 1
     sections = [len(line) == 1 and span_of(columns, line[0].box)[0] == 0 for line in lines]
     while num and sections[num - 1] and any(sections[num:]):
         num -= 1
     return num
+
+
+def _are_names_and_amounts(names: list[Piece], line: list[Piece], columns: Columns) -> bool:
+    """Whether a label with amounts ("$9 or less") is below names of all columns but the first."""
+    is_corner = [span_of(columns, name.box) for name in names] == [
+        (column, column) for column in range(1, len(columns))
+    ]
+    is_row = is_corner and len(line) == len(columns) and span_of(columns, line[0].box)[0] == 0
+    return is_row and all(_AMOUNT.match(piece.text) for piece in line[1:])
 
 
 def _is_value(piece: Piece) -> bool:

@@ -72,6 +72,24 @@ def test_years_and_ranges_name_columns():
     assert written([["2019", "5", "7"], ["2020", "6", "8"]]) == ["2019; 5; 7", "2020; 6; 8"]
 
 
+def test_dates_beside_an_empty_corner_name_columns():
+    rows = [["", "1 Year: May 2010", "Sept. 30, 2011"], ["Data sets", "272,768", "389,933"],
+            ["Nations", "6", "21"]]  # fmt: skip
+    assert written(rows) == [
+        "Data sets; 1 Year: May 2010: 272,768; Sept. 30, 2011: 389,933",
+        "Nations; 1 Year: May 2010: 6; Sept. 30, 2011: 21",
+    ]
+    rows[0][0] = "Launch"
+    rows[0][1] = "12 items"
+    assert written(rows)[0] == "Launch; 12 items; Sept. 30, 2011"
+
+
+def test_ranges_of_amounts_name_columns():
+    rows = [["Student", "$5,000–9,999", "$10,000–$14,999"], ["Total", "10.3", "27.0"],  # noqa: RUF001
+            ["Public", "10.2", "26.9"]]  # fmt: skip
+    assert written(rows)[0] == "Student: Total; $5,000–9,999: 10.3; $10,000–$14,999: 27.0"  # noqa: RUF001
+
+
 def test_a_head_that_is_repeated_below_names_columns_too():
     rows = [["Homes", "2019", "2020"], *[[f"Type {n}", "5", "6"] for n in range(5)]]
     lines = written([*rows, ["Offices"], *rows])

@@ -47,6 +47,10 @@ def table(x: float, y: float, *rows: tuple[str, ...], font: str = "F1") -> str:
     )
 
 
+def box(x: float, y: float, width: float, height: float) -> str:
+    return f"q 0.8 g {x} {y} {width} {height} re f Q\n"
+
+
 def test_a_ruled_table_has_its_columns_names():
     rows = (("Room", "Seats"), ("Blue", "12"), ("Green", "40"))
     grid = "".join(rule(70, 711 - 14 * n, 250, 711 - 14 * n) for n in range(4))
@@ -64,6 +68,27 @@ def test_a_merged_cell_stands_in_each_of_its_rows():
     assert text_of(grid + cells + words(164, 686, "Blue") + words(164, 672, "Red")) == (
         "House: North; Room: Blue\nHouse: North; Room: Red"
     )
+
+
+def test_a_shading_within_a_box_of_its_colour_is_no_cell():
+    """As Word draws it: each cell's box, and a box around each of its lines."""
+    rows = (("Room", "Seats"), ("Blue", "12"), ("Green", "40"))
+    grid = "".join(rule(x, y, x + 90, y) for x in (70, 160) for y in (711, 683, 669, 655))
+    grid += "".join(rule(x, 711, x, 655) for x in (70, 160, 250))
+    shades = "".join(box(x, 683, 90, 28) + box(x + 6, 697, 78, 14) for x in (70, 160))
+    names = words(80, 700, "Room") + words(80, 686, "name") + words(170, 700, "Seats")
+    text = text_of(shades + grid + names + table(74, 672, *rows[1:]))
+    assert text == "Room name: Blue; Seats: 12\nRoom name: Green; Seats: 40"
+
+
+def test_amounts_with_words_below_names_are_no_head():
+    page = words(162, 714, "1994") + words(252, 714, "1997")
+    rows = [("Lowest", "$9 or less", "$22 or less"), ("Middle", "$10 - $17", "$23 - $29")]
+    page += table(72, 700, *rows, ("Highest", "$18 - $99", "$30 - $99"))
+    assert text_of(page).splitlines()[:2] == [
+        "Lowest; 1994: $9 or less; 1997: $22 or less",
+        "Middle; 1994: $10 - $17; 1997: $23 - $29",
+    ]
 
 
 def test_a_table_without_rules_is_seen_by_its_columns():
