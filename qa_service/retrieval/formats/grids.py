@@ -35,8 +35,7 @@ _NUMBER_AS_NAME = re.compile(
     r"(?:19|20)\d\d(?:\s?[-–/]\s?(?:19|20)?\d\d)?|[$€£]?[\d,.]+\s?[-–]\s?[$€£]?[\d,.]+"  # noqa: RUF001, dashes
 )
 """A year or a range, which may name a column."""
-_DATE_AS_NAME = re.compile(r"[^\W\d_]{3}")
-"""Where a number has a word ("1 Year", "30 Sept."), it may name one."""
+_WORD = re.compile(r"[^\W\d_]{3}")
 _MAX_LABEL_CHARS = 60
 """Longer texts are no keys, nor names of the rows below them."""
 _MAX_CAPTION_CHARS = 200
@@ -251,15 +250,18 @@ def _may_be_head(rows: Sequence[Row], place: int) -> bool:
 def _may_name(rows: Sequence[Row], place: int, column: int) -> bool:
     """Whether a cell may name its column: it is words, or a number over what are none.
 
-    A year or a range may stand over numbers that are none, and a date beside an empty corner. A
-    head may be repeated below.
+    A year or a range may stand over numbers that are none, and a number with words ("2-Year-Old
+    Group", "30 Sept.") over numbers without, or beside an empty corner. A head may be repeated
+    below.
     """
     text = rows[place].at(column)
-    has_corner = bool(rows[place].at(_columns(rows)[0]))
-    if not _VALUE.fullmatch(text) or (not has_corner and _DATE_AS_NAME.search(text)):
+    if not _VALUE.fullmatch(text):
         return True
     rest = rows[place + 1 : place + _SAMPLE_ROWS]
     below = [row.at(column) for row in rest if row.cells != rows[place].cells]
+    has_corner = bool(rows[place].at(_columns(rows)[0]))
+    if _WORD.search(text) and not (has_corner and any(map(_WORD.search, below))):
+        return True
     if not has_corner and not re.search(r"\d", "".join(below)):
         return True
     if not _NUMBER_AS_NAME.fullmatch(text):

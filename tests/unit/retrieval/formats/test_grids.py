@@ -79,9 +79,14 @@ def test_dates_beside_an_empty_corner_name_columns():
         "Data sets; 1 Year: May 2010: 272,768; Sept. 30, 2011: 389,933",
         "Nations; 1 Year: May 2010: 6; Sept. 30, 2011: 21",
     ]
-    rows[0][0] = "Launch"
-    rows[0][1] = "12 items"
-    assert written(rows)[0] == "Launch; 12 items; Sept. 30, 2011"
+
+
+def test_numbers_with_words_name_columns_of_numbers():
+    rows = [["Origin", "3-Year-Olds", "4-Year-Olds"], ["Town", "37.4%", "51.6%"],
+            ["Country", "32.8%", "-"]]  # fmt: skip
+    assert written(rows)[0] == "Origin: Town; 3-Year-Olds: 37.4%; 4-Year-Olds: 51.6%"
+    rows[2][2] = "5 guests"
+    assert written(rows)[1] == "Town; 37.4%; 51.6%"
 
 
 def test_ranges_of_amounts_name_columns():
