@@ -1,4 +1,4 @@
-"""Reports of the server over its Unix socket: when it counts as hanging."""
+"""Reports of the server over its Unix socket: when it counts as hanging, and when it closes."""
 
 import asyncio
 
