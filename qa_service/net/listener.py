@@ -16,6 +16,8 @@ from typing import Any
 from qa_service.errors import SetupError
 from qa_service.net.event_loop import EventLoop
 
+logger = logging.getLogger(__name__)
+
 LOOPBACK = ("127.0.0.1", "::1")
 """`localhost`, whatever the machine's files of hosts say (RFC 6761, section 6.3)."""
 _NOT_HERE = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
@@ -80,8 +82,6 @@ def _addresses(host: str) -> list[str]:
         raise OSError("there is no address of this name") from None
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
-
-logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
 """Connections that the kernel keeps until they are accepted, at most net.core.somaxconn."""

@@ -37,6 +37,8 @@ from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import READ_BYTES, OnData, OnEvent, Stream
 from qa_service.net.timers import Callback
 
+logger = logging.getLogger(__name__)
+
 RECORD_BYTES = 16384
 """The maximum of plain bytes in one record (RFC 8446, 5.1)."""
 
@@ -146,9 +148,6 @@ class TlsSession:
     def free(self) -> None:
         """Frees its memory now: a stream and its owner are a cycle, which is collected late."""
         del self._ssl, self._incoming, self._outgoing
-
-
-logger = logging.getLogger(__name__)
 
 
 class HandshakeQueue:

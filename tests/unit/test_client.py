@@ -330,6 +330,10 @@ class TestAskMany:
 
         def script(peer):
             first = [peer.receive() for _ in range(4)]
+            peer.sock.settimeout(0.05)
+            with pytest.raises(TimeoutError):
+                peer.sock.recv(1)
+            peer.sock.settimeout(None)
             assert len(taken) == 4
             peer.send(*map(answer_to, first))
             answer_all(peer)

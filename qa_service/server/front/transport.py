@@ -68,7 +68,7 @@ Loaded = tuple[TlsTerms | None, TokenSet | None]
 
 
 class Credentials:
-    """What connections are encrypted with and who may ask, as it is on disk.
+    """Certificates and tokens, read again while the server serves: all are taken, or none.
 
     Attributes:
         fault: Why they could not be read again; empty if they could.

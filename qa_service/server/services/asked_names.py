@@ -12,7 +12,7 @@ from qa_service.wire.messages import Passage
 _WORD = re.compile(r"\w+")
 _YEAR = re.compile(r"(?:19|20)\d\d", re.ASCII)
 _PLURAL_CHARS = 4
-"""An "s" at the end of a word of this length may be one that the passage does not have."""
+"""From this length on a word loses its final "s", which the passage may lack."""
 
 
 def asked_names(question: str) -> set[str]:

@@ -100,6 +100,7 @@ class Reports:
     async def _exchange(self, request: bytes) -> tuple[int, bytes]:
         """Sends a request until a connection brings its reply; an `OSError` if nobody listens."""
         while True:
+            self._free = [one for one in self._free if one.is_open]
             is_new = not self._free
             connection = await self._connect() if is_new else self._free.pop()
             try:
@@ -116,27 +117,42 @@ class Reports:
         sock.setblocking(False)
         try:
             await connect_unix(sock, str(self._path))
-            return _Connection(*await asyncio.open_connection(sock=sock))
+            protocol = _Protocol(reader := asyncio.StreamReader())
+            loop = asyncio.get_running_loop()
+            transport, _ = await loop.create_connection(lambda: protocol, sock=sock)
         except BaseException:
             sock.close()
             raise
+        return _Connection(reader, transport)
+
+
+class _Protocol(asyncio.StreamReaderProtocol):
+    """Closes its connection when the server has, which waits for that."""
+
+    def eof_received(self) -> bool:
+        super().eof_received()
+        return False
 
 
 class _Connection:
     """A connection of HTTP, one request at a time."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, transport: asyncio.Transport) -> None:
         self._reader = reader
-        self._writer = writer
+        self._transport = transport
+
+    @property
+    def is_open(self) -> bool:
+        return not self._transport.is_closing()
 
     async def exchange(self, request: bytes) -> tuple[int, bytes]:
         """The status and the body of the reply; a `ConnectionError` if the server has closed."""
         try:
-            self._writer.write(request)
+            self._transport.write(request)
             status, size = _HEAD.findall(await self._reader.readuntil(b"\r\n\r\n"))[0]
             return int(status), await self._reader.readexactly(int(size))
         except BaseException as error:
-            self._writer.transport.abort()  # a late reply must not be taken for the next request's
+            self._transport.abort()  # a late reply must not be taken for the next request's
             if isinstance(error, asyncio.IncompleteReadError):
                 raise ConnectionResetError from None
             raise

@@ -123,5 +123,3 @@ if "qa_service.instance.worker_main" in sys.orig_argv:
     install()
     if "QA_TEST_DAMAGE" in os.environ:
         compute_wrongly(Path(os.environ["QA_TEST_DAMAGE"]))
-if "QA_TEST_WITHOUT" in os.environ:
-    sys.modules[os.environ["QA_TEST_WITHOUT"]] = None  # type: ignore[assignment]

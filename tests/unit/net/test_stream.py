@@ -63,13 +63,29 @@ def test_bytes_over_the_socket_buffer_are_sent_later(peer):
 
     peer.stream.write(BIG)
     assert 0 < peer.stream.output_bytes < len(BIG)
+    assert peer.stream.waiting_since_s is not None
     peer.run_until(drain)
     assert got == BIG
     assert (peer.stream.output_bytes, peer.flushes) == (0, 1)
+    assert peer.stream.waiting_since_s is None
+
+
+def test_bytes_written_behind_waiting_ones_are_sent_after_them(peer):
+    peer.stream.write(BIG)
+    got = bytearray(peer.sock.recv(1 << 20))  # now the kernel has room, and nothing is sent yet
+    peer.stream.write(b"last")
+
+    def drain() -> bool:
+        got.extend(peer.sock.recv(1 << 20))
+        return len(got) == len(BIG) + 4
+
+    peer.run_until(drain)
+    assert got == BIG + b"last"
 
 
 def test_a_write_that_fits_at_once_is_not_reported_as_flushed(peer):
     peer.stream.write(b"abc")
+    assert (peer.stream.output_bytes, peer.stream.waiting_since_s) == (0, None)
     assert peer.sock.recv(10) == b"abc"
     peer.run_until(lambda: True)
     assert peer.flushes == 0
@@ -96,8 +112,9 @@ def test_the_peers_end_is_reported_once(peer):
 def test_a_write_to_a_broken_stream_ends_it(peer):
     peer.sock.close()
     peer.stream.write(b"abc")
+    assert (peer.ends, peer.stream.is_open) == (1, False)
     peer.stream.write(b"abc")
-    peer.run_until(lambda: peer.ends == 1)
+    assert peer.ends == 1
 
 
 def test_own_close_is_not_reported(peer):

@@ -1,3 +1,5 @@
+"""Which words of a question are names, and which of them a passage lacks."""
+
 import pytest
 
 from qa_service.server.services.asked_names import asked_names, count_missing

@@ -1,4 +1,4 @@
-"""Reports of the server over its Unix socket: when it counts as hanging."""
+"""Reports of the server over its Unix socket: when it counts as hanging, and when it closes."""
 
 import asyncio
 
@@ -44,3 +44,30 @@ def test_a_question_that_waits_for_others_does_not_find_that_the_server_hangs(as
 def test_those_behind_one_that_found_it_hanging_do_not_wait_again(ask_all):
     found = ask_all(60.0)
     assert {type(one) for one in found} == {UnavailableError}
+
+
+@pytest.mark.parametrize("last_words", [b"", READY.replace(b"200 OK", b"408 Timeout")])
+def test_a_connection_that_the_server_ends_is_closed_and_not_used_again(tmp_path, last_words):
+    """A server that closes waits for its peer; a drain would wait for the gateway."""
+
+    async def run():
+        ended = asyncio.Event()
+
+        async def serve(reader, writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(READY + last_words)
+            writer.write_eof()
+            await reader.read()
+            writer.close()
+            ended.set()
+
+        server = await asyncio.start_unix_server(serve, tmp_path / "socket")
+        asking = Reports(tmp_path / "socket")
+        async with asyncio.timeout(5.0):
+            for _ in range(2):
+                assert await asking.probe("/v2/health/ready", "")
+                await ended.wait()
+                ended.clear()
+        server.close()
+
+    asyncio.run(run())
