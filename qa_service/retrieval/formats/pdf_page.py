@@ -302,8 +302,8 @@ class _Rules:
     def _add_filled(self, path: pypdfium2.PdfObject) -> None:
         """Adds the sides of a filled path, if it is seen.
 
-        It is not on paper of its colour, nor in a box of its colour, as the shading of a paragraph
-        is in that of its cell.
+        A path is not seen on paper of its colour, nor in a box of its colour: Word draws a
+        paragraph's shading in its cell's.
         """
         parts = [ctypes.c_uint() for _ in range(4)]
         self._raw.FPDFPageObj_GetFillColor(path, *parts)
