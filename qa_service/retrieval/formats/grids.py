@@ -36,6 +36,7 @@ _NUMBER_AS_NAME = re.compile(
 )
 """A year or a range, which may name a column."""
 _WORD = re.compile(r"[^\W\d_]{3}")
+_WORD_OR_UNIT = re.compile(r"[^\W\d_]{3}|\d\s?[^\W\d_]{2}")
 _MAX_LABEL_CHARS = 60
 """Longer texts are no keys, nor names of the rows below them."""
 _MAX_CAPTION_CHARS = 200
@@ -195,11 +196,10 @@ def _num_head(rows: Sequence[Row], *, has_head: bool) -> int:
     """How many rows are the head of a table without titles."""
     if not rows or (len(rows) == 1 and not has_head):
         return 0
-    declared = strong = 0
-    while declared < len(rows) and rows[declared].is_head:
-        declared += 1
+    declared = sum(1 for _ in itertools.takewhile(lambda row: row.is_head, rows))
     if 0 < declared < len(rows):
         return declared
+    strong = 0
     while strong < len(rows) and _is_strong(rows[strong]) and _may_be_head(rows, strong):
         strong += 1
     if 0 < strong < len(rows):
@@ -236,37 +236,47 @@ def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
         return bool(row.from_above)
     if all(_UNIT.fullmatch(text) for text in texts):
         return True
-    if not _may_be_head(rows, place):
-        return False
     is_labelled, values = bool(row.at(above.columns()[0])), _value_columns(rows[place + 1 :])
     has_words = all(row.at(column) for column in values) and len(values) > is_labelled
-    return has_words or (bool(above.from_left) and not is_labelled)
+    may_go_on = has_words or (bool(above.from_left) and not is_labelled)
+    return may_go_on and _may_be_head(rows, place)
 
 
 def _may_be_head(rows: Sequence[Row], place: int) -> bool:
-    return all(_may_name(rows, place, column) for column in rows[place].columns()[1:])
+    """Whether each cell may name its column: it is words, or `_may_name` says so."""
+    row, above = rows[place], rows[place - 1] if place else Row(0, [])
+    numbers = [column for column in row.columns()[1:] if _VALUE.fullmatch(row.at(column))]
+    # A head may be repeated below.
+    rest = [r for r in rows[place + 1 : place + _SAMPLE_ROWS] if numbers and r.cells != row.cells]
+    has_corner = bool(numbers and row.at(_columns(rows)[0]))
+    return all(
+        _may_name(
+            row.at(column),
+            [one.at(column) for one in rest],
+            has_corner=has_corner,
+            has_name=bool(above.at(column) and not above.from_left),
+        )
+        for column in numbers
+    )
 
 
-def _may_name(rows: Sequence[Row], place: int, column: int) -> bool:
-    """Whether a cell may name its column: it is words, or a number over what are none.
+def _may_name(text: str, below: Sequence[str], *, has_corner: bool, has_name: bool) -> bool:
+    """Whether a number may name the column of cells below it.
 
-    A year or a range may stand over numbers that are none, and a number with words ("2-Year-Old
-    Group", "30 Sept.") over numbers without, or beside an empty corner. A head may be repeated
-    below.
+    A year or a range may stand over numbers that are none. A number with words ("2-Year-Old Group",
+    "30 Sept.") may stand beside an empty corner, or over numbers without words, unless the column
+    has a name: then the words are the unit of the column's first number.
     """
-    text = rows[place].at(column)
-    if not _VALUE.fullmatch(text):
+    has_numbers = any(re.search(r"\d", cell) for cell in below)
+    if not has_corner and (_WORD.search(text) or not has_numbers):
         return True
-    rest = rows[place + 1 : place + _SAMPLE_ROWS]
-    below = [row.at(column) for row in rest if row.cells != rows[place].cells]
-    has_corner = bool(rows[place].at(_columns(rows)[0]))
-    if _WORD.search(text) and not (has_corner and any(map(_WORD.search, below))):
+    over_numbers = has_numbers and not any(map(_WORD_OR_UNIT.search, below))
+    if _WORD.search(text) and over_numbers and not has_name:
         return True
-    if not has_corner and not re.search(r"\d", "".join(below)):
-        return True
-    if not _NUMBER_AS_NAME.fullmatch(text):
-        return False
-    return not any(map(_NUMBER_AS_NAME.fullmatch, below[_MAX_HEAD_ROWS:] or below))
+    further = below[_MAX_HEAD_ROWS:] or below
+    return bool(_NUMBER_AS_NAME.fullmatch(text)) and not any(
+        map(_NUMBER_AS_NAME.fullmatch, further)
+    )
 
 
 def _value_columns(rows: Sequence[Row]) -> set[int]:
@@ -309,8 +319,7 @@ class _Table:
 
     def goes_on_with(self, rows: Sequence[Row]) -> bool:
         """Whether rows below an empty one belong to the table: they hold what its columns do."""
-        first = rows[0]
-        columns = first.columns()
+        first, columns = rows[0], rows[0].columns()
         has_head = len(rows) > 1 and (first.is_head or _is_strong(first))
         if has_head or not self._names or not set(columns) <= set(self._columns):
             return False

@@ -44,6 +44,9 @@ _SLANT = 2.0
 """Points; a line that rises more is neither horizontal nor vertical, and a shorter one no rule."""
 _WHITE = 250
 _MAX_FILLED = 64
+"""Of a colour; a box is looked for in the last ones."""
+_RECTANGLE_SEGMENTS = 5
+"""A path with more may be several rules, and what is between them is not filled."""
 _SHADE = 1.0
 """In points, how far a box of a colour may go over the one that it is in."""
 _WORD_GAP = 0.6
@@ -284,9 +287,10 @@ class _Rules:
         self.found: list[Box] = []
         self._raw, self._turn = raw, turn
         self._filled: dict[tuple[int, ...], deque[Box]] = {}
-        """Of each colour, the boxes that were filled last."""
+        """Of each colour, the boxes that were filled last and are in no other."""
+        self._num_left_out = 0
         for path in page.get_objects([raw.FPDF_PAGEOBJ_PATH], max_depth=_FORM_DEPTH):
-            if len(self.found) >= _MAX_RULES:
+            if len(self.found) + self._num_left_out >= _MAX_RULES:
                 break
             fill, is_stroked = ctypes.c_int(), ctypes.c_int()
             raw.FPDFPath_GetDrawMode(path, fill, is_stroked)
@@ -298,8 +302,8 @@ class _Rules:
     def _add_filled(self, path: pypdfium2.PdfObject) -> None:
         """Adds the sides of a filled path, if it is seen.
 
-        It is not on paper of its colour, nor in a box of its colour, as the shading of a paragraph
-        is in that of its cell.
+        A path is not seen on paper of its colour, nor in a box of its colour: Word draws a
+        paragraph's shading in its cell's.
         """
         parts = [ctypes.c_uint() for _ in range(4)]
         self._raw.FPDFPageObj_GetFillColor(path, *parts)
@@ -308,9 +312,12 @@ class _Rules:
             return
         box = around(lines)
         filled = self._filled.setdefault(colour, deque(maxlen=_MAX_FILLED))
-        if not any(_holds(other, box) for other in filled):
-            self.found += lines
-        filled.append(box)
+        if any(_holds(other, box) for other in filled):
+            self._num_left_out += len(lines)
+            return
+        self.found += lines
+        if self._raw.FPDFPath_CountSegments(path) <= _RECTANGLE_SEGMENTS:
+            filled.append(box)
 
     def _lines(self, path: pypdfium2.PdfObject) -> list[Box]:
         matrix = path.get_matrix()

@@ -89,6 +89,29 @@ def test_numbers_with_words_name_columns_of_numbers():
     assert written(rows)[1] == "Town; 37.4%; 51.6%"
 
 
+@pytest.mark.parametrize("cells", [
+    ("EUR 1,234", "EUR 1,100", "900", "800"),
+    ("8 hours", "7 hours", "8", "7.5"),
+    ("2.50 per kilo", "300 boxes", "2.10", "200"),
+])  # fmt: skip
+def test_the_first_numbers_below_names_may_have_the_unit_of_all(cells: tuple[str, ...]):
+    first, second = ["Rent", *cells[:2]], ["Tax", *cells[2:]]
+    lines = written([["Item", "New", "Old"], first, second, ["Fees", "20", "30"]])
+    assert lines[0] == f"Item: Rent; New: {cells[0]}; Old: {cells[1]}"
+
+
+@pytest.mark.parametrize("below", ["", "-", "5 kg"])
+def test_numbers_with_words_over_no_plain_numbers_are_a_row(below: str):
+    rows = [["Hall", "3 May 2024", "Ann"], ["Roof", below, "Bob"], ["Yard", below, "Cleo"]]
+    assert written(rows)[0] == "Hall; 3 May 2024; Ann"
+
+
+def test_numbers_with_words_below_a_name_of_several_columns_name_them():
+    head = ["Origin", Cell("Share", columns=2)]
+    rows = merged(head, ["Town", "3-Year-Olds", "4-Year-Olds"], ["Ulm", "37.4%", "51.6%"])
+    assert written(rows)[0].endswith("Share 3-Year-Olds: 37.4%; Share 4-Year-Olds: 51.6%")
+
+
 def test_ranges_of_amounts_name_columns():
     rows = [["Student", "$5,000–9,999", "$10,000–$14,999"], ["Total", "10.3", "27.0"],  # noqa: RUF001
             ["Public", "10.2", "26.9"]]  # fmt: skip

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 
+import pypdfium2
 import pytest
 
+from qa_service.retrieval.formats.pdf_page import PageReader
 from tests.unit.retrieval.formats import reading
 from tests.unit.retrieval.formats.pdf_files import (
     content,
@@ -79,6 +81,21 @@ def test_a_shading_within_a_box_of_its_colour_is_no_cell():
     names = words(80, 700, "Room") + words(80, 686, "name") + words(170, 700, "Seats")
     text = text_of(shades + grid + names + table(74, 672, *rows[1:]))
     assert text == "Room name: Blue; Seats: 12\nRoom name: Green; Seats: 40"
+
+
+def test_shadings_within_a_box_are_no_cells_however_many_they_are():
+    shades = "".join(box(76, 690 - 7 * n, 84, 6) for n in range(80))
+    with pypdfium2.PdfDocument(pdf_of([content(box(70, 100, 300, 630) + shades)])) as pdf:
+        assert len(PageReader().read(pdf[0]).rules) == 4
+
+
+def test_rules_within_a_frame_that_is_one_path_are_rules():
+    rows = (("Room", "Seats"), ("Blue", "12"), ("", "of 40"), ("Green", "40"))
+    frame = "q 70 710 180 1 re 70 654 180 1 re 70 654 1 57 re 249 654 1 57 re f Q\n"
+    rules = "".join(f"70 {y} 180 1 re f\n" for y in (696, 668)) + "160 654 1 57 re f\n"
+    assert text_of(frame + rules + table(74, 700, *rows)) == (
+        "Room: Blue; Seats: 12 of 40\nRoom: Green; Seats: 40"
+    )
 
 
 def test_amounts_with_words_below_names_are_no_head():
