@@ -182,7 +182,7 @@ def _num_head(lines: Sequence[list[Piece]], columns: Columns) -> int:
     if all(plain):
         return 0
     num = plain.index(False)
-    while num > 1 and _are_names_and_amounts(*lines[num - 2 : num], columns):
+    while num > 1 and _are_names_and_amounts(lines[num - 2], lines[num - 1], columns):
         num -= 1
     sections = [len(line) == 1 and span_of(columns, line[0].box)[0] == 0 for line in lines]
     while num and sections[num - 1] and any(sections[num:]):

@@ -107,7 +107,7 @@ def test_numbers_with_words_over_no_plain_numbers_are_a_row(below: str):
 
 
 def test_numbers_with_words_below_a_name_of_several_columns_name_them():
-    head = ["Origin", Cell("Share", columns=2)]
+    head = [Cell("Origin"), Cell("Share", columns=2)]
     rows = merged(head, ["Town", "3-Year-Olds", "4-Year-Olds"], ["Ulm", "37.4%", "51.6%"])
     assert written(rows)[0].endswith("Share 3-Year-Olds: 37.4%; Share 4-Year-Olds: 51.6%")
 
