@@ -127,7 +127,7 @@ class BlockList:
             self._prefix = f"{term.rstrip(':')}: "
 
     def item(self, depth: int, mark: str, text: str) -> None:
-        """Adds an item of a list within so many lists."""
+        """Adds an item that is `depth` lists deep."""
         self.nest(depth)
         self.begin_item(mark)
         self.paragraph(text)

@@ -10,7 +10,8 @@ from typing import BinaryIO
 
 from qa_service.retrieval.documents import BlockList, Document, Parsed, UnreadableError
 from qa_service.retrieval.formats.bounded import read_text
-from qa_service.retrieval.formats.grids import MAX_COLUMNS, Row, add_grid, indent_of
+from qa_service.retrieval.formats.cells import MAX_COLUMNS, Row, indent_of
+from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.layout import lay_out
 
 _SEPARATORS = ",;\t|"

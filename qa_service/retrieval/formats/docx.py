@@ -12,7 +12,8 @@ from xml.etree import ElementTree as Xml
 
 from qa_service.retrieval.documents import MAX_NAME_CHARS, BlockList, Document, Parsed
 from qa_service.retrieval.formats.bounded import read_package, reading
-from qa_service.retrieval.formats.grids import Cell, Grid, add_grid
+from qa_service.retrieval.formats.cells import Cell, Grid
+from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.formats.office_package import (
     OfficePackage,
     attribute,

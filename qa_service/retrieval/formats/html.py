@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from qa_service.retrieval.documents import BlockList, Parsed, scripted
+from qa_service.retrieval.formats.cells import MAX_COLUMNS, Cell, Grid, indent_of
 from qa_service.retrieval.formats.front_matter import split_front_matter
-from qa_service.retrieval.formats.grids import MAX_COLUMNS, Cell, Grid, add_grid, indent_of
+from qa_service.retrieval.formats.grids import add_grid
 
 _HIDDEN = frozenset({
     "script", "style", "template", "noscript", "svg", "select", "iframe", "head", "object",

@@ -15,7 +15,8 @@ from xml.etree import ElementTree as Xml
 
 from qa_service.retrieval.documents import BlockList, Document, Parsed, UnreadableError
 from qa_service.retrieval.formats.bounded import read_package, reading
-from qa_service.retrieval.formats.grids import MAX_COLUMNS, Cell, Grid, add_grid
+from qa_service.retrieval.formats.cells import MAX_COLUMNS, Cell, Grid
+from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.formats.office_package import attribute, child, name_of, number, text_of
 from qa_service.retrieval.layout import lay_out, says_something
 

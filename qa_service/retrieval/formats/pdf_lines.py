@@ -31,7 +31,7 @@ _NOTE_MARK = re.compile(r"\d{1,3}(?:[,-]\d{1,3})*|[a-z]|[*†‡§]+")
 _BASE = re.compile(r"(?:.*\W)?(?:\d{1,2}|[\w.]*\))")
 _UNIT = re.compile(r"(?:.*[\W\d])?[a-zµ]{1,2}", re.IGNORECASE)
 _MIN_LINES = 3
-"""A column has so many lines at a minimum."""
+"""The minimum of lines of a column."""
 _PROSE_WORDS = 3.5
 """Words in a line of prose in a column, in the mean; cells of tables have fewer."""
 _NUMBERS_SHARE = 0.3

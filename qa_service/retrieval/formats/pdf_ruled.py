@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from qa_service.retrieval.formats.grids import Grid
+from qa_service.retrieval.formats.cells import Grid
 from qa_service.retrieval.formats.pdf_lines import Piece, lines_of, pieces_of
 from qa_service.retrieval.formats.pdf_page import Box, Word, around
 from qa_service.retrieval.formats.pdf_tables import (

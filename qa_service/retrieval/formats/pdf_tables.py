@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from qa_service.retrieval.formats.grids import Cell, Grid
+from qa_service.retrieval.formats.cells import Cell, Grid
 from qa_service.retrieval.formats.pdf_lines import NUMBER, Piece, cut_at
 from qa_service.retrieval.formats.pdf_page import HYPHEN, Box, around
 

@@ -9,7 +9,8 @@ from xml.etree import ElementTree as Xml
 
 from qa_service.retrieval.documents import BlockList, Document, Parsed
 from qa_service.retrieval.formats.bounded import library, read_package, reading
-from qa_service.retrieval.formats.grids import Cell, Grid, add_grid
+from qa_service.retrieval.formats.cells import Cell, Grid
+from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.layout import lay_out
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from xml.etree import ElementTree as Xml
 
 from qa_service.retrieval.documents import BlockList, Document, Parsed
 from qa_service.retrieval.formats.bounded import read_package, reading
-from qa_service.retrieval.formats.grids import MAX_COLUMNS, Row, add_grid, indent_of
+from qa_service.retrieval.formats.cells import MAX_COLUMNS, Row, indent_of
+from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.formats.office_package import (
     OfficePackage,
     attribute,

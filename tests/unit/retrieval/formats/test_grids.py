@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from qa_service.retrieval.documents import BlockList, Kind, Parsed
-from qa_service.retrieval.formats.grids import MAX_COLUMNS, Cell, Grid, Row, add_grid
+from qa_service.retrieval.formats.cells import MAX_COLUMNS, Cell, Grid, Row
+from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.layout import lay_out
 
 
