@@ -1,5 +1,8 @@
 """The line that says where in its document a passage stands."""
 
+SEPARATOR = " > "
+"""Between headings, from the highest down."""
+
 
 def headings_over(title: str, heading: str) -> str:
     """A document's title and the headings over a passage, "" if there are none.
@@ -9,6 +12,6 @@ def headings_over(title: str, heading: str) -> str:
     Args:
         heading: The headings, joined by " > ".
     """
-    if heading == title or heading.startswith(f"{title} > "):
+    if heading == title or heading.startswith(title + SEPARATOR):
         return heading
-    return " > ".join(filter(None, (title, heading)))
+    return SEPARATOR.join(filter(None, (title, heading)))

@@ -19,7 +19,7 @@ from qa_service.retrieval.embeddings import Embeddings, MergedSearch, Part
 from qa_service.retrieval.encoder import Encoder, SharedEncoder
 from qa_service.retrieval.filters import FACTS, wanted_terms
 from qa_service.retrieval.manifest import MANIFEST_FILE, ManifestHead, load_head
-from qa_service.retrieval.search_messages import FoundPassage, WordCounts
+from qa_service.retrieval.search_messages import FoundPassage, WordCounts, distinct
 from qa_service.retrieval.tantivy_index import (
     MARKS,
     STORED_NUMBERS,
@@ -38,6 +38,8 @@ from qa_service.wire.messages import Filter, Passage
 if TYPE_CHECKING:
     import tantivy
 
+MAX_COPIES = 2
+"""So many times the passages that are wanted are found, since copies are left out."""
 _decode_filter = msgspec.json.Decoder(Filter).decode
 _T = TypeVar("_T")
 KEPT_PARTS = 32
@@ -95,7 +97,7 @@ class Collection:
         wanted: Filter | None = None,
         counts: WordCounts | None = None,
     ) -> list[FoundPassage]:
-        """The passages that match a question best, the best first.
+        """The passages that match a question best, the best first, copies left out.
 
         A passage matches by any word of the question, and by its embedding if it has one. Stop
         words count only if no other word does.
@@ -179,15 +181,20 @@ class _OpenIndex:
         if self._merged:
             words = next(filter(None, clauses), [])
             is_calibrated = self._merged.is_calibrated
-            return [
-                self._found(hit.score, hit.at, hit.cosine if is_calibrated else None)
-                for hit in self._merged.search(question, words, max_passages, part)
-            ]
+            merged = self._merged.search(question, words, MAX_COPIES * max_passages, part)
+            return distinct(
+                (
+                    self._found(hit.score, hit.at, hit.cosine if is_calibrated else None)
+                    for hit in merged
+                ),
+                max_passages,
+            )
         for words in clauses:
             query = load_tantivy().Query.boolean_query(words)
             query = part.within(query) if part else query
-            if hits := self._searcher.search(query, max_passages, count=False).hits:
-                return [self._found(score, at) for score, at in hits]
+            hits = self._searcher.search(query, MAX_COPIES * max_passages, count=False).hits
+            if hits:
+                return distinct((self._found(score, at) for score, at in hits), max_passages)
         return []
 
     def count_words(self, question: str) -> WordCounts:

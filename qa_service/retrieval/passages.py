@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from qa_service.headings import SEPARATOR
 from qa_service.retrieval.documents import Document, Kind, Mark, Passage, Place, shortened
 from qa_service.wire.sections import PIECES
 
@@ -36,7 +37,6 @@ _MAX_LEAD_CHARS = 160
 """A longer sentence does not go before the items that it introduces."""
 _MAX_LABEL_CHARS = 120
 """Of a long row, at whose further parts its first cells stand as the last heading."""
-_SEPARATOR = " > "
 _PROSE = frozenset({Kind.PARAGRAPH, Kind.HEADING})
 _TABLE = frozenset({Kind.CAPTION, Kind.ROW})
 _CARRIED = 3
@@ -121,7 +121,7 @@ def _sections(document: Document) -> Iterator[_Section]:
 
 
 def _joined(path: Iterable[str]) -> str:
-    return shortened(_SEPARATOR.join(path))
+    return shortened(SEPARATOR.join(path))
 
 
 def _pieces(text: str, blocks: Sequence[Place], passage_tokens: int) -> Iterator[_Piece]:
@@ -181,7 +181,7 @@ def _pieces_of(
         if block.kind is Kind.ROW and start > block.start:
             row = text[block.start : start]
             label = row[: _MAX_LABEL_CHARS + 1].rpartition("; ")[0] or row[:_MAX_LABEL_CHARS]
-            its_lead = _SEPARATOR.join(filter(None, (lead, label)))
+            its_lead = SEPARATOR.join(filter(None, (lead, label)))
         yield _Piece(
             start, end, tokens, line, block.kind, is_prose, its_lead, 0, block.page, block.part
         )

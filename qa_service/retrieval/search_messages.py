@@ -8,11 +8,12 @@ Paths and reasons cross here; a client is shown neither. With them is what an op
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, Protocol
 
 import msgspec
 
-from qa_service.headings import headings_over
+from qa_service.headings import SEPARATOR, headings_over
 from qa_service.retrieval.documents import Mark
 from qa_service.wire.frames import encode_frame
 from qa_service.wire.messages import Filter, Passage
@@ -86,6 +87,21 @@ def read_text(title: str, heading: str, passage: str) -> ReadText:
     line = headings_over(title, heading)
     context = f"{line}\n" if line else ""
     return ReadText(context + passage, len(context))
+
+
+def distinct(found: Iterable[FoundPassage], count: int) -> list[FoundPassage]:
+    """The first passages, without those with the text and heading of an earlier one.
+
+    Folders have copies and chapters beside the whole: read twice, a passage would seem twice as
+    likely, and take the place of another.
+    """
+    passages: dict[tuple[str, str], FoundPassage] = {}
+    for one in found:
+        heading = one.passage.heading.rpartition(SEPARATOR)[2]
+        passages.setdefault((heading, one.passage.text), one)
+        if len(passages) == count:
+            break
+    return list(passages.values())
 
 
 class OpenIndex(Protocol):

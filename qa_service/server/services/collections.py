@@ -39,6 +39,7 @@ from qa_service.retrieval.search_messages import (
     Search,
     WordCounts,
     Work,
+    distinct,
     read_text,
 )
 from qa_service.server.scheduling.call import Call, Outcome
@@ -231,7 +232,7 @@ class Retrieval:
             return
         hits = {its.name: one for its, one in found.items() if not isinstance(one, QaError)}
         if len(results) > 1:
-            best = joined(hits)[: wanted or _most(list(found))]
+            best = distinct(joined(hits), wanted or _most(list(found)))
             passages = best if wanted else _near_the_best(best)
             read = Counter(its.passage.collection for its in passages)
         else:

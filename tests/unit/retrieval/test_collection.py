@@ -102,6 +102,17 @@ def test_a_document_is_found_by_its_files_name(docs, output):
     assert documents(Collection(output), "the report of 2026")[0] == "report_2026.md"
 
 
+def test_a_copy_takes_no_place_among_the_passages(docs, output):
+    for number in range(3):  # a chapter of its own, and the whole, whose headings are more
+        (docs / f"whole_{number}.md").write_text(f"# Rivers of {number}\n\n#{NILE}")
+    index(docs, output)
+    collection = Collection(output)
+    assert len(collection.search("How long is the Nile?", 10)) == 1
+    assert set(documents(collection, "Lake Victoria, or ships from Basel")) == {
+        *("africa/nile.md", "europe/rhine.md"),
+    }
+
+
 def test_words_are_found_by_their_stems_and_stop_words_are_not_asked_for(docs, output):
     (docs / "thames.txt").write_text("Is it the one? The other one is it.")
     index(docs, output)
