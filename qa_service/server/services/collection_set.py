@@ -206,16 +206,16 @@ class CollectionSet:
 
     def kill(self) -> None:
         for searches in self.processes():
-            searches.kill()
+            searches.child.kill()
 
     def reap(self) -> bool:
         """Whether all processes have ended."""
-        ended = [searches.reap() for searches in self.processes()]
+        ended = [searches.child.reap() for searches in self.processes()]
         return all(ended)
 
     def processes(self) -> list[Searches]:
         """All searches, those that end included."""
-        self._ending = [searches for searches in self._ending if not searches.reap()]
+        self._ending = [searches for searches in self._ending if not searches.child.reap()]
         served = {its.searches: None for its in self._served.values()}
         return [*served, *([self._lister] if self._lister else []), *self._ending]
 
@@ -287,7 +287,12 @@ class CollectionSet:
                 known.options = options
                 self._served[name] = before.pop(name)
         for served in before.values():
-            self._close(served)
+            served.close()
+            if any(its.searches is served.searches for its in self._served.values()):
+                served.searches.run(Close(served.name), lambda _: None)
+            else:
+                served.searches.child.kill()
+                self._ending.append(served.searches)
         for name, options in wanted.items():
             if name not in self._served:
                 self._served[name] = ServedCollection(
@@ -306,14 +311,6 @@ class CollectionSet:
         if len(set(local)) < self._max_processes:
             return self._make_searches(name, 1)
         return min(dict.fromkeys(local), key=local.count)
-
-    def _close(self, served: ServedCollection) -> None:
-        served.close()
-        if any(its.searches is served.searches for its in self._served.values()):
-            served.searches.run(Close(served.name), lambda _: None)
-        else:
-            served.searches.kill()
-            self._ending.append(served.searches)
 
 
 def _check_path(what: str, path: Path) -> None:
