@@ -30,7 +30,6 @@ from qa_service.server.config import OTHER_DESCRIPTORS, ServerConfig, changed_op
 GIB = 1 << 30
 LITTLE_MEMORY_BYTES = GIB
 """An instance of the built-in model takes 200 to 400 MiB."""
-_OWN = {"[server] check", "[server] json"}
 _PACKAGES = ("msgspec", "numpy", "tokenizers", "tantivy", "transformers", "ray", "grpcio")
 
 
@@ -50,7 +49,7 @@ def check_program(_: ServerConfig) -> Iterator[Finding]:
 
 def check_configuration(config: ServerConfig) -> Iterator[Finding]:
     """The options that are not the defaults, without passwords, and what is served by name."""
-    changed = set(changed_options(ServerConfig(), config)) - _OWN
+    changed = changed_options(ServerConfig(), config)
     for name in sorted(changed):
         section, _, option = name.partition(" ")
         value = getattr(getattr(config, section.strip("[]")), option)
@@ -76,7 +75,13 @@ def check_machine(config: ServerConfig) -> Iterator[Finding]:
         yield warning(*shortage)
     yield from _memory()
     yield from _folders(config)
-    yield from _clock()
+    now = datetime.now(UTC)
+    newest = datetime.fromtimestamp(Path(qa_service.__file__).stat().st_mtime, UTC)
+    words = f"the clock says {now:%Y-%m-%d %H:%M:%S} UTC"
+    if now < newest:
+        yield warning(f"{words}, before this program was installed", "timedatectl set-ntp on")
+    else:
+        yield ok(words)
 
 
 def _memory() -> Iterator[Finding]:
@@ -142,16 +147,6 @@ def temporary_folder() -> Path | None:
 
 def _is_writable(folder: Path) -> bool:
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
-
-
-def _clock() -> Iterator[Finding]:
-    now = datetime.now(UTC)
-    newest = datetime.fromtimestamp(Path(qa_service.__file__).stat().st_mtime, UTC)
-    words = f"the clock says {now:%Y-%m-%d %H:%M:%S} UTC"
-    if now < newest:
-        yield warning(f"{words}, before this program was installed", "timedatectl set-ntp on")
-    else:
-        yield ok(words)
 
 
 class Shortage(NamedTuple):
@@ -274,20 +269,13 @@ def _steps(config: ServerConfig, gpus: Gpus, root: Path) -> Iterator[tuple[str, 
             )
         elif gpu_driver(root):
             yield (f"CUDA sees no GPU: {gpus.why_none}", "look at CUDA_VISIBLE_DEVICES")
-    yield from _missing_packages(config)
-
-
-def _missing_packages(config: ServerConfig) -> Iterator[tuple[str, str]]:
     engine_type = config.instances.inference_engine_type
     onnx, torch = _all_wanted()
     needed = {"pytorch": [torch], AUTO: [onnx, torch]}.get(engine_type, [onnx])
-    if any(wanted.cuda for wanted in needed):
-        return
-    for wanted in needed:
-        remedy = (
-            f"in a fresh environment, install the extra gpu in place of cpu: {install_hint('gpu')}"
-        )
-        yield str(wanted), remedy
+    if not any(wanted.cuda for wanted in needed):
+        hint = install_hint("gpu")
+        remedy = f"in a fresh environment, install the extra gpu in place of cpu: {hint}"
+        yield from ((str(wanted), remedy) for wanted in needed)
 
 
 def _all_wanted() -> tuple[Wanted, Wanted]:

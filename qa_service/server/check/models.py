@@ -88,8 +88,28 @@ def check_hooks(config: ServerConfig) -> Iterator[Finding]:
 
 
 def check_files(config: ServerConfig) -> Iterator[Finding]:
+    """Compares each version's files with their hashes, and runs its known answers."""
     for name, spec in _versions(config).items():
-        yield from _check_version(name, spec.found.path, spec.instances)
+        folder, manifest = spec.found.path, load_manifest(spec.found.path)
+        model_manifest.check_files(folder, manifest, manifest.files)
+        size_mib = sum((folder / file).stat().st_size for file in manifest.files) / 2**20
+        yield ok(
+            f"{name}: {len(manifest.files)} files of {size_mib:.0f} MiB in {folder}, as their "
+            "hashes in the manifest say"
+        )
+        for file, reason in manifest.without.items():
+            yield ok(f"{name} has no {file}: {reason}")
+        known = load_known_answers(folder, manifest)
+        if known is None:
+            yield warning(
+                f"{name} has no known answers: whether it is computed rightly cannot be checked",
+                f"{preparing_program()} adds them",
+            )
+        else:
+            rows = len(known.rows) + len(known.vocabulary)
+            yield ok(f"{name} has {rows} known answers")
+        if spec.instances.inference_engine_type != INSTANT:
+            yield from _check_engines(name, folder, manifest, spec.instances)
 
 
 def _is_prepared_first(config: ServerConfig) -> bool:
@@ -99,29 +119,6 @@ def _is_prepared_first(config: ServerConfig) -> bool:
 def _versions(config: ServerConfig) -> dict[str, VersionSpec]:
     """The versions that are served; none if they must be prepared first."""
     return {} if _is_prepared_first(config) else versions_of(config)
-
-
-def _check_version(name: str, folder: Path, options: InstanceOptions) -> Iterator[Finding]:
-    manifest = load_manifest(folder)
-    model_manifest.check_files(folder, manifest, manifest.files)
-    size_mib = sum((folder / file).stat().st_size for file in manifest.files) / 2**20
-    yield ok(
-        f"{name}: {len(manifest.files)} files of {size_mib:.0f} MiB in {folder}, as their hashes "
-        "in the manifest say"
-    )
-    for file, reason in manifest.without.items():
-        yield ok(f"{name} has no {file}: {reason}")
-    known = load_known_answers(folder, manifest)
-    if known is None:
-        yield warning(
-            f"{name} has no known answers: whether it is computed rightly cannot be checked",
-            f"{preparing_program()} adds them",
-        )
-    else:
-        rows = len(known.rows) + len(known.vocabulary)
-        yield ok(f"{name} has {rows} known answers")
-    if options.inference_engine_type != INSTANT:
-        yield from _check_engines(name, folder, manifest, options)
 
 
 def _check_engines(
