@@ -259,9 +259,6 @@ class Connection:
         call.then(partial(self._on_settled, call))
         submit(self._service, call)
 
-    def _cancel(self, cancel: Cancel) -> None:
-        self.calls.cancel(cancel.id_json)
-
     def _answer_open_query(self, query: Query) -> None:
         if query.is_open:
             self._state = State.PROBING
@@ -293,9 +290,6 @@ class Connection:
         self._times.message_since_s = None
         self._reject(RejectedError(NULL_ID, error))
         self._close_when_answered()
-
-    def _break_off_late(self, _: Timeout) -> None:
-        self._break_off(FrameTimeoutError())
 
     def _drop(self, _: Timeout) -> None:
         words = "%s is idle or does not read its answers: closed"
@@ -348,12 +342,12 @@ _ROWS: Sequence[tuple[Sequence[State], object, Callable[[Connection, Any], None]
     (_UNKNOWN, RejectedError, Connection._refuse),
     (_UNKNOWN, QaError, Connection._refuse),
     ([State.OPEN], Request, Connection._submit),
-    ([State.OPEN], Cancel, Connection._cancel),
+    ([State.OPEN], Cancel, lambda its, event: its.calls.cancel(event.id_json)),
     ([State.OPEN], Query, Connection._answer_query),
     ([State.OPEN], RejectedError, Connection._reject),
     ([State.OPEN], QaError, Connection._break_off),
     ([State.UNAUTHENTICATED], Timeout.AUTHENTICATING, Connection._refuse_late),
-    (_LASTING, Timeout.SENDING, Connection._break_off_late),
+    (_LASTING, Timeout.SENDING, lambda its, _: its._break_off(FrameTimeoutError())),
     ((*_LASTING, State.CLOSING), Timeout.READING, Connection._drop),
     ((*_LASTING, State.CLOSING), Timeout.ASKING, Connection._drop),
     (_LASTING, Timeout.LEAVING, Connection._leave),
