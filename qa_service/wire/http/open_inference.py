@@ -45,7 +45,6 @@ _OTHER_PARAMETERS = {**OTHER_NAMES, "timeoutms": "timeout", "timeoutus": "timeou
 
 _Parameters = dict[str, bool | int | float | str]
 _NO_ANSWER = Answer("", 0.0, None, None)
-_NOTHING = memoryview(b"")
 
 
 class InferInput(msgspec.Struct):
@@ -121,7 +120,9 @@ class InferCall(msgspec.Struct, frozen=True):
             is_wide = top_k > 1 and not row.is_of_reply
             shape = [self.shape[0], top_k] if is_wide else self.shape
             output = Tensor(name, row.datatype, shape)
-            column = _as_json(columns[name]) if row.is_json else columns[name]
+            column: Sequence[object] = columns[name]
+            if row.is_json:
+                column = [_encode(element).decode() for element in column]
             if is_binary:
                 binary.append(_to_binary(row.datatype, column))
                 output.parameters = {"binary_data_size": len(binary[-1])}
@@ -144,7 +145,14 @@ def parse_infer(body: bytes, header_length: str | None, model: str, version: str
     Raises:
         InvalidRequestError: The request is malformed, or over a bound.
     """
-    header, binary = _split(body, header_length)
+    header, binary = body, memoryview(b"")
+    if header_length is not None:
+        if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 20):
+            raise InvalidRequestError(f"{HEADER_LENGTH} is not a number")
+        size = int(header_length)
+        if size > len(body):
+            raise InvalidRequestError(f"{HEADER_LENGTH} is over the body's length")
+        header, binary = body[:size], memoryview(body)[size:]
     try:
         asked = decode_leniently(_decoder, header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -173,17 +181,6 @@ def make_call(asked: InferBody, binary: memoryview, model: str, version: str) ->
         asked.parameters.get("binary_data_output") is True,
     )
     return InferCall(requests, shape, outputs, asked.id)
-
-
-def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
-    if header_length is None:
-        return body, _NOTHING
-    if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 20):
-        raise InvalidRequestError(f"{HEADER_LENGTH} is not a number")
-    size = int(header_length)
-    if size > len(body):
-        raise InvalidRequestError(f"{HEADER_LENGTH} is over the body's length")
-    return body[:size], memoryview(body)[size:]
 
 
 # Inputs.
@@ -375,10 +372,6 @@ def _from_binary(name: str, data: memoryview) -> list[str]:
         except UnicodeDecodeError:
             raise InvalidRequestError(f"an element of {name} is not UTF-8") from None
     return elements
-
-
-def _as_json(column: Sequence[object]) -> list[str]:
-    return [_encode(element).decode() for element in column]
 
 
 def _to_binary(datatype: str, column: Sequence[object]) -> bytes:

@@ -193,16 +193,6 @@ def parse_predict(body: bytes, model: str, version: str) -> PredictCall:
         raise InvalidRequestError(f"{words}; {hint}" if hint else words) from None
     if asked.signature_name not in {"", SIGNATURE}:
         raise InvalidRequestError(f"the only `signature_name` is {SIGNATURE}")
-    requests = [
-        Request(model=model, version=version or None, **{k: _plain(k, v) for k, v in row.items()})
-        for row in _rows(asked)
-    ]
-    for request in requests:
-        check_bounds(request)
-    return PredictCall(requests, asked.inputs is not msgspec.UNSET)
-
-
-def _rows(asked: PredictBody) -> list[dict[str, Any]]:
     if (asked.instances is msgspec.UNSET) == (asked.inputs is msgspec.UNSET):
         raise InvalidRequestError("there must be either `instances` or `inputs`")
     if asked.inputs is msgspec.UNSET:
@@ -211,7 +201,13 @@ def _rows(asked: PredictBody) -> list[dict[str, Any]]:
         rows = asked.inputs.rows()
     if not 1 <= len(rows) <= MAX_QUESTIONS:
         raise InvalidRequestError(f"a request has 1 to {MAX_QUESTIONS} questions")
-    return rows
+    requests = [
+        Request(model=model, version=version or None, **{k: _plain(k, v) for k, v in row.items()})
+        for row in rows
+    ]
+    for request in requests:
+        check_bounds(request)
+    return PredictCall(requests, asked.inputs is not msgspec.UNSET)
 
 
 def _plain(name: str, value: object) -> Any:  # noqa: ANN401
