@@ -270,7 +270,15 @@ class UnixListener(Listener):
         self._loop.call_at(self._loop.now_s() + CHECK_S, self._check)
         if _file_at(self._path) is None:
             try:
-                self._renew()
+                self._path.parent.mkdir(mode=0o700, exist_ok=True)
+                sock, self._file = _bound(self._path)
+                sock.setblocking(False)
+                sock.listen(BACKLOG)
+                self._accept()  # those that connected before the file was removed
+                self._loop.watch(self._sock)
+                self._sock.close()
+                self._sock = sock
+                self._watch()
             except OSError as error:
                 if not self._has_failed:
                     logger.error("%s was removed and cannot be recreated: %s", self._path, error)
@@ -278,17 +286,6 @@ class UnixListener(Listener):
             else:
                 logger.warning("%s was removed by another program: recreated", self._path)
                 self._has_failed = False
-
-    def _renew(self) -> None:
-        self._path.parent.mkdir(mode=0o700, exist_ok=True)
-        sock, self._file = _bound(self._path)
-        sock.setblocking(False)
-        sock.listen(BACKLOG)
-        self._accept()  # those that connected before the file was removed
-        self._loop.watch(self._sock)
-        self._sock.close()
-        self._sock = sock
-        self._watch()
 
     def _welcome(self, sock: socket.socket, address: Any) -> str:  # noqa: ANN401
         return f"unix:{next(self._numbers)}"

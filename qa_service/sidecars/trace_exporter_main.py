@@ -100,12 +100,6 @@ def convert(trace: Trace, resource: Resource) -> Iterator[ReadableSpan]:
     return converted(trace.root, caller, SpanKind.SERVER)
 
 
-def traces_url(endpoint: str) -> str:
-    """Where spans are sent: the endpoint, or what the protocol has below it."""
-    url = endpoint.rstrip("/")
-    return url if url.endswith(TRACES_PATH) else f"{url}{TRACES_PATH}"
-
-
 def _refuse_redirect(response: requests.Response, **_: object) -> None:
     """Makes a redirect a failure: the SDK follows none, and is content with it."""
     if 300 <= response.status_code < 400:
@@ -120,7 +114,8 @@ class Sender:
         session = requests.Session()
         session.hooks["response"].append(_refuse_redirect)
         self._endpoint = endpoint
-        self._exporter = OTLPSpanExporter(endpoint=traces_url(endpoint), session=session)
+        url = f"{endpoint.rstrip('/').removesuffix(TRACES_PATH)}{TRACES_PATH}"
+        self._exporter = OTLPSpanExporter(endpoint=url, session=session)
         self._is_failing = False
         self._fault = LastFault()
         its_log = logging.getLogger("opentelemetry")
