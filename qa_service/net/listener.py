@@ -145,23 +145,19 @@ class Listener:
                 sock, address = self._sock.accept()
             except (BlockingIOError, ConnectionError):
                 break
-            except OSError as error:
-                self._rest(error)
+            except OSError as error:  # descriptors or memory ran out
+                now_s = self._loop.now_s()
+                if now_s >= self._quiet_until_s:
+                    logger.error("cannot accept: %s; trying every %.1f s", error.strerror, REST_S)
+                    self._quiet_until_s = now_s + LOG_INTERVAL_S
+                self._loop.watch(self._sock)
+                self._loop.call_at(now_s + REST_S, self._watch)
                 break
             self._on_client(sock, self._welcome(sock, address))
 
     def _welcome(self, sock: socket.socket, address: Any) -> str:  # noqa: ANN401 - of its family
         """Sets the options of a client's socket; returns its name."""
         raise NotImplementedError
-
-    def _rest(self, error: OSError) -> None:
-        """Pauses for lack of descriptors or memory; logs it once a minute."""
-        now_s = self._loop.now_s()
-        if now_s >= self._quiet_until_s:
-            logger.error("cannot accept: %s; trying every %.1f s", error.strerror, REST_S)
-            self._quiet_until_s = now_s + LOG_INTERVAL_S
-        self._loop.watch(self._sock)
-        self._loop.call_at(now_s + REST_S, self._watch)
 
     def _watch(self) -> None:
         if not self._closed:

@@ -200,8 +200,6 @@ _LIBRARIES = {
     "libnvinfer.so": ("10",),
 }
 """By their name, the versions that packages of today are built for."""
-_WHEELS = ("nvidia", "tensorrt_libs")
-"""Where pip puts NVIDIA's libraries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,27 +301,19 @@ def _value(text: str | None, name: str) -> str:
 
 
 def _found_libraries() -> Iterator[str]:
+    specs = [importlib.util.find_spec(package) for package in ("nvidia", "tensorrt_libs")]
+    wheels = [Path(path) for its in specs if its for path in its.submodule_search_locations or ()]
     for name, versions in _LIBRARIES.items():
-        files = {version: f"{name}.{version}" for version in versions}
-        there = [
-            version for version, its in files.items() if _can_load(its) or any(_in_wheels(its))
-        ]
+        there = []
+        for version in versions:
+            file = f"{name}.{version}"
+            try:
+                ctypes.CDLL(file)
+            except OSError:
+                if not any(any(folder.rglob(file)) for folder in wheels):
+                    continue
+            there.append(version)
         yield f"{name}: {', '.join(there) or 'not found'} (known: {', '.join(versions)})"
-
-
-def _in_wheels(name: str) -> Iterator[Path]:
-    for package in _WHEELS:
-        spec = importlib.util.find_spec(package)
-        for folder in (spec.submodule_search_locations or ()) if spec else ():
-            yield from Path(folder).rglob(name)
-
-
-def _can_load(name: str) -> bool:
-    try:
-        ctypes.CDLL(name)
-    except OSError:
-        return False
-    return True
 
 
 def _pci_gpus(root: Path) -> list[Path]:

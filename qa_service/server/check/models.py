@@ -213,7 +213,20 @@ def _run_until_opened(loop: EventLoop, collections: CollectionSet) -> None:
 def measured_engines(config: ServerConfig) -> Iterator[str]:
     """Yields each version's table, or why there is none; measures what no table has yet."""
     for name, spec in versions_of(config).items():
-        yield f"{name}:\n{_measured(config, spec.found.path, spec.instances)}"
+        its, folder = spec.instances, spec.found.path
+        if not its.is_engine_open:
+            yield f"{name}:\n{its.inference_engine_type} {its.precision}, as the options say"
+            continue
+        device = first_device(its)
+        if device is None:
+            raise SetupError("all instances are on Ray: this machine cannot measure their engines")
+        found = choose_engine(its, device, folder, load_manifest(folder), measures_all=True)
+        if isinstance(found, Measurement):
+            table = try_engines(found, config.logs, measures_all=True)
+            keep(Path(found.path), table)
+            found = found.choice(table)
+        best = f"{found.options.inference_engine_type} {found.options.precision}"
+        yield f"{name}:\n{found.table or f'{best}: nothing else can run'}"
 
 
 def versions_of(config: ServerConfig) -> dict[str, VersionSpec]:
@@ -230,18 +243,3 @@ def versions_of(config: ServerConfig) -> dict[str, VersionSpec]:
 
 def _as_it_is(model: str, found: FoundVersion, options: InstanceOptions) -> InstanceOptions:
     return options
-
-
-def _measured(config: ServerConfig, folder: Path, options: InstanceOptions) -> str:
-    if not options.is_engine_open:
-        return f"{options.inference_engine_type} {options.precision}, as the options say"
-    device = first_device(options)
-    if device is None:
-        raise SetupError("all instances are on Ray: this machine cannot measure their engines")
-    found = choose_engine(options, device, folder, load_manifest(folder), measures_all=True)
-    if isinstance(found, Measurement):
-        table = try_engines(found, config.logs, measures_all=True)
-        keep(Path(found.path), table)
-        found = found.choice(table)
-    its = found.options
-    return str(found.table or f"{its.inference_engine_type} {its.precision}: nothing else can run")

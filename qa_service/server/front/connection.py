@@ -146,31 +146,28 @@ class Connection:
 
     def _on_settled(self, call: Call, outcome: Outcome) -> None:
         try:
-            self._reply(call, outcome)
+            self.calls.in_flight.discard(call)
+            now_s = self._clock.now_s()
+            if self._times.says_close(now_s):
+                self._codec.announce_close()
+            code, reply = encode_outcome(self._codec, call, outcome)
+            if code != ANSWERED and (unwanted := self._codec.take_cancelled()):
+                self.calls.abandon(unwanted)
+            if logger.isEnabledFor(logging.DEBUG):
+                logger.debug("request %s: %s", call.scope.name, code, extra=call.scope.log_extra)
+            self._metrics.requests_total[code] += 1
+            self._times.active_s = now_s
+            self._write(reply)
+            self._arm_timeout()
+            if self._state is State.CLOSING:
+                self._close_when_answered()
+            elif self._is_due_to_leave():
+                self.close_gently()
+            elif self._codec.buffered_bytes:
+                self._schedule_turn()
         except Exception:
             logger.exception("request %s: it could not be answered; closing", call.scope.name)
             self._end()
-
-    def _reply(self, call: Call, outcome: Outcome) -> None:
-        self.calls.in_flight.discard(call)
-        now_s = self._clock.now_s()
-        if self._times.says_close(now_s):
-            self._codec.announce_close()
-        code, reply = encode_outcome(self._codec, call, outcome)
-        if code != ANSWERED and (unwanted := self._codec.take_cancelled()):
-            self.calls.abandon(unwanted)
-        if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("request %s: %s", call.scope.name, code, extra=call.scope.log_extra)
-        self._metrics.requests_total[code] += 1
-        self._times.active_s = now_s
-        self._write(reply)
-        self._arm_timeout()
-        if self._state is State.CLOSING:
-            self._close_when_answered()
-        elif self._is_due_to_leave():
-            self.close_gently()
-        elif self._codec.buffered_bytes:
-            self._schedule_turn()
 
     def _write(self, data: bytes | bytearray) -> None:
         """Writes encoded bytes, and closes after them if the codec has ended."""

@@ -129,8 +129,12 @@ class InferCall(msgspec.Struct, frozen=True):
             else:
                 output.data = column
             outputs.append(output)
-        source, parameters = results[0].source, _parameters(results)
-        model, version = source.model, str(source.version)
+        parameters: dict[str, bool | int] = {}
+        if all(result.source.is_cached for result in results):
+            parameters["cached"] = True
+        if models_asked := max(result.source.models_asked for result in results):
+            parameters["models_asked"] = models_asked  # the most for one question
+        model, version = results[0].source.model, str(results[0].source.version)
         return InferResponse(model, version, self.id, parameters, outputs), binary
 
 
@@ -320,16 +324,6 @@ def output_columns(
         ]
         for name in names
     }
-
-
-def _parameters(results: Sequence[Answered]) -> dict[str, bool | int]:
-    """Whether all answers are from the cache, and the most models that were asked for one."""
-    parameters: dict[str, bool | int] = {}
-    if all(result.source.is_cached for result in results):
-        parameters["cached"] = True
-    if models_asked := max(result.source.models_asked for result in results):
-        parameters["models_asked"] = models_asked
-    return parameters
 
 
 def slowest(results: Sequence[Answered]) -> Timings:
