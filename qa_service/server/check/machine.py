@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import os
@@ -89,7 +90,12 @@ def _memory() -> Iterator[Finding]:
     total, available = (
         int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable")
     )
-    limit = _memory_limit()
+    limit = 0  # what the innermost cgroup grants, in bytes; 0 without a limit
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # no such file, or `max`
+            number = int((Path("/sys/fs/cgroup") / name).read_text())
+            limit = number if number < 1 << 60 else 0
+            break
     words = f"{available / GIB:.1f} of {total / GIB:.1f} GiB of memory are available"
     yield ok(f"{words}; a cgroup's limit is {limit / GIB:.1f} GiB" if limit else words)
     if min(available, limit or available) < LITTLE_MEMORY_BYTES:
@@ -103,17 +109,6 @@ def _memory() -> Iterator[Finding]:
         yield warning("there is no /dev/shm; Ray and PyTorch need it", "mount a tmpfs there")
     else:
         yield ok(f"/dev/shm has {free / GIB:.2f} GiB free")
-
-
-def _memory_limit() -> int:
-    """The memory that the innermost cgroup grants, in bytes; 0 without a limit."""
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        try:
-            number = int((Path("/sys/fs/cgroup") / name).read_text())
-        except (OSError, ValueError):  # no such file, or `max`
-            continue
-        return number if number < 1 << 60 else 0
-    return 0
 
 
 def _folders(config: ServerConfig) -> Iterator[Finding]:
