@@ -174,18 +174,10 @@ class CollectionSet:
                 raise UnknownCollectionError(f"there is no collection {name}; {choices}")
         return names
 
-    def note_damage(self, served: ServedCollection, reason: str) -> None:
-        """Has the index opened afresh in which a search has failed."""
-        self._note_fault(served, reason)
-        served.open(is_fresh=True)
-
-    def note_unavailable(self, served: ServedCollection, reason: str) -> None:
-        """Notes that a cluster did not answer a search."""
-        self._note_fault(served, reason, ends_with_success=True)
-
-    def _note_fault(
+    def note_fault(
         self, served: ServedCollection, reason: str, *, ends_with_success: bool = False
     ) -> None:
+        """Notes and counts that a search has failed; the fault may end with one that succeeds."""
         served.note_search_fault(reason, ends_with_success=ends_with_success)
         if counts := self._counts.collections.get(served.name):
             counts.failed_total += 1
@@ -235,7 +227,7 @@ class CollectionSet:
     def _on_fault(self, work: Work, reason: str) -> None:
         """Blames the collection whose search has ended its process, or held it for too long."""
         if isinstance(work, Search | Count) and (served := self._served.get(work.collection)):
-            self._note_fault(served, reason, ends_with_success=reason == HUNG)
+            self.note_fault(served, reason, ends_with_success=reason == HUNG)
 
     # How they come and go.
 
