@@ -19,10 +19,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from qa_service.errors import InvalidRequestError, QaError
-from qa_service.wire.error_codes import tf_serving_status_of
+from qa_service.errors import InvalidRequestError
 from qa_service.wire.fields import ALWAYS_SHOWN, COLUMNS, OUTPUTS, Shown, near_miss, shown_outputs
-from qa_service.wire.http.http_reply import HttpReply, error_reply, json_reply, timed_reply
+from qa_service.wire.http.http_reply import HttpReply, json_reply, timed_reply
 from qa_service.wire.http.model_reports import INPUT_TYPES, OUTPUT_TYPES, ModelReport
 from qa_service.wire.http.open_inference import MAX_QUESTIONS, output_columns, slowest
 from qa_service.wire.json_codec import check_bounds, decode_leniently
@@ -218,10 +217,6 @@ def _plain(name: str, value: object) -> Any:  # noqa: ANN401
         return base64.b64decode(value.b64, validate=True).decode()
     except ValueError:
         raise InvalidRequestError(f"the `b64` of `{name}` is not UTF-8 text in base64") from None
-
-
-def predict_error(error: QaError) -> HttpReply:
-    return msgspec.structs.replace(error_reply(error), status=tf_serving_status_of(error))
 
 
 # Reports on a model.
