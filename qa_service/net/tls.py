@@ -52,7 +52,7 @@ STEPS_A_ROUND = 4
 def tls_files(
     cert: Path | None, key: Path | None, client_ca: Path | None
 ) -> tuple[Path, Path, Path | None] | None:
-    """The files for `server_context`; None for no TLS, a `SetupError` if one of the pair lacks."""
+    """The files for `server_context`; None for no TLS, a `SetupError` for one of them alone."""
     if cert and key:
         return cert, key, client_ca
     if cert or key or client_ca:
