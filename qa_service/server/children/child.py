@@ -229,7 +229,7 @@ class Child:
         """Notes what it is at, since now or another time, and how long that may take."""
         since_s = self._loop.now_s() if since_s is None else since_s
         self._doing[what] = (since_s, timeout_s)
-        self._late.arm(overdue_s(self._loop, since_s, timeout_s))
+        self._late.arm(self._until_s(since_s, timeout_s))
 
     def done(self, what: object) -> None:
         self._doing.pop(what, None)
@@ -317,7 +317,7 @@ class Child:
             self._reap_later()
 
     def _look_for_late(self) -> None:
-        until_s = {what: overdue_s(self._loop, *its) for what, its in self._doing.items()}
+        until_s = {what: self._until_s(*its) for what, its in self._doing.items()}
         now_s = self._loop.now_s()
         if late := [what for what, its_s in until_s.items() if its_s <= now_s]:
             timeout_s = max(self._doing[what][1] for what in late)
@@ -325,6 +325,9 @@ class Child:
             self.end(f"it took longer than {timeout_s:g} s")
         elif until_s:
             self._late.arm(min(until_s.values()))
+
+    def _until_s(self, since_s: float, timeout_s: float) -> float:
+        return overdue_s(self._loop, since_s, timeout_s)
 
     def _cancel_restart(self) -> None:
         if self._restart:
