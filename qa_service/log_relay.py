@@ -95,23 +95,18 @@ class Relay:
 
     def _run(self) -> None:
         num_lost = 0
-        while taken := self._take():
-            lines, num_more = taken
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._num_lost or self._is_closed)
+                if not self._waiting and not self._num_lost:
+                    return
+                lines, num_lost_behind = b"".join(self._waiting), self._num_lost
+                self._waiting.clear()
+                self._num_bytes = self._num_lost = 0
             num_lost = self._say(num_lost)
             num_lost += self._write(lines)
-            if num_more:
-                num_lost = self._say(num_lost + num_more)
-
-    def _take(self) -> tuple[bytes, int] | None:
-        """Waits for lines; returns them and how many were lost behind them; None at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._num_lost or self._is_closed)
-            if not self._waiting and not self._num_lost:
-                return None
-            taken = b"".join(self._waiting), self._num_lost
-            self._waiting.clear()
-            self._num_bytes = self._num_lost = 0
-            return taken
+            if num_lost_behind:
+                num_lost = self._say(num_lost + num_lost_behind)
 
     def _say(self, num_lost: int) -> int:
         """Writes how many lines are lost; returns the number if that could not be written."""

@@ -94,6 +94,21 @@ class OneLineAPeer(logging.Filter):
         return True
 
 
+class KeptWarnings(logging.Handler):
+    """Keeps what is logged as a warning or worse, until it is taken."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._kept: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._kept.append(record.getMessage())
+
+    def take(self) -> list[str]:
+        kept, self._kept = self._kept, []
+        return kept
+
+
 def as_log_line(message: str, log_format: str) -> str:
     """What a program says on standard output, in the form of its log."""
     if log_format != "json":

@@ -145,23 +145,19 @@ class Listener:
                 sock, address = self._sock.accept()
             except (BlockingIOError, ConnectionError):
                 break
-            except OSError as error:
-                self._rest(error)
+            except OSError as error:  # descriptors or memory ran out
+                now_s = self._loop.now_s()
+                if now_s >= self._quiet_until_s:
+                    logger.error("cannot accept: %s; trying every %.1f s", error.strerror, REST_S)
+                    self._quiet_until_s = now_s + LOG_INTERVAL_S
+                self._loop.watch(self._sock)
+                self._loop.call_at(now_s + REST_S, self._watch)
                 break
             self._on_client(sock, self._welcome(sock, address))
 
     def _welcome(self, sock: socket.socket, address: Any) -> str:  # noqa: ANN401 - of its family
         """Sets the options of a client's socket; returns its name."""
         raise NotImplementedError
-
-    def _rest(self, error: OSError) -> None:
-        """Pauses for lack of descriptors or memory; logs it once a minute."""
-        now_s = self._loop.now_s()
-        if now_s >= self._quiet_until_s:
-            logger.error("cannot accept: %s; trying every %.1f s", error.strerror, REST_S)
-            self._quiet_until_s = now_s + LOG_INTERVAL_S
-        self._loop.watch(self._sock)
-        self._loop.call_at(now_s + REST_S, self._watch)
 
     def _watch(self) -> None:
         if not self._closed:
@@ -270,7 +266,15 @@ class UnixListener(Listener):
         self._loop.call_at(self._loop.now_s() + CHECK_S, self._check)
         if _file_at(self._path) is None:
             try:
-                self._renew()
+                self._path.parent.mkdir(mode=0o700, exist_ok=True)
+                sock, self._file = _bound(self._path)
+                sock.setblocking(False)
+                sock.listen(BACKLOG)
+                self._accept()  # those that connected before the file was removed
+                self._loop.watch(self._sock)
+                self._sock.close()
+                self._sock = sock
+                self._watch()
             except OSError as error:
                 if not self._has_failed:
                     logger.error("%s was removed and cannot be recreated: %s", self._path, error)
@@ -278,17 +282,6 @@ class UnixListener(Listener):
             else:
                 logger.warning("%s was removed by another program: recreated", self._path)
                 self._has_failed = False
-
-    def _renew(self) -> None:
-        self._path.parent.mkdir(mode=0o700, exist_ok=True)
-        sock, self._file = _bound(self._path)
-        sock.setblocking(False)
-        sock.listen(BACKLOG)
-        self._accept()  # those that connected before the file was removed
-        self._loop.watch(self._sock)
-        self._sock.close()
-        self._sock = sock
-        self._watch()
 
     def _welcome(self, sock: socket.socket, address: Any) -> str:  # noqa: ANN401
         return f"unix:{next(self._numbers)}"

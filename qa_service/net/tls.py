@@ -49,6 +49,17 @@ STEPS_A_ROUND = 4
 """Under a millisecond of the loop with a P-256 key."""
 
 
+def tls_files(
+    cert: Path | None, key: Path | None, client_ca: Path | None
+) -> tuple[Path, Path, Path | None] | None:
+    """The files for `server_context`; None for no TLS, a `SetupError` for one of them alone."""
+    if cert and key:
+        return cert, key, client_ca
+    if cert or key or client_ca:
+        raise SetupError("--tls_cert and --tls_key are needed together")
+    return None
+
+
 def server_context(cert: Path, key: Path, client_ca: Path | None) -> ssl.SSLContext:
     """Loads a server's certificates.
 

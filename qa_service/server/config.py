@@ -130,7 +130,22 @@ class ConfigSource:
 
     def read(self) -> ServerConfig:
         """Reads it as it is now, or raises `SetupError`; the flags win over the file."""
-        return with_values(_read_file(self.file, self.given), self.given)
+        config = ServerConfig()
+        try:
+            if self.file:
+                table = tomllib.loads(read_text(self.file))
+                config = from_toml(ServerConfig, _with_defaults(table, self.given))
+        except OSError as error:
+            raise SetupError(f"cannot read --config {self.file}: {error.strerror}") from None
+        except OptionError as error:
+            raise SetupError(f"{self.file}: {error}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise SetupError(f"{self.file} is not TOML: {error}") from None
+        except RecursionError:
+            raise SetupError(f"{self.file} cannot be read: it is nested too deeply") from None
+        except ValueError:
+            raise SetupError(f"{self.file} cannot be read: an integer in it is too long") from None
+        return with_values(config, self.given)
 
     def stamp(self) -> Stamp:
         return stamp_of(self.file) if self.file else None
@@ -162,26 +177,8 @@ def find_config(arguments: Sequence[str] | None = None) -> ConfigSource:
     return source
 
 
-def _read_file(path: Path | None, given: Mapping[str, object]) -> ServerConfig:
-    """Reads a file; a model takes from `[instances]` the options that it does not set."""
-    if path is None:
-        return ServerConfig()
-    try:
-        table = tomllib.loads(read_text(path))
-        return from_toml(ServerConfig, _with_defaults(table, given))
-    except OSError as error:
-        raise SetupError(f"cannot read --config {path}: {error.strerror}") from None
-    except OptionError as error:
-        raise SetupError(f"{path}: {error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SetupError(f"{path} is not TOML: {error}") from None
-    except RecursionError:
-        raise SetupError(f"{path} cannot be read: it is nested too deeply") from None
-    except ValueError:
-        raise SetupError(f"{path} cannot be read: an integer in it is too long") from None
-
-
 def _with_defaults(table: dict[str, Any], given: Mapping[str, object]) -> dict[str, Any]:
+    """A model takes from `[instances]` the options that it does not set."""
     instances, models = table.get("instances", {}), table.get("models", {})
     if not isinstance(instances, dict) or not isinstance(models, dict):
         return table
@@ -241,14 +238,11 @@ def _make_parser() -> argparse.ArgumentParser:
 
 def with_tables(page: str) -> str:
     """docs/CONFIGURATION.md with the tables of these options: what is above the first stays."""
-    return page[: page.index("## `[")] + "\n".join(_markdown_lines())
-
-
-def _markdown_lines() -> Iterator[str]:
+    lines: list[str] = []
     options = options_of(ServerConfig)
     for name, section in sections_of(ServerConfig).items():
         its = [(option, _flag_default(option)) for option in options if option.section == name]
-        yield from _table(name, section, "flag", its)
+        lines += _table(name, section, "flag", its)
     known = {option.name for option in options}
     for name, section in (
         ("models.NAME", ModelOptions),
@@ -260,7 +254,8 @@ def _markdown_lines() -> Iterator[str]:
             for field in structs.fields(section)
             if field.name not in known
         ]
-        yield from _table(name, section, "key", its)
+        lines += _table(name, section, "key", its)
+    return page[: page.index("## `[")] + "\n".join(lines)
 
 
 def _flag_default(option: Option) -> str:

@@ -139,7 +139,7 @@ class Deployment:
         plan = self._plan(self._config, self._generation)
         self._use_collections(self._config)
         self._apply(plan)
-        self._poll_later()
+        self._poll()
 
     @property
     def has_started(self) -> bool:
@@ -263,11 +263,9 @@ class Deployment:
             model, found.path, found.fingerprint, options, may_measure=not self._is_serving
         )
 
-    def _poll_later(self) -> None:
+    def _poll(self) -> None:
+        """Reads again at each interval once the server serves."""
         if interval_s := self._config.repository.poll_interval_s:
             self._loop.call_at(self._loop.now_s() + interval_s, self._poll)
-
-    def _poll(self) -> None:
-        self._poll_later()
         if self._is_serving and not self._looks.is_running:
             self.reload(is_asked=False)

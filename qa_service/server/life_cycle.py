@@ -320,12 +320,10 @@ class QaServer:
             connection.calls.fail_all(error)
 
     def _after_round(self) -> None:
+        """A drain ends when every accepted request is answered, or its time is over."""
         self.catalog.dispatch()
-        if self._phase is _Phase.DRAINING and not self._gate.is_open:
-            self._drain()
-
-    def _drain(self) -> None:
-        """Ends when every accepted request is answered, or the time to drain is over."""
+        if self._phase is not _Phase.DRAINING or self._gate.is_open:
+            return
         if self._loop.now_s() >= self._drain_deadline_s:
             self._fail_all(ShuttingDownError())
         elif any(connection.is_busy for connection in self._connections):

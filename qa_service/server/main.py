@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -117,25 +116,20 @@ def _say_listening(server: QaServer) -> None:
 
 
 def _say_ready(server: QaServer) -> None:
-    config = server.config
-    ready = [version.spec.instances for version in server.catalog.ready]
-    if shortage := find_cpu_shortage(ready):
+    """Says the engine and instances of each ready version."""
+    ready, served = list(server.catalog.ready), []
+    if shortage := find_cpu_shortage([one.spec.instances for one in ready]):
         logger.warning("%s: %s", *shortage)
-    _say(config, f"QA server ready on {server.address}: {'; '.join(_what_serves(server))}")
-
-
-def _what_serves(server: QaServer) -> Iterator[str]:
-    """The engine and instances of each ready version."""
-    ready = list(server.catalog.ready)
     for one in ready:
         instances, reason = one.spec.instances, server.engines.reason(one.spec.found.path)
         version = f" version {one.spec.number}" if len(ready) > 1 else ""
-        yield (
+        served.append(
             f"{instances.inference_engine_type} engine in {instances.precision}"
             f"{f' ({reason})' if reason else ''}, "
             f"{plural(instances.num_instances, 'instance')} on {describe(one.pool.devices)}, "
             f"model {one.spec.model}{version}"
         )
+    _say(server.config, f"QA server ready on {server.address}: {'; '.join(served)}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from qa_service.server.models.plan import VersionSpec
 from qa_service.server.models.version import Version, VersionState
 from qa_service.server.services.cache import CacheStore
 from qa_service.server.services.collection_set import CollectionSet
-from qa_service.server.services.service_options import RouteOptions
 from qa_service.server.telemetry.exposition import (
     families,
     model_statistics,
@@ -125,27 +124,24 @@ class Status:
         return write_text([*counted, *services, *times, *gpus, *process_families()])
 
     def _models(self) -> list[ModelReport]:
-        versions = self._versions(self.phase())
-        routes = self.catalog.routes.items()
-        return [*(self._route(name, route, versions) for name, route in routes), *versions]
-
-    def _route(
-        self, name: str, route: RouteOptions, versions: Sequence[ModelReport]
-    ) -> ModelReport:
-        """A route's report: the state of its first model, whose errors are the route's."""
-        its = [one for one in versions if one.name == route.cascade[0]]
-        best = next((one for one in its if one.is_ready), its[0] if its else None)
-        return ModelReport(
-            name=name,
-            version="",
-            engine_type=CASCADE,
-            state=best.state if best else "UNAVAILABLE",
-            is_ready=best is not None and best.is_ready,
-            reason=best.reason if best else f"{route.cascade[0]} is not loaded",
-            instances=0,
-            max_queue_delay_us=self.max_queue_delay_us,
-            cascade=route.cascade,
-        )
+        versions, routes = self._versions(self.phase()), []
+        for name, route in self.catalog.routes.items():
+            # Its state is that of its first model, whose errors are the route's.
+            its = [one for one in versions if one.name == route.cascade[0]]
+            best = next((one for one in its if one.is_ready), its[0] if its else None)
+            report = ModelReport(
+                name=name,
+                version="",
+                engine_type=CASCADE,
+                state=best.state if best else "UNAVAILABLE",
+                is_ready=best is not None and best.is_ready,
+                reason=best.reason if best else f"{route.cascade[0]} is not loaded",
+                instances=0,
+                max_queue_delay_us=self.max_queue_delay_us,
+                cascade=route.cascade,
+            )
+            routes.append(report)
+        return [*routes, *versions]
 
     def _versions(self, phase: str = SERVING) -> list[ModelReport]:
         """Every version that is there or planned, by name, the largest share first."""

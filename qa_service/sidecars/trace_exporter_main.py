@@ -30,7 +30,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 from qa_service import __version__
 from qa_service.child_program import end_with_parent, inherited_socket
-from qa_service.logs import configure_logging
+from qa_service.logs import KeptWarnings, configure_logging
 from qa_service.wire.frames import FrameReader, receive_frame
 from qa_service.wire.traces import (
     MAX_MESSAGE_BYTES,
@@ -54,22 +54,6 @@ SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 SCOPE = InstrumentationScope("qa_service", __version__)
 
 logger = logging.getLogger(__name__)
-
-
-class LastFault(logging.Handler):
-    """Keeps the SDK's message on a failed export, so that the log has it once."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.message = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keeps the first message: the next ones report retries."""
-        self.message = self.message or record.getMessage()[:MAX_REASON_CHARS]
-
-    def take(self) -> str:
-        message, self.message = self.message, ""
-        return message
 
 
 def convert(trace: Trace, resource: Resource) -> Iterator[ReadableSpan]:
@@ -100,12 +84,6 @@ def convert(trace: Trace, resource: Resource) -> Iterator[ReadableSpan]:
     return converted(trace.root, caller, SpanKind.SERVER)
 
 
-def traces_url(endpoint: str) -> str:
-    """Where spans are sent: the endpoint, or what the protocol has below it."""
-    url = endpoint.rstrip("/")
-    return url if url.endswith(TRACES_PATH) else f"{url}{TRACES_PATH}"
-
-
 def _refuse_redirect(response: requests.Response, **_: object) -> None:
     """Makes a redirect a failure: the SDK follows none, and is content with it."""
     if 300 <= response.status_code < 400:
@@ -120,17 +98,19 @@ class Sender:
         session = requests.Session()
         session.hooks["response"].append(_refuse_redirect)
         self._endpoint = endpoint
-        self._exporter = OTLPSpanExporter(endpoint=traces_url(endpoint), session=session)
+        url = f"{endpoint.rstrip('/').removesuffix(TRACES_PATH)}{TRACES_PATH}"
+        self._exporter = OTLPSpanExporter(endpoint=url, session=session)
         self._is_failing = False
-        self._fault = LastFault()
+        self._faults = KeptWarnings()
         its_log = logging.getLogger("opentelemetry")
-        its_log.addHandler(self._fault)
+        its_log.addHandler(self._faults)
         its_log.propagate = False
 
     def send(self, spans: Sequence[ReadableSpan]) -> ExportReport:
         """Sends spans, which may take as long as OTEL_EXPORTER_OTLP_TIMEOUT says."""
         result = self._exporter.export(spans)
-        reason = self._fault.take()
+        # The first message: the next ones report retries.
+        reason = "".join(self._faults.take()[:1])[:MAX_REASON_CHARS]
         has_failed = result is not SpanExportResult.SUCCESS
         if has_failed and not self._is_failing:
             logger.warning("spans do not arrive at %s, and are dropped: %s", self._endpoint, reason)

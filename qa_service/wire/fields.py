@@ -119,14 +119,6 @@ class Output(NamedTuple):
         return issubclass(self.kind, Struct)
 
 
-def _offset(name: str) -> Callable[[Answer], int]:
-    def read(answer: Answer) -> int:
-        offset = getattr(answer, name)
-        return -1 if offset is None else offset
-
-    return read
-
-
 def _of_passage(name: str, none: object = "") -> Callable[[Answer], object]:
     def read(answer: Answer) -> object:
         return getattr(answer.passage, name) if answer.passage else none
@@ -137,8 +129,8 @@ def _of_passage(name: str, none: object = "") -> Callable[[Answer], object]:
 OUTPUTS = {
     "answer": Output(str, attrgetter("answer")),
     "score": Output(float, attrgetter("score")),
-    "start": Output(int, _offset("start")),
-    "end": Output(int, _offset("end")),
+    "start": Output(int, lambda its: -1 if its.start is None else its.start),
+    "end": Output(int, lambda its: -1 if its.end is None else its.end),
     "document": Output(str, _of_passage("document"), Shown.OF_COLLECTION),
     "title": Output(str, _of_passage("title"), Shown.OF_COLLECTION),
     "passage": Output(str, _of_passage("text"), Shown.OF_COLLECTION),

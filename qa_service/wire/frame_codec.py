@@ -73,16 +73,12 @@ class FrameCodec:
             raise
         except Exception as fault:
             raise RejectedError(NULL_ID, InternalError()) from fault
-        if isinstance(message, Request):
-            self._claim(message.id_json)
-        return message
-
-    def _claim(self, id_json: bytes) -> None:
-        if id_json in self._ids:
-            message = "a request with this id is still in flight on this connection"
-            raise RejectedError(id_json, DuplicateIdError(message))
-        if id_json != NULL_ID:
+        if isinstance(message, Request) and (id_json := message.id_json) != NULL_ID:
+            if id_json in self._ids:
+                words = "a request with this id is still in flight on this connection"
+                raise RejectedError(id_json, DuplicateIdError(words))
             self._ids.add(id_json)
+        return message
 
     def encode_answers(self, request: Request, answered: Answered) -> bytearray:
         """Encodes the response frame; the request's id is free again."""

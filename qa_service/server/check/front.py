@@ -59,7 +59,7 @@ def _taken(text: str, remedy: str, process: Process | None) -> Finding:
     if process.pid == os.getpid():  # two flags name the same address
         return error(text, remedy)
     text = f"{text}: {process} listens there"
-    if process.is_qa_server:
+    if any(word.startswith("qa_service.") or Path(word).name in _OURS for word in process.words):
         return warning(text, "a start needs the address: end that server first")
     return error(text, remedy)
 
@@ -69,15 +69,10 @@ def check_certificates(config: ServerConfig) -> Iterator[Finding]:
         is_encrypted = Transport(
             loop, config.tls, config.connections.handshake_timeout_s
         ).is_encrypted
-    if is_encrypted and config.tls.tls_cert:
-        yield _dates(config.tls.tls_cert)
-    else:
+    if not is_encrypted:
         yield ok("clients connect without TLS")
-
-
-def _dates(cert: Path) -> Finding:
-    """Until when a certificate is valid."""
-    now = datetime.now(UTC)
+        return
+    now, cert = datetime.now(UTC), config.tls.tls_cert
     # The module `ssl` decodes a certificate only after a handshake, but for this function.
     fields = ssl._ssl._test_decode_cert(str(cert))  # type: ignore[attr-defined]
     first, last = (
@@ -86,10 +81,11 @@ def _dates(cert: Path) -> Finding:
     )
     words = f"{cert} is valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}"
     if not first <= now <= last:
-        return warning(f"{words}, and not now: clients refuse it", "get another certificate")
-    if last - now < SOON:
-        return warning(f"{words}: it ends soon", "renew it; SIGHUP loads it")
-    return ok(words)
+        yield warning(f"{words}, and not now: clients refuse it", "get another certificate")
+    elif last - now < SOON:
+        yield warning(f"{words}: it ends soon", "renew it; SIGHUP loads it")
+    else:
+        yield ok(words)
 
 
 def check_tokens(config: ServerConfig) -> Iterator[Finding]:
@@ -116,10 +112,6 @@ def check_exposure(config: ServerConfig) -> Iterator[Finding]:
 # The process that listens at a port or at a path, as /proc shows it to this user.
 
 PROC = Path("/proc")
-_LISTENING = "0A"
-"""TCP_LISTEN in the table of sockets (proc_pid_net(5))."""
-_ACCEPTS = 0x10000
-"""The flag of a Unix socket that listens."""
 _OURS = ("qa-server", "qa-grpc-gateway", "server.py")
 
 
@@ -134,12 +126,6 @@ class Process:
     pid: int
     words: tuple[str, ...]
 
-    @property
-    def is_qa_server(self) -> bool:
-        return any(
-            word.startswith("qa_service.") or Path(word).name in _OURS for word in self.words
-        )
-
     def __str__(self) -> str:
         return f"process {self.pid} ({' '.join(self.words)})"
 
@@ -150,7 +136,8 @@ def process_at_port(port: int) -> Process | None:
     return _holder(
         row[9]
         for row in rows
-        if row[3] == _LISTENING and int(row[1].rpartition(":")[2], 16) == port
+        # TCP_LISTEN in the table of sockets (proc_pid_net(5)).
+        if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port
     )
 
 
@@ -158,7 +145,8 @@ def process_at_path(path: Path) -> Process | None:
     return _holder(
         row[6]
         for row in _rows("unix")
-        if int(row[3], 16) & _ACCEPTS and row[7:] == [str(path.absolute())]
+        # The flag of a Unix socket that listens.
+        if int(row[3], 16) & 0x10000 and row[7:] == [str(path.absolute())]
     )
 
 

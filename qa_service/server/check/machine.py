@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import os
@@ -30,7 +31,6 @@ from qa_service.server.config import OTHER_DESCRIPTORS, ServerConfig, changed_op
 GIB = 1 << 30
 LITTLE_MEMORY_BYTES = GIB
 """An instance of the built-in model takes 200 to 400 MiB."""
-_OWN = {"[server] check", "[server] json"}
 _PACKAGES = ("msgspec", "numpy", "tokenizers", "tantivy", "transformers", "ray", "grpcio")
 
 
@@ -50,7 +50,7 @@ def check_program(_: ServerConfig) -> Iterator[Finding]:
 
 def check_configuration(config: ServerConfig) -> Iterator[Finding]:
     """The options that are not the defaults, without passwords, and what is served by name."""
-    changed = set(changed_options(ServerConfig(), config)) - _OWN
+    changed = changed_options(ServerConfig(), config)
     for name in sorted(changed):
         section, _, option = name.partition(" ")
         value = getattr(getattr(config, section.strip("[]")), option)
@@ -76,7 +76,13 @@ def check_machine(config: ServerConfig) -> Iterator[Finding]:
         yield warning(*shortage)
     yield from _memory()
     yield from _folders(config)
-    yield from _clock()
+    now = datetime.now(UTC)
+    newest = datetime.fromtimestamp(Path(qa_service.__file__).stat().st_mtime, UTC)
+    words = f"the clock says {now:%Y-%m-%d %H:%M:%S} UTC"
+    if now < newest:
+        yield warning(f"{words}, before this program was installed", "timedatectl set-ntp on")
+    else:
+        yield ok(words)
 
 
 def _memory() -> Iterator[Finding]:
@@ -84,7 +90,12 @@ def _memory() -> Iterator[Finding]:
     total, available = (
         int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable")
     )
-    limit = _memory_limit()
+    limit = 0  # what the innermost cgroup grants, in bytes; 0 without a limit
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # no such file, or `max`
+            number = int((Path("/sys/fs/cgroup") / name).read_text())
+            limit = number if number < 1 << 60 else 0
+            break
     words = f"{available / GIB:.1f} of {total / GIB:.1f} GiB of memory are available"
     yield ok(f"{words}; a cgroup's limit is {limit / GIB:.1f} GiB" if limit else words)
     if min(available, limit or available) < LITTLE_MEMORY_BYTES:
@@ -98,17 +109,6 @@ def _memory() -> Iterator[Finding]:
         yield warning("there is no /dev/shm; Ray and PyTorch need it", "mount a tmpfs there")
     else:
         yield ok(f"/dev/shm has {free / GIB:.2f} GiB free")
-
-
-def _memory_limit() -> int:
-    """The memory that the innermost cgroup grants, in bytes; 0 without a limit."""
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        try:
-            number = int((Path("/sys/fs/cgroup") / name).read_text())
-        except (OSError, ValueError):  # no such file, or `max`
-            continue
-        return number if number < 1 << 60 else 0
-    return 0
 
 
 def _folders(config: ServerConfig) -> Iterator[Finding]:
@@ -142,16 +142,6 @@ def temporary_folder() -> Path | None:
 
 def _is_writable(folder: Path) -> bool:
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
-
-
-def _clock() -> Iterator[Finding]:
-    now = datetime.now(UTC)
-    newest = datetime.fromtimestamp(Path(qa_service.__file__).stat().st_mtime, UTC)
-    words = f"the clock says {now:%Y-%m-%d %H:%M:%S} UTC"
-    if now < newest:
-        yield warning(f"{words}, before this program was installed", "timedatectl set-ntp on")
-    else:
-        yield ok(words)
 
 
 class Shortage(NamedTuple):
@@ -205,8 +195,6 @@ _LIBRARIES = {
     "libnvinfer.so": ("10",),
 }
 """By their name, the versions that packages of today are built for."""
-_WHEELS = ("nvidia", "tensorrt_libs")
-"""Where pip puts NVIDIA's libraries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,20 +262,13 @@ def _steps(config: ServerConfig, gpus: Gpus, root: Path) -> Iterator[tuple[str, 
             )
         elif gpu_driver(root):
             yield (f"CUDA sees no GPU: {gpus.why_none}", "look at CUDA_VISIBLE_DEVICES")
-    yield from _missing_packages(config)
-
-
-def _missing_packages(config: ServerConfig) -> Iterator[tuple[str, str]]:
     engine_type = config.instances.inference_engine_type
     onnx, torch = _all_wanted()
     needed = {"pytorch": [torch], AUTO: [onnx, torch]}.get(engine_type, [onnx])
-    if any(wanted.cuda for wanted in needed):
-        return
-    for wanted in needed:
-        remedy = (
-            f"in a fresh environment, install the extra gpu in place of cpu: {install_hint('gpu')}"
-        )
-        yield str(wanted), remedy
+    if not any(wanted.cuda for wanted in needed):
+        hint = install_hint("gpu")
+        remedy = f"in a fresh environment, install the extra gpu in place of cpu: {hint}"
+        yield from ((str(wanted), remedy) for wanted in needed)
 
 
 def _all_wanted() -> tuple[Wanted, Wanted]:
@@ -315,27 +296,19 @@ def _value(text: str | None, name: str) -> str:
 
 
 def _found_libraries() -> Iterator[str]:
+    specs = [importlib.util.find_spec(package) for package in ("nvidia", "tensorrt_libs")]
+    wheels = [Path(path) for its in specs if its for path in its.submodule_search_locations or ()]
     for name, versions in _LIBRARIES.items():
-        files = {version: f"{name}.{version}" for version in versions}
-        there = [
-            version for version, its in files.items() if _can_load(its) or any(_in_wheels(its))
-        ]
+        there = []
+        for version in versions:
+            file = f"{name}.{version}"
+            try:
+                ctypes.CDLL(file)
+            except OSError:
+                if not any(any(folder.rglob(file)) for folder in wheels):
+                    continue
+            there.append(version)
         yield f"{name}: {', '.join(there) or 'not found'} (known: {', '.join(versions)})"
-
-
-def _in_wheels(name: str) -> Iterator[Path]:
-    for package in _WHEELS:
-        spec = importlib.util.find_spec(package)
-        for folder in (spec.submodule_search_locations or ()) if spec else ():
-            yield from Path(folder).rglob(name)
-
-
-def _can_load(name: str) -> bool:
-    try:
-        ctypes.CDLL(name)
-    except OSError:
-        return False
-    return True
 
 
 def _pci_gpus(root: Path) -> list[Path]:

@@ -88,8 +88,28 @@ def check_hooks(config: ServerConfig) -> Iterator[Finding]:
 
 
 def check_files(config: ServerConfig) -> Iterator[Finding]:
+    """Compares each version's files with their hashes, and runs its known answers."""
     for name, spec in _versions(config).items():
-        yield from _check_version(name, spec.found.path, spec.instances)
+        folder, manifest = spec.found.path, load_manifest(spec.found.path)
+        model_manifest.check_files(folder, manifest, manifest.files)
+        size_mib = sum((folder / file).stat().st_size for file in manifest.files) / 2**20
+        yield ok(
+            f"{name}: {len(manifest.files)} files of {size_mib:.0f} MiB in {folder}, as their "
+            "hashes in the manifest say"
+        )
+        for file, reason in manifest.without.items():
+            yield ok(f"{name} has no {file}: {reason}")
+        known = load_known_answers(folder, manifest)
+        if known is None:
+            yield warning(
+                f"{name} has no known answers: whether it is computed rightly cannot be checked",
+                f"{preparing_program()} adds them",
+            )
+        else:
+            rows = len(known.rows) + len(known.vocabulary)
+            yield ok(f"{name} has {rows} known answers")
+        if spec.instances.inference_engine_type != INSTANT:
+            yield from _check_engines(name, folder, manifest, spec.instances)
 
 
 def _is_prepared_first(config: ServerConfig) -> bool:
@@ -99,29 +119,6 @@ def _is_prepared_first(config: ServerConfig) -> bool:
 def _versions(config: ServerConfig) -> dict[str, VersionSpec]:
     """The versions that are served; none if they must be prepared first."""
     return {} if _is_prepared_first(config) else versions_of(config)
-
-
-def _check_version(name: str, folder: Path, options: InstanceOptions) -> Iterator[Finding]:
-    manifest = load_manifest(folder)
-    model_manifest.check_files(folder, manifest, manifest.files)
-    size_mib = sum((folder / file).stat().st_size for file in manifest.files) / 2**20
-    yield ok(
-        f"{name}: {len(manifest.files)} files of {size_mib:.0f} MiB in {folder}, as their hashes "
-        "in the manifest say"
-    )
-    for file, reason in manifest.without.items():
-        yield ok(f"{name} has no {file}: {reason}")
-    known = load_known_answers(folder, manifest)
-    if known is None:
-        yield warning(
-            f"{name} has no known answers: whether it is computed rightly cannot be checked",
-            f"{preparing_program()} adds them",
-        )
-    else:
-        rows = len(known.rows) + len(known.vocabulary)
-        yield ok(f"{name} has {rows} known answers")
-    if options.inference_engine_type != INSTANT:
-        yield from _check_engines(name, folder, manifest, options)
 
 
 def _check_engines(
@@ -216,7 +213,20 @@ def _run_until_opened(loop: EventLoop, collections: CollectionSet) -> None:
 def measured_engines(config: ServerConfig) -> Iterator[str]:
     """Yields each version's table, or why there is none; measures what no table has yet."""
     for name, spec in versions_of(config).items():
-        yield f"{name}:\n{_measured(config, spec.found.path, spec.instances)}"
+        its, folder = spec.instances, spec.found.path
+        if not its.is_engine_open:
+            yield f"{name}:\n{its.inference_engine_type} {its.precision}, as the options say"
+            continue
+        device = first_device(its)
+        if device is None:
+            raise SetupError("all instances are on Ray: this machine cannot measure their engines")
+        found = choose_engine(its, device, folder, load_manifest(folder), measures_all=True)
+        if isinstance(found, Measurement):
+            table = try_engines(found, config.logs, measures_all=True)
+            keep(Path(found.path), table)
+            found = found.choice(table)
+        best = f"{found.options.inference_engine_type} {found.options.precision}"
+        yield f"{name}:\n{found.table or f'{best}: nothing else can run'}"
 
 
 def versions_of(config: ServerConfig) -> dict[str, VersionSpec]:
@@ -233,18 +243,3 @@ def versions_of(config: ServerConfig) -> dict[str, VersionSpec]:
 
 def _as_it_is(model: str, found: FoundVersion, options: InstanceOptions) -> InstanceOptions:
     return options
-
-
-def _measured(config: ServerConfig, folder: Path, options: InstanceOptions) -> str:
-    if not options.is_engine_open:
-        return f"{options.inference_engine_type} {options.precision}, as the options say"
-    device = first_device(options)
-    if device is None:
-        raise SetupError("all instances are on Ray: this machine cannot measure their engines")
-    found = choose_engine(options, device, folder, load_manifest(folder), measures_all=True)
-    if isinstance(found, Measurement):
-        table = try_engines(found, config.logs, measures_all=True)
-        keep(Path(found.path), table)
-        found = found.choice(table)
-    its = found.options
-    return str(found.table or f"{its.inference_engine_type} {its.precision}: nothing else can run")

@@ -9,7 +9,7 @@ from enum import StrEnum, auto
 import msgspec
 
 from qa_service.errors import SetupError
-from qa_service.logs import plural
+from qa_service.logs import KeptWarnings, plural
 
 
 class Level(StrEnum):
@@ -90,11 +90,11 @@ class CheckReport:
 
 def _complete(findings: Iterable[Finding]) -> Iterator[Finding]:
     """The findings, what was logged as a warning meanwhile, and the error that ended them."""
-    logged = _Logged()
+    logged = KeptWarnings()
     logging.getLogger().addHandler(logged)
     try:
         for finding in findings:
-            yield from logged.take()
+            yield from map(warning, logged.take())
             yield finding
     except SetupError as caught:
         yield error(str(caught))
@@ -102,20 +102,4 @@ def _complete(findings: Iterable[Finding]) -> Iterator[Finding]:
         yield error(f"this part could not be looked at: {type(caught).__name__}: {caught}")
     finally:
         logging.getLogger().removeHandler(logged)
-    yield from logged.take()
-
-
-class _Logged(logging.Handler):
-    """Keeps warnings of the code that a start runs, too."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self._found: list[Finding] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._found.append(warning(record.getMessage()))
-
-    def take(self) -> list[Finding]:
-        """Those since the last time."""
-        found, self._found = self._found, []
-        return found
+    yield from map(warning, logged.take())

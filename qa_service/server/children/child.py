@@ -339,12 +339,9 @@ def how_it_ended(code: int | None) -> str:
     """An exit code in words; a signal is a negative one, and none means that it runs."""
     if code is None:
         return ""
-    return f"was killed by {_name(-code)}" if code < 0 else f"exited with {code}"
-
-
-def _name(signum: int) -> str:
-    """A signal's name; a real-time one has none."""
+    if code >= 0:
+        return f"exited with {code}"
     try:
-        return signal.Signals(signum).name
-    except ValueError:
-        return f"signal {signum}"
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:  # a real-time one has no name
+        return f"was killed by signal {-code}"

@@ -37,15 +37,23 @@ from qa_service.net.stream import ByteStream
 from qa_service.net.timers import Clock, LazyTimer
 from qa_service.server.front.calls import Calls
 from qa_service.server.front.connection_options import ConnectionOptions
-from qa_service.server.front.events import encode_outcome, kind_of, next_event, say, submit
 from qa_service.server.front.timeouts import State, Timeout, Timeouts
 from qa_service.server.front.tokens import Authenticator, Grant
 from qa_service.server.scheduling.call import Call, Outcome
 from qa_service.server.services.service import Service
 from qa_service.server.services.tracing import Tracer
 from qa_service.server.telemetry.metrics import ANSWERED, Metrics
-from qa_service.wire.codec import Codec, Wait
-from qa_service.wire.messages import COMMANDS, NULL_ID, Auth, Cancel, Query, RejectedError, Request
+from qa_service.wire.codec import Codec, Message, Wait
+from qa_service.wire.messages import (
+    COMMANDS,
+    NULL_ID,
+    Answered,
+    Auth,
+    Cancel,
+    Query,
+    RejectedError,
+    Request,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -146,31 +154,38 @@ class Connection:
 
     def _on_settled(self, call: Call, outcome: Outcome) -> None:
         try:
-            self._reply(call, outcome)
+            self.calls.in_flight.discard(call)
+            now_s = self._clock.now_s()
+            if self._times.says_close(now_s):
+                self._codec.announce_close()
+            code, reply = self._encode(call, outcome)
+            if code != ANSWERED and (unwanted := self._codec.take_cancelled()):
+                self.calls.abandon(unwanted)
+            if logger.isEnabledFor(logging.DEBUG):
+                logger.debug("request %s: %s", call.scope.name, code, extra=call.scope.log_extra)
+            self._metrics.requests_total[code] += 1
+            self._times.active_s = now_s
+            self._write(reply)
+            self._arm_timeout()
+            if self._state is State.CLOSING:
+                self._close_when_answered()
+            elif self._is_due_to_leave():
+                self.close_gently()
+            elif self._codec.buffered_bytes:
+                self._schedule_turn()
         except Exception:
             logger.exception("request %s: it could not be answered; closing", call.scope.name)
             self._end()
 
-    def _reply(self, call: Call, outcome: Outcome) -> None:
-        self.calls.in_flight.discard(call)
-        now_s = self._clock.now_s()
-        if self._times.says_close(now_s):
-            self._codec.announce_close()
-        code, reply = encode_outcome(self._codec, call, outcome)
-        if code != ANSWERED and (unwanted := self._codec.take_cancelled()):
-            self.calls.abandon(unwanted)
-        if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("request %s: %s", call.scope.name, code, extra=call.scope.log_extra)
-        self._metrics.requests_total[code] += 1
-        self._times.active_s = now_s
-        self._write(reply)
-        self._arm_timeout()
-        if self._state is State.CLOSING:
-            self._close_when_answered()
-        elif self._is_due_to_leave():
-            self.close_gently()
-        elif self._codec.buffered_bytes:
-            self._schedule_turn()
+    def _encode(self, call: Call, outcome: Outcome) -> tuple[str, bytes | bytearray]:
+        """The code of an outcome, and the reply's bytes."""
+        if isinstance(outcome, Answered):
+            try:
+                return ANSWERED, self._codec.encode_answers(call.request, outcome)
+            except Exception:
+                logger.exception("request %s: its answers could not be encoded", call.scope.name)
+                outcome = InternalError()
+        return outcome.code, self._codec.encode_error(call.request, outcome)
 
     def _write(self, data: bytes | bytearray) -> None:
         """Writes encoded bytes, and closes after them if the codec has ended."""
@@ -197,7 +212,7 @@ class Connection:
                 return
             if not self._codec.buffered_bytes or not self._has_room():
                 break
-            if (event := next_event(self._codec, self.name)) is None:
+            if (event := self._next_event()) is None:
                 is_starved = self._codec.waits_for is Wait.BYTES
                 if self._codec.waits_for is Wait.TURN:
                     self._schedule_turn()
@@ -221,12 +236,29 @@ class Connection:
         has_place = len(self.calls.in_flight) < self._limits.max_in_flight_per_connection
         return has_place or self._codec.next_is_cancel
 
+    def _next_event(self) -> Message | RejectedError | QaError | None:
+        """The next message, or the error in it or in the stream; None without a whole one."""
+        try:
+            return self._codec.next_message()
+        except (RejectedError, QaError) as error:
+            if error.__cause__:  # the server's own fault, after which the codec can go on
+                logger.error("%s: a message was not read", self.name, exc_info=error.__cause__)
+            return error
+        except Exception:
+            logger.exception("%s: its stream could not be followed", self.name)
+            return InternalError()
+
     def _handle(self, event: object) -> None:
         """Handles an event as `_TABLE` says; an exception becomes an `internal_error`."""
+        kind = event if type(event) is Timeout else type(event)
+        if isinstance(event, QaError):
+            kind = QaError
         try:
-            _TABLE[self._state, kind_of(event)](self, event)
+            _TABLE[self._state, kind](self, event)
         except Exception:
-            logger.exception("%s: not handled: %s", self.name, say(event))
+            # Without a client's text or token.
+            words = f"{event.type} query" if isinstance(event, Query) else kind
+            logger.exception("%s: not handled: %s", self.name, words)
             if isinstance(event, Query):
                 self._reject(RejectedError(event.id_json, InternalError()))
             elif isinstance(event, Request):
@@ -257,10 +289,11 @@ class Connection:
     def _submit(self, request: Request) -> None:
         call = self.calls.begin(request, self._grant, self._codec, self._times)
         call.then(partial(self._on_settled, call))
-        submit(self._service, call)
-
-    def _cancel(self, cancel: Cancel) -> None:
-        self.calls.cancel(cancel.id_json)
+        try:
+            self._service.submit(call)
+        except Exception:
+            logger.exception("request %s: it could not be submitted", call.scope.name)
+            call.fail(InternalError())
 
     def _answer_open_query(self, query: Query) -> None:
         if query.is_open:
@@ -293,9 +326,6 @@ class Connection:
         self._times.message_since_s = None
         self._reject(RejectedError(NULL_ID, error))
         self._close_when_answered()
-
-    def _break_off_late(self, _: Timeout) -> None:
-        self._break_off(FrameTimeoutError())
 
     def _drop(self, _: Timeout) -> None:
         words = "%s is idle or does not read its answers: closed"
@@ -348,15 +378,16 @@ _ROWS: Sequence[tuple[Sequence[State], object, Callable[[Connection, Any], None]
     (_UNKNOWN, RejectedError, Connection._refuse),
     (_UNKNOWN, QaError, Connection._refuse),
     ([State.OPEN], Request, Connection._submit),
-    ([State.OPEN], Cancel, Connection._cancel),
+    ([State.OPEN], Cancel, lambda its, event: its.calls.cancel(event.id_json)),
     ([State.OPEN], Query, Connection._answer_query),
     ([State.OPEN], RejectedError, Connection._reject),
     ([State.OPEN], QaError, Connection._break_off),
     ([State.UNAUTHENTICATED], Timeout.AUTHENTICATING, Connection._refuse_late),
-    (_LASTING, Timeout.SENDING, Connection._break_off_late),
+    (_LASTING, Timeout.SENDING, lambda its, _: its._break_off(FrameTimeoutError())),
     ((*_LASTING, State.CLOSING), Timeout.READING, Connection._drop),
     ((*_LASTING, State.CLOSING), Timeout.ASKING, Connection._drop),
     (_LASTING, Timeout.LEAVING, Connection._leave),
 )
 _TABLE = {(state, kind): do for states, kind, do in _ROWS for state in states}
-"""What each event does in each state. A missing pair cannot happen; it would be our bug."""
+"""What each event does in each state: a timeout itself, any `QaError`, else the event's type. A
+missing pair cannot happen; it would be our bug."""

@@ -91,7 +91,17 @@ class OpenConnections:
             call.fail(QueueFullError(message, retry_after_ms=RETRY_AFTER_MS))
 
     def _evict(self, grace_s: float) -> bool:
-        connection = self._next_candidate() or self._search(grace_s)
+        connection = self._next_candidate()
+        if connection is None:
+            latest_s = self._clock.now_s() - grace_s
+            silent = (
+                (its.silent_since_s, its)
+                for its in self._open
+                if its.has_spoken or its.silent_since_s <= latest_s
+            )
+            found = heapq.nsmallest(_CANDIDATES, silent, key=lambda item: item[0])
+            self._candidates = [item for item in reversed(found) if item[0] < math.inf]
+            connection = self._next_candidate()
         if connection is None:
             return False
         if not self._metrics.connections_evicted_total:
@@ -113,14 +123,3 @@ class OpenConnections:
             if connection in self._open and connection.silent_since_s == silent_since_s:
                 return connection
         return None
-
-    def _search(self, grace_s: float) -> Connection | None:
-        latest_s = self._clock.now_s() - grace_s
-        silent = (
-            (connection.silent_since_s, connection)
-            for connection in self._open
-            if connection.has_spoken or connection.silent_since_s <= latest_s
-        )
-        found = heapq.nsmallest(_CANDIDATES, silent, key=lambda item: item[0])
-        self._candidates = [item for item in reversed(found) if item[0] < math.inf]
-        return self._next_candidate()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from email.utils import formatdate
+from functools import lru_cache
 
 from qa_service.errors import TlsRequiredError
 from qa_service.server.front.connection_options import HttpOptions
@@ -33,7 +34,7 @@ class Protocols:
         origins = {origin.strip() for origin in options.http_cors_origin.split(",")}
         self._max_frame_bytes = max_frame_bytes
         access = HttpAccess(is_loopback, frozenset(origins - {""}))
-        self._site = HttpSite(max_frame_bytes, access, HttpDate())
+        self._site = HttpSite(max_frame_bytes, access, http_date)
         self._local_site = replace(self._site, access=replace(access, is_loopback=False))
         self._on_port = options.http
 
@@ -51,18 +52,14 @@ class Protocols:
         return FrameCodec(size, first)
 
 
-class HttpDate:
+def http_date() -> str:
     """The time as a reply's `Date` has it, made once a second."""
+    return _date_of(int(time.time()))
 
-    def __init__(self) -> None:
-        self._second = 0
-        self._text = ""
 
-    def __call__(self) -> str:
-        second = int(time.time())
-        if second != self._second:
-            self._second, self._text = second, formatdate(second, usegmt=True)
-        return self._text
+@lru_cache(1)
+def _date_of(second: int) -> str:
+    return formatdate(second, usegmt=True)
 
 
 def reply_without_tls(data: bytes) -> bytes:
@@ -70,7 +67,7 @@ def reply_without_tls(data: bytes) -> bytes:
     if _is_http(data):
         body = b"This port speaks TLS: use https:// in place of http://\n"
         reply = HttpReply(body, status=400, content_type="text/plain; charset=utf-8")
-        return encode_reply(reply, date=HttpDate()(), is_last=True)
+        return encode_reply(reply, date=http_date(), is_last=True)
     return bytes(encode_error(NULL_ID, TlsRequiredError())) if data[0] == 0 else b""
 
 

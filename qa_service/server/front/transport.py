@@ -15,7 +15,7 @@ from qa_service.net.event_loop import EventLoop
 from qa_service.net.listen_options import TlsOptions
 from qa_service.net.readings import HANGS_AFTER_S, MAX_READINGS, Readings
 from qa_service.net.stream import ByteStream, Stream
-from qa_service.net.tls import HandshakeQueue, TlsStream, TlsTerms, server_context
+from qa_service.net.tls import HandshakeQueue, TlsStream, TlsTerms, server_context, tls_files
 from qa_service.server.front.protocols import reply_without_tls
 from qa_service.server.front.tokens import Authenticator, TokenSet
 
@@ -51,13 +51,11 @@ class Transport:
 
     def load(self) -> TlsTerms | None:
         """Reads the certificates, or raises `SetupError`; None for no TLS."""
-        options = self._options
-        if options.tls_cert is None or options.tls_key is None:
-            if options.tls_cert or options.tls_key or options.tls_client_ca:
-                raise SetupError("--tls_cert and --tls_key are needed together")
+        its = self._options
+        if not (files := tls_files(its.tls_cert, its.tls_key, its.tls_client_ca)):
             return None
         return TlsTerms(
-            context=server_context(options.tls_cert, options.tls_key, options.tls_client_ca),
+            context=server_context(*files),
             queue=self._queue,
             handshake_timeout_s=self._handshake_timeout_s,
             plain_reply=reply_without_tls,

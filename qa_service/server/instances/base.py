@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from functools import partial
 from typing import Protocol
 
 import msgspec
 
-from qa_service.instance.devices import CPU
+from qa_service.instance.channel import WORKER_PROGRAM, launch
+from qa_service.instance.devices import CPU, DeviceAssignment, devices_of, need_ray
 from qa_service.instance.worker_messages import (
     Batch,
     Check,
@@ -32,14 +34,15 @@ from qa_service.instance.worker_messages import (
     encode,
     to_loop_decoder,
 )
+from qa_service.logs import LogOptions
 from qa_service.net.timers import Clock
 from qa_service.server.children.child import Child, Launch
-from qa_service.server.instances.instance_times import InstanceTimes
 from qa_service.server.scheduling.request_cost import Pace
 from qa_service.server.scheduling.ticket import Ticket
 
 MAX_HELD, MAX_HELD_OVERLAPPED = 2, 3
 """Batches that an instance holds; the latter with an accelerator (`runs.answer_overlapped`)."""
+RAY_PROGRAM = "qa_service.instance.ray_main"
 START = "start"
 """What the child is at before it is ready; afterwards, it is at batches, by their numbers."""
 
@@ -76,6 +79,88 @@ class InstanceProgram:
     setup: Setup
     launch: Launch
     is_remote: bool = False
+
+
+ProgramFactory = Callable[[int], InstanceProgram]
+"""Says how the instance of a number is started."""
+
+
+def make_factory(logs: LogOptions, setup: Setup) -> ProgramFactory:
+    """The function that says how a version's instances are started, each with its device.
+
+        loop ──channel── bridge process ──Ray── actor process on a node ──channel── local worker
+
+    To the loop a bridge is a worker process like any other. The loop's process never imports Ray,
+    which ends its process when it loses the cluster's head.
+
+    Raises:
+        DeviceError: A GPU is named that CUDA does not see.
+        SetupError: The options ask for instances on Ray, which is not installed.
+    """
+    options = setup.options
+    need_ray(options)
+    devices = devices_of(options.num_inference_sessions, options.devices)
+    remote = DeviceAssignment("cuda:0" if options.ray_num_gpus else CPU)
+
+    def make(number: int) -> InstanceProgram:
+        is_remote = number >= len(devices)
+        own = msgspec.structs.replace(setup, device=remote if is_remote else devices[number])
+        program = RAY_PROGRAM if is_remote else WORKER_PROGRAM
+        return InstanceProgram(own, partial(launch, program, own, logs), is_remote)
+
+    return make
+
+
+class InstanceTimes:
+    """Where the time of an instance, of all its processes, goes: in seconds that only grow.
+
+    The instance measures, and each message with results brings what it has spent since the one
+    before.
+
+    Attributes:
+        seconds: By activity: `waiting` while it held no batch, then the stages, which overlap with
+            an accelerator; `lock` is a part of them. The rest is messages, hooks and self-tests.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = {"waiting": 0.0, "tokenize": 0.0, "model": 0.0, "read": 0.0, "lock": 0.0}
+        self.num_batches = self.num_requests = 0
+        self._ready_s = 0.0
+        self._since_s = math.inf
+
+    def begin(self, now_s: float) -> None:
+        self._since_s = now_s
+
+    def end(self, now_s: float) -> None:
+        self._ready_s, self._since_s = self.ready_s(now_s), math.inf
+
+    def add(self, results: Results) -> None:
+        stages, seconds = results.stages_ms, self.seconds
+        seconds["waiting"] += results.waited_ms / 1e3
+        seconds["tokenize"] += stages.tokenize / 1e3
+        seconds["model"] += stages.model / 1e3
+        seconds["read"] += stages.read / 1e3
+        seconds["lock"] += stages.lock / 1e3
+        self.num_batches += 1
+        self.num_requests += len(results.outcomes)
+
+    def ready_s(self, now_s: float) -> float:
+        """How long it has been ready, in all."""
+        return self._ready_s + max(0.0, now_s - self._since_s)
+
+    def report(self, now_s: float, idle_since_s: float) -> dict[str, object]:
+        """Its part of the reply to a `stats` query.
+
+        Args:
+            idle_since_s: Since when it has held no batch; infinity if it holds one.
+        """
+        waiting_s = self.seconds["waiting"] + max(0.0, now_s - idle_since_s)
+        seconds = {"ready": self.ready_s(now_s), **self.seconds, "waiting": waiting_s}
+        return {
+            "seconds": {name: round(spent_s, 6) for name, spent_s in seconds.items()},
+            "batches": self.num_batches,
+            "requests": self.num_requests,
+        }
 
 
 class Worker:

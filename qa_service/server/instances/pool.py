@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -25,8 +25,13 @@ from qa_service.instance.worker_messages import MAX_MESSAGE_BYTES, ModelFacts, R
 from qa_service.logs import plural
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.children.child import MAX_BACKOFF_S, Child
-from qa_service.server.instances.base import InstanceProgram, Worker, WorkerState
-from qa_service.server.instances.instance_times import InstanceTimes
+from qa_service.server.instances.base import (
+    InstanceProgram,
+    InstanceTimes,
+    ProgramFactory,
+    Worker,
+    WorkerState,
+)
 from qa_service.server.instances.self_tests import SelfTests
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.server.telemetry.metrics import ModelMetrics
@@ -39,9 +44,6 @@ driver."""
 MAX_FAILED_STARTS = 4
 """A start that lacked memory for a moment has three more attempts. With broken model files every
 attempt fails, and the operator has to learn of it."""
-
-ProgramFactory = Callable[[int], InstanceProgram]
-"""Says how the instance of a number is started."""
 
 
 class BatchListener(Protocol):

@@ -105,14 +105,10 @@ class RayPool(WorkerPool):
                 self.batches.waiting_s,
             )
         for _ in range(change):
-            self._add_remote()
+            taken = {*self._wanted, *(worker.number for worker in self.workers)}
+            number = next(n for n in itertools.count(len(self._local)) if n not in taken)
+            self._wanted.add(number)
+            self._child(number).try_start()
         for _ in range(-change):
             self._drop(max(self._wanted))
         self._scale_later()
-
-    def _add_remote(self) -> None:
-        """Starts one more remote instance, under the first number that is free."""
-        taken = {*self._wanted, *(worker.number for worker in self.workers)}
-        number = next(n for n in itertools.count(len(self._local)) if n not in taken)
-        self._wanted.add(number)
-        self._child(number).try_start()

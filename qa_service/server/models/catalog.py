@@ -17,8 +17,8 @@ from qa_service.errors import SetupError, UnknownModelError, list_choices
 from qa_service.instance.worker_messages import Setup
 from qa_service.logs import LogOptions, plural
 from qa_service.net.event_loop import EventLoop
-from qa_service.server.instances.factory import make_factory
-from qa_service.server.instances.pool import ProgramFactory, WorkerPool
+from qa_service.server.instances.base import ProgramFactory, make_factory
+from qa_service.server.instances.pool import WorkerPool
 from qa_service.server.instances.ray_pool import RayPool
 from qa_service.server.models.model import Model
 from qa_service.server.models.plan import ModelPlan, Plan, VersionSpec

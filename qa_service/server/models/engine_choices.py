@@ -89,8 +89,12 @@ class EngineChoices:
         """
         key = (folder, fingerprint, options)
         chosen = self._chosen.get(key)
-        if chosen is None and not may_measure:
-            chosen = self._inherited(model, folder, options)
+        if chosen is None and not may_measure and options.is_engine_open:
+            # The engine of another version of the model, if this version has the files for it.
+            chosen = self._by_model.get((model, options))
+            if chosen is not None:
+                needed = set(model_files(chosen.inference_engine_type, chosen.precision))
+                chosen = chosen if needed <= load_manifest(folder).files.keys() else None
         if chosen is None:
             chosen = self._find(key, may_measure=may_measure)
         if chosen is None:
@@ -172,16 +176,6 @@ class EngineChoices:
             self._tables[key[0]] = choice.table
         self._chosen[key] = choice.options
         return choice.options
-
-    def _inherited(
-        self, model: str, folder: Path, options: InstanceOptions
-    ) -> InstanceOptions | None:
-        """The engine of another version of the model, if this version has the files for it."""
-        chosen = self._by_model.get((model, options))
-        if chosen is None or not options.is_engine_open:
-            return None
-        needed = model_files(chosen.inference_engine_type, chosen.precision)
-        return chosen if set(needed) <= load_manifest(folder).files.keys() else None
 
     def _find(self, key: _Key, *, may_measure: bool) -> InstanceOptions | None:
         """The options with an engine that needs no measuring; None if the engine needs it."""

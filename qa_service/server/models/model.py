@@ -121,25 +121,25 @@ class Model:
             UnknownModelError: There is no such version.
             UnavailableError: The version is not loaded.
         """
-        version = self._by_share() if named is None else self._by_name(named)
+        if named is not None:
+            version = self._by_name(named)
+        elif not self._choices:
+            raise self._unavailable(f"no version of {self.name} is loaded")
+        elif len(self._choices) == 1:
+            version = self._choices[0][1]
+        else:
+            alive = [choice for choice in self._choices if choice[1].pool.alive]
+            version = self._pick(alive or self._choices)
         if self.plan.is_rolling and version.pool.size < version.full_size:
             # A growing version shares with those that it replaces, by their live instances.
-            alive = [(v.pool.alive, v) for v in (version, *self._unwanted()) if v.pool.alive]
-            return self._pick(alive or [(1.0, version)])
+            both = [(v.pool.alive, v) for v in (version, *self._unwanted()) if v.pool.alive]
+            return self._pick(both or [(1.0, version)])
         return version
 
     def share(self, version: Version) -> float:
         """A version's share, 0 to 1, of the requests that name no version."""
         total = sum(weight for weight, _ in self._choices)
         return sum(weight for weight, one in self._choices if one is version) / (total or 1.0)
-
-    def _by_share(self) -> Version:
-        if not self._choices:
-            raise self._unavailable(f"no version of {self.name} is loaded")
-        if len(self._choices) == 1:
-            return self._choices[0][1]
-        alive = [choice for choice in self._choices if choice[1].pool.alive]
-        return self._pick(alive or self._choices)
 
     def _pick(self, choices: Sequence[tuple[float, Version]]) -> Version:
         mark = self._draw() * sum(weight for weight, _ in choices)

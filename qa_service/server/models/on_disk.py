@@ -110,9 +110,5 @@ def choose_versions(
     else:
         wanted |= set(versions)
     if missing := sorted(wanted - found.keys()):
-        raise SetupError(f"there is no version {missing[0]}; {say_versions(found)}")
+        raise SetupError(f"there is no version {missing[0]}; {list_choices(found)}")
     return [found[number] for number in sorted(wanted)]
-
-
-def say_versions(numbers: Iterable[int]) -> str:
-    return list_choices(sorted(numbers))

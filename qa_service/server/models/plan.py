@@ -17,12 +17,7 @@ from qa_service.instance.hooks_file import fingerprint_of_hooks
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.server.models.model_options import ModelOptions
-from qa_service.server.models.on_disk import (
-    FoundVersion,
-    choose_versions,
-    find_versions,
-    say_versions,
-)
+from qa_service.server.models.on_disk import FoundVersion, choose_versions, find_versions
 from qa_service.server.services.service_options import RouteOptions
 
 
@@ -161,7 +156,7 @@ def _plan(name: str, options: ModelOptions, choose: Choose, generation: int) -> 
     for label, number in options.labels.items():
         if number not in found:
             what = f"{label} names version {number}, which is not there"
-            raise SetupError(f"[models.{name}] labels: {what}; {say_versions(found)}")
+            raise SetupError(f"[models.{name}] labels: {what}; {list_choices(found)}")
     traffic = _by_number(name, "traffic", options.traffic, options, found)
     shadow = _by_number(name, "shadow", options.shadow, options, found)
     if traffic and not any(traffic.values()):
@@ -169,20 +164,16 @@ def _plan(name: str, options: ModelOptions, choose: Choose, generation: int) -> 
     named = {*options.labels.values(), *traffic, *shadow}
     with error_context(f"[models.{name}] versions"):
         chosen = choose_versions(found, options.versions, named)
-    specs = {v.number: _spec(name, v, options.instances, choose, generation) for v in chosen}
+    specs, asked = {}, options.instances
+    for version in chosen:
+        with error_context(f"[models.{name}]"):
+            its = choose(name, version, asked)
+            if not its.is_engine_open:
+                check_precision(its.inference_engine_type, its.precision)
+        hooks = fingerprint_of_hooks(its.hooks) if its.hooks else ""
+        specs[version.number] = VersionSpec(name, version, its, generation, hooks, asked)
     is_rolling = options.transition == "rolling"
     return ModelPlan(name, specs, dict(options.labels), traffic, shadow, is_rolling)
-
-
-def _spec(
-    name: str, found: FoundVersion, options: InstanceOptions, choose: Choose, generation: int
-) -> VersionSpec:
-    with error_context(f"[models.{name}]"):
-        instances = choose(name, found, options)
-        if not instances.is_engine_open:
-            check_precision(instances.inference_engine_type, instances.precision)
-    hooks_fingerprint = fingerprint_of_hooks(instances.hooks) if instances.hooks else ""
-    return VersionSpec(name, found, instances, generation, hooks_fingerprint, asked=options)
 
 
 def _by_number(
@@ -198,6 +189,6 @@ def _by_number(
         number = int(word) if word.isdigit() else options.labels.get(word, 0)
         if number not in found:
             what = f"{word} is neither a version that is there nor a label"
-            raise SetupError(f"[models.{name}] {key}: {what}; {say_versions(found)}")
+            raise SetupError(f"[models.{name}] {key}: {what}; {list_choices(found)}")
         values[number] = values.get(number, 0) + value
     return values

@@ -51,7 +51,15 @@ def admit_long(ticket: Ticket, scheduler: Scheduler, *, ms_per_cost: float, time
         raise DeadlineExceededError
     alone_ms = ticket.cost * ms_per_cost
     if alone_ms > time_ms:
-        message = _say_too_slow(ticket, alone_ms, time_ms)
+        what, help_words = "the text has", ""
+        if ticket.call.request.collection is not None:  # its client does not choose what is read
+            what = "the question's passages have"
+            help_words = ": ask for fewer `max_passages`, or a longer `timeout_ms`"
+        limit = int(ticket.tokens * time_ms / alone_ms)
+        message = (
+            f"{what} about {ticket.tokens} tokens, which take about {alone_ms:,.0f} ms; about "
+            f"{limit} can be read in its {time_ms:,.0f} ms{help_words}"
+        )
         fits_in_longest = alone_ms <= ticket.call.scope.max_timeout_s * 1e3
         raise DeadlineExceededError(message) if fits_in_longest else TextTooLongError(message)
     _check_queue(ticket, scheduler, ms_per_cost)
@@ -67,18 +75,6 @@ def _check_queue(ticket: Ticket, scheduler: Scheduler, ms_per_cost: float) -> fl
     if total_ms > limit_ms:
         raise QueueFullError(retry_after_ms=_retry_after_ms(total_ms - limit_ms))
     return total_ms
-
-
-def _say_too_slow(ticket: Ticket, alone_ms: float, time_ms: float) -> str:
-    """What is wrong, and what helps where the client did not choose how much text is read."""
-    limit = int(ticket.tokens * time_ms / alone_ms)
-    why = (
-        f", which take about {alone_ms:,.0f} ms; about {limit} can be read in its {time_ms:,.0f} ms"
-    )
-    if ticket.call.request.collection is None:
-        return f"the text has about {ticket.tokens} tokens{why}"
-    help_words = "ask for fewer `max_passages`, or a longer `timeout_ms`"
-    return f"the question's passages have about {ticket.tokens} tokens{why}: {help_words}"
 
 
 def _check_time(needed_ms: float, time_ms: float) -> None:

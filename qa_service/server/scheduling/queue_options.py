@@ -25,7 +25,3 @@ class QueueOptions(Struct, frozen=True, kw_only=True):
              description="microseconds a request may wait for batch members while an instance is "
              "idle"),
     ] = 0  # fmt: skip
-
-    @property
-    def max_queue_delay_s(self) -> float:
-        return self.max_queue_delay_us / 1e6

@@ -40,7 +40,7 @@ class Scheduler:
 
     def __init__(self, options: QueueOptions) -> None:
         self._max_size = options.max_queue_size
-        self._max_delay_s = options.max_queue_delay_s
+        self._max_delay_s = options.max_queue_delay_us / 1e6
         self._numbers = itertools.count()
         self._retries: deque[Ticket] = deque()
         self.flows = Flows()

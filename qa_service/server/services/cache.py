@@ -230,8 +230,15 @@ class CacheStore:
         if entry is None:
             return None
         entries.move_to_end(key)
-        kept = _decode(entry)
-        return KeptAnswers([_to_answer(its, text) for its in kept.answers], kept.source)
+        kept, answers = _decode(entry), []
+        for its in kept.answers:  # an answer's words are in its passage or else in the text
+            words, at, part = "", 0, text
+            if its.passage:
+                part, at = its.passage.text, its.passage.start
+            if its.start is not None:
+                words = part[its.start - at : its.end - at]
+            answers.append(Answer(answer=words, **msgspec.structs.asdict(its)))
+        return KeptAnswers(answers, kept.source)
 
     def put(
         self, key: bytes, answers: Sequence[Answer], source: AnswerSource = UNKNOWN_SOURCE
@@ -252,16 +259,6 @@ class CacheStore:
 
     def _shard(self, key: bytes) -> _Shard:
         return self._shards[int.from_bytes(key[:4]) % len(self._shards)]
-
-
-def _to_answer(kept: Any, text: str) -> Answer:  # noqa: ANN401
-    """The answer; its words are in its passage or else in the text."""
-    words, at = "", 0
-    if kept.passage:
-        text, at = kept.passage.text, kept.passage.start
-    if kept.start is not None:
-        words = text[kept.start - at : kept.end - at]
-    return Answer(answer=words, **msgspec.structs.asdict(kept))
 
 
 class _Shard:

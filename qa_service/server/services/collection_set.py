@@ -174,18 +174,10 @@ class CollectionSet:
                 raise UnknownCollectionError(f"there is no collection {name}; {choices}")
         return names
 
-    def note_damage(self, served: ServedCollection, reason: str) -> None:
-        """Has the index opened afresh in which a search has failed."""
-        self._note_fault(served, reason)
-        served.open(is_fresh=True)
-
-    def note_unavailable(self, served: ServedCollection, reason: str) -> None:
-        """Notes that a cluster did not answer a search."""
-        self._note_fault(served, reason, ends_with_success=True)
-
-    def _note_fault(
+    def note_fault(
         self, served: ServedCollection, reason: str, *, ends_with_success: bool = False
     ) -> None:
+        """Notes and counts that a search has failed; the fault may end with one that succeeds."""
         served.note_search_fault(reason, ends_with_success=ends_with_success)
         if counts := self._counts.collections.get(served.name):
             counts.failed_total += 1
@@ -206,16 +198,16 @@ class CollectionSet:
 
     def kill(self) -> None:
         for searches in self.processes():
-            searches.kill()
+            searches.child.kill()
 
     def reap(self) -> bool:
         """Whether all processes have ended."""
-        ended = [searches.reap() for searches in self.processes()]
+        ended = [searches.child.reap() for searches in self.processes()]
         return all(ended)
 
     def processes(self) -> list[Searches]:
         """All searches, those that end included."""
-        self._ending = [searches for searches in self._ending if not searches.reap()]
+        self._ending = [searches for searches in self._ending if not searches.child.reap()]
         served = {its.searches: None for its in self._served.values()}
         return [*served, *([self._lister] if self._lister else []), *self._ending]
 
@@ -235,7 +227,7 @@ class CollectionSet:
     def _on_fault(self, work: Work, reason: str) -> None:
         """Blames the collection whose search has ended its process, or held it for too long."""
         if isinstance(work, Search | Count) and (served := self._served.get(work.collection)):
-            self._note_fault(served, reason, ends_with_success=reason == HUNG)
+            self.note_fault(served, reason, ends_with_success=reason == HUNG)
 
     # How they come and go.
 
@@ -287,7 +279,12 @@ class CollectionSet:
                 known.options = options
                 self._served[name] = before.pop(name)
         for served in before.values():
-            self._close(served)
+            served.close()
+            if any(its.searches is served.searches for its in self._served.values()):
+                served.searches.run(Close(served.name), lambda _: None)
+            else:
+                served.searches.child.kill()
+                self._ending.append(served.searches)
         for name, options in wanted.items():
             if name not in self._served:
                 self._served[name] = ServedCollection(
@@ -306,14 +303,6 @@ class CollectionSet:
         if len(set(local)) < self._max_processes:
             return self._make_searches(name, 1)
         return min(dict.fromkeys(local), key=local.count)
-
-    def _close(self, served: ServedCollection) -> None:
-        served.close()
-        if any(its.searches is served.searches for its in self._served.values()):
-            served.searches.run(Close(served.name), lambda _: None)
-        else:
-            served.searches.kill()
-            self._ending.append(served.searches)
 
 
 def _check_path(what: str, path: Path) -> None:

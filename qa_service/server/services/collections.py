@@ -256,9 +256,10 @@ class Retrieval:
         if result.kind == "request":
             return InvalidRequestError(result.reason)
         if result.kind == "unavailable":
-            self.collections.note_unavailable(served, result.reason)
+            self.collections.note_fault(served, result.reason, ends_with_success=True)
         elif served.state != "UNAVAILABLE":  # else it waited while it could not be opened
-            self.collections.note_damage(served, result.reason)
+            self.collections.note_fault(served, result.reason)
+            served.open(is_fresh=True)
         return _unavailable(served)
 
 

@@ -23,7 +23,6 @@ from qa_service.errors import (
 from qa_service.instance.batch_cost import MIN_TURN_TOKENS, BatchRule
 from qa_service.instance.worker_messages import Answers, Results
 from qa_service.net.timers import Clock, LazyTimer
-from qa_service.server.instances.base import Worker
 from qa_service.server.instances.pool import WorkerPool
 from qa_service.server.scheduling.admission import admit, admit_long
 from qa_service.server.scheduling.call import Call, SegmentRead
@@ -209,29 +208,23 @@ class Dispatcher:
         ticket.call.on_end(lambda _: self._scheduler.remove(ticket))
 
     def _dispatch_one(self, now_s: float) -> bool:
+        """Gives an instance a batch; returns whether there was one."""
         workers = [(w.takes_from_s(), w.number, w) for w in self.pool.workers]
         for takes_from_s, _, worker in sorted(workers, key=lambda item: item[:2]):
             if takes_from_s > now_s:
                 break
-            if self._give(worker, now_s):
-                return True
+            batch = self._scheduler.next_batch(
+                now_s, worker.rule, is_idle=worker.is_idle, num_instances=self._num_instances()
+            )
+            if not batch:
+                continue
+            for ticket in batch if logger.isEnabledFor(logging.DEBUG) else ():
+                scope = ticket.call.scope
+                words = "request %s: given to instance %d"
+                logger.debug(words, scope.name, worker.number, extra=scope.log_extra)
+            worker.run(batch)
+            return True
         return False
-
-    def _give(self, worker: Worker, now_s: float) -> bool:
-        """Gives an instance a batch; returns whether there was one."""
-        batch = self._scheduler.next_batch(
-            now_s, worker.rule, is_idle=worker.is_idle, num_instances=self._num_instances()
-        )
-        if not batch:
-            return False
-        if logger.isEnabledFor(logging.DEBUG):
-            for ticket in batch:
-                scope, number = ticket.call.scope, worker.number
-                logger.debug(
-                    "request %s: given to instance %d", scope.name, number, extra=scope.log_extra
-                )
-        worker.run(batch)
-        return True
 
     def _fail_expired(self) -> None:
         for ticket in self._scheduler.expired(self._clock.now_s()):

@@ -103,7 +103,7 @@ class Searches:
         self._max_waiting = max_waiting
         self._timeout_s = timeout_s
         self._tell_start, self._tell_death, self._tell_fault = on_start, on_death, on_fault
-        self._child = Child(
+        self.child = Child(
             loop,
             f"the search process of {name}",
             launch,
@@ -150,42 +150,32 @@ class Searches:
         self._first.append(_Search(work, on_result))
         self._run_next()
 
-    def kill(self) -> None:
-        self._child.kill()
-
-    def reap(self) -> bool:
-        return self._child.reap()
-
     @property
     def _is_failing(self) -> bool:
-        return self._deaths_in_row >= MAX_DEATHS_IN_ROW and not self._child.is_running
+        return self._deaths_in_row >= MAX_DEATHS_IN_ROW and not self.child.is_running
 
     def _run_next(self) -> None:
         if not self._has_started:
             self._has_started = True
-            self._child.try_start()
-        while self._child.is_running and len(self._running) < self._concurrency:
-            is_opening = any(isinstance(search.work, Open) for search in self._running.values())
-            if is_opening or (search := self._next()) is None:
+            self.child.try_start()
+        while self.child.is_running and len(self._running) < self._concurrency:
+            if any(isinstance(search.work, Open) for search in self._running.values()):
+                break
+            if self._first:
+                search = self._first.popleft()
+            elif self._waiting:  # a client's next turn comes after the others'
+                flow, line = next(iter(self._waiting.items()))
+                search = line.popleft()
+                del self._waiting[flow]
+                if line:
+                    self._waiting[flow] = line
+            else:
                 break
             number = next(self._numbers)
             self._running[number] = search
             times = 1 if search.call else FIRST_TIMES
-            self._child.expect(number, times * self._timeout_s)
-            self._child.write(encode(Ask(number, search.work)))
-
-    def _next(self) -> _Search | None:
-        """Takes out what is next; its client's next turn comes after the others'."""
-        if self._first:
-            return self._first.popleft()
-        if not self._waiting:
-            return None
-        flow, line = next(iter(self._waiting.items()))
-        search = line.popleft()
-        del self._waiting[flow]
-        if line:
-            self._waiting[flow] = line
-        return search
+            self.child.expect(number, times * self._timeout_s)
+            self.child.write(encode(Ask(number, search.work)))
 
     def _drop(self, flow: str, search: _Search) -> None:
         """Takes out a search whose call has ended, if it waits."""
@@ -204,7 +194,7 @@ class Searches:
         """Passes a result on; one that nobody waits for any more is dropped."""
         reply = reply_decoder.decode(data)
         search = self._running.pop(reply.number, None)
-        self._child.done(reply.number)
+        self.child.done(reply.number)
         if search is None:
             return
         self._deaths_in_row = 0
@@ -214,7 +204,7 @@ class Searches:
 
     def _on_death(self) -> None:
         """Searches that it had are made once more, in the next process."""
-        self._child.start_later()
+        self.child.start_later()
         lost, self._running = list(self._running.values()), {}
         self._deaths_in_row += 1
         for search in reversed(lost):  # each goes before the others

@@ -60,19 +60,16 @@ class _LongText(Reading):
         overlap_tokens = self._model.reading.window_overlap_tokens
         for section in sections(self._request, self._model.window_tokens, overlap_tokens):
             self._cut.append(section)
-            text = self._text_of(section)
+            text = self._text[section.start : section.end]
             request = msgspec.structs.replace(self._request, text=text)
             tokens = max(1, round(len(text) / self._chars_per_token))
             name = f"{section.core_start}:{section.core_end}"
             yield Piece(request, section.core, name, tokens)
 
-    def _text_of(self, section: Section) -> str:
-        return self._text[section.start : section.end]
-
     def _may_go_on(self, number: int, read: SegmentRead) -> bool:
         """Estimates the rest again, by what estimates have been worth; whether it can be done."""
         section = self._cut[number]
-        text = self._text_of(section)
+        text = self._text[section.start : section.end]
         if read.segment.tokens:
             self._chars_per_token = len(text) / read.segment.tokens
         self._read_chars += section.core_end - section.core_start

@@ -101,28 +101,25 @@ class Shadow:
         self._draw = draw
 
     def submit(self, call: Call) -> None:
-        """Passes a call on, and copies it to the versions for which it is drawn."""
+        """Passes a call on, and copies it where that is drawn and an instance is idle."""
         self._service.submit(call)
         if call.is_settled or call.scope.flow == FLOW:
             return  # answered from the cache, refused, or a copy
         for version, percent in self._model.shadow.items():
-            if version != self._version:
-                self._offer(call, version, percent)
-
-    def _offer(self, call: Call, version: int, percent: int) -> None:
-        """Copies a request to a version, if it is drawn and an instance is idle."""
-        counts = self._counts_of(version)
-        counts.seen += 1
-        if self._draw() * 100 >= percent:
-            return
-        if not self._model.is_idle(version):
-            counts.outcomes["dropped"] += 1
-            return
-        request = msgspec.structs.replace(call.request, model=self._model.name, version=version)
-        # No child: where the call is answered first, its copy goes on.
-        copy = Call(request, call.scope.derive(f"[{version}]", flow=FLOW, weight=1.0, span=None))
-        pair = _Pair(counts, copy)
-        call.then(pair.take)
-        call.on_end(pair.drop_if_cancelled)
-        copy.then(pair.take_copys)
-        self._model.submit(copy)
+            if version == self._version:
+                continue
+            counts = self._counts_of(version)
+            counts.seen += 1
+            if self._draw() * 100 >= percent:
+                continue
+            if not self._model.is_idle(version):
+                counts.outcomes["dropped"] += 1
+                continue
+            request = msgspec.structs.replace(call.request, model=self._model.name, version=version)
+            scope = call.scope.derive(f"[{version}]", flow=FLOW, weight=1.0, span=None)
+            copy = Call(request, scope)  # no child: where the call is answered first, it goes on
+            pair = _Pair(counts, copy)
+            call.then(pair.take)
+            call.on_end(pair.drop_if_cancelled)
+            copy.then(pair.take_copys)
+            self._model.submit(copy)

@@ -17,9 +17,6 @@ another; the copy failed; `unpaired`: there was no answer to compare with, or th
 disconnected; `dropped`: no instance was idle, so there was no copy."""
 
 
-READY = "READY"
-
-
 @dataclass(slots=True)
 class CascadeCounts:
     """The counts of a route's cascade.
@@ -172,7 +169,7 @@ class ServiceCounts:
         for name, called, text in _COLLECTION_TOTALS:
             samples = [Sample(getattr(counts, name), labels) for counts, labels in collections]
             yield _counter(f"collection_{called}", text, samples)
-        ready = [Sample(float(state == READY), {"collection": n}) for n, state in states.items()]
+        ready = [Sample(float(state == "READY"), {"collection": n}) for n, state in states.items()]
         yield Family("qa_collection_ready", "gauge", "1 if a collection can be searched, else 0.",
                      ready)  # fmt: skip
 

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from qa_service.errors import InvalidRequestError, SetupError
 from qa_service.net.listener import bracketed, listening_addresses, try_port
-from qa_service.net.tls import server_context
+from qa_service.net.tls import server_context, tls_files
 from qa_service.sidecars.gateway_messages import GatewaySettings
 from qa_service.sidecars.grpc_gateway.grpc_messages import (
     HEALTH_SERVICE,
@@ -46,7 +46,8 @@ class GrpcServer:
     def __init__(self, settings: GatewaySettings) -> None:
         most = fitting_peers(settings.max_connections)
         self._settings = settings = structs.replace(settings, max_connections=most)
-        self._credentials = _credentials(settings)
+        files = tls_files(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+        self._credentials = Credentials(*files) if files else None
         self._stopping = asyncio.Event()
         self._draining = asyncio.Event()
         self._links = PeerLinks(settings)
@@ -108,14 +109,6 @@ class GrpcServer:
                 await self._inference.drain()
         self._links.close()
         await asyncio.sleep(LINGER_S)
-
-
-def _credentials(its: GatewaySettings) -> Credentials | None:
-    if its.tls_cert is None or its.tls_key is None:
-        if its.tls_cert or its.tls_key or its.tls_client_ca:
-            raise SetupError("--tls_cert and --tls_key are needed together")
-        return None
-    return Credentials(its.tls_cert, its.tls_key, its.tls_client_ca)
 
 
 def _options(its: GatewaySettings) -> dict[str, int]:

@@ -90,7 +90,12 @@ class PeerLink:
     async def ask(self, requests: Sequence[Request]) -> list[Answered]:
         """Asks all questions of a call; if one fails, withdraws the rest, raises its `QaError`."""
         try:
-            connection = await self._connected()
+            async with self._opening:
+                connection = self._connection
+                if connection is None or not connection.can_ask:
+                    address = (int(socket.AF_UNIX), str(self._settings.unix_socket))
+                    server = Server("server", 0, (address,))
+                    connection = self._connection = await open_connection(server, self._terms)
             if len(requests) == 1:
                 return [await self._ask(connection, requests[0])]
             tasks = [asyncio.create_task(self._ask(connection, one)) for one in requests]
@@ -107,14 +112,6 @@ class PeerLink:
     def close(self) -> None:
         if self._connection:
             self._connection.close()
-
-    async def _connected(self) -> AsyncConnection:
-        async with self._opening:
-            if self._connection is None or not self._connection.can_ask:
-                address = (int(socket.AF_UNIX), str(self._settings.unix_socket))
-                server = Server("server", 0, (address,))
-                self._connection = await open_connection(server, self._terms)
-            return self._connection
 
     async def _ask(self, connection: AsyncConnection, request: Request) -> Answered:
         wire_id = next(self._ids)

@@ -86,7 +86,7 @@ class SilentPeers:
         if sum(1 for _ in Path("/proc/self/fd").iterdir()) <= self._max:
             return
         with contextlib.ExitStack() as opened:
-            peers = [peer for sock in _accepted(self._port, opened) if (peer := _peer_of(sock))]
+            peers = list(_peers_at(self._port, opened))
             busy = self._busy()
             silent = [peer for peer in peers if peer.name not in busy]
             silent.sort(key=lambda peer: peer.silent_ms, reverse=True)
@@ -105,8 +105,8 @@ class SilentPeers:
                     peer.sock.shutdown(socket.SHUT_RDWR)
 
 
-def _accepted(port: int, opened: contextlib.ExitStack) -> Iterator[socket.socket]:
-    """The connections at a port, each by a descriptor that is closed with the stack."""
+def _peers_at(port: int, opened: contextlib.ExitStack) -> Iterator[_Peer]:
+    """The peers at a port, each with a descriptor that is closed with the stack."""
     for path in list(Path("/proc/self/fd").iterdir()):
         try:
             if not path.is_socket():
@@ -115,17 +115,14 @@ def _accepted(port: int, opened: contextlib.ExitStack) -> Iterator[socket.socket
         except OSError:  # closed meanwhile
             continue
         is_tcp = sock.family in {socket.AF_INET, socket.AF_INET6}
-        if is_tcp and sock.type == socket.SOCK_STREAM and sock.getsockname()[1] == port:
-            yield sock
-
-
-def _peer_of(sock: socket.socket) -> _Peer | None:
-    """A connection's peer; None for a socket that listens, or whose peer has gone."""
-    try:
-        host, port = sock.getpeername()[:2]
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-    except OSError:
-        return None
-    host = host.removeprefix("::ffff:")
-    name = f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"
-    return _Peer(name, min(_TCP_INFO.unpack(info)), sock)
+        is_tcp = is_tcp and sock.type == socket.SOCK_STREAM
+        if not is_tcp or sock.getsockname()[1] != port:
+            continue
+        try:
+            host, its_port = sock.getpeername()[:2]
+            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        except OSError:  # it listens, or its peer has gone
+            continue
+        host = host.removeprefix("::ffff:")
+        name = f"ipv6:%5B{host}%5D:{its_port}" if ":" in host else f"ipv4:{host}:{its_port}"
+        yield _Peer(name, min(_TCP_INFO.unpack(info)), sock)

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -59,22 +60,25 @@ class InferenceService:
     def handler(self) -> grpc.GenericRpcHandler:
         """The methods, for a grpcio server."""
         unary: dict[str, _Ask] = {
-            "ServerLive": self._is_well("live"),
-            "ServerReady": self._is_well("ready"),
+            "ServerLive": partial(self._is_well, "live"),
+            "ServerReady": partial(self._is_well, "ready"),
             "ModelReady": self._model_ready,
-            "ServerMetadata": self._get(lambda _: "/v2"),
-            "ModelMetadata": self._get(lambda its: model_path(its.name, its.version)),
+            "ServerMetadata": partial(self._get, lambda _: "/v2"),
+            "ModelMetadata": partial(self._get, lambda its: model_path(its.name, its.version)),
             "ModelConfig": self._model_config,
-            "ModelStatistics": self._get(
+            "ModelStatistics": partial(
+                self._get,
                 lambda its: (
                     model_path(its.name, its.version, "/stats") if its.name else "/v2/models/stats"
-                )
+                ),
             ),
             "RepositoryIndex": self._index,
-            "RepositoryModelLoad": self._command("load"),
-            "RepositoryModelUnload": self._command("unload"),
+            "RepositoryModelLoad": partial(self._command, "load"),
+            "RepositoryModelUnload": partial(self._command, "unload"),
         }
-        handlers = {name: self._unary(name, self._told(name, ask)) for name, ask in unary.items()}
+        handlers = {
+            name: self._unary(name, partial(self._told, name, ask)) for name, ask in unary.items()
+        }
         handlers["ModelInfer"] = self._unary("ModelInfer", self._infer)
         _, response = METHODS["ModelStreamInfer"]
         handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
@@ -145,36 +149,22 @@ class InferenceService:
 
     # Questions about the server: the answers' keys are the names of the response's fields.
 
-    def _told(self, name: str, ask: _Ask) -> Callable[[Message, Context], Awaitable[Message]]:
-        _, response = METHODS[name]
+    async def _told(self, name: str, ask: _Ask, message: Message, context: Context) -> Message:
+        said = await ask(message, Caller(context).token)
+        return json_format.ParseDict(said, METHODS[name][1](), ignore_unknown_fields=True)
 
-        async def answer(message: Message, context: Context) -> Message:
-            said = await ask(message, Caller(context).token)
-            return json_format.ParseDict(said, response(), ignore_unknown_fields=True)
+    async def _get(self, path: Callable[[Message], str], message: Message, token: str) -> object:
+        return await self._reports.ask("GET", path(message), token)
 
-        return answer
+    async def _command(self, verb: str, message: Message, token: str) -> object:
+        name = quote(message.model_name, safe="")
+        return await self._reports.ask("POST", f"/v2/repository/models/{name}/{verb}", token)
 
-    def _get(self, path: Callable[[Message], str]) -> _Ask:
-        async def ask(message: Message, token: str) -> object:
-            return await self._reports.ask("GET", path(message), token)
-
-        return ask
-
-    def _command(self, verb: str) -> _Ask:
-        async def ask(message: Message, token: str) -> object:
-            name = quote(message.model_name, safe="")
-            return await self._reports.ask("POST", f"/v2/repository/models/{name}/{verb}", token)
-
-        return ask
-
-    def _is_well(self, state: str) -> _Ask:
-        async def ask(_: Message, token: str) -> object:
-            try:
-                return {state: await self._reports.probe(f"/v2/health/{state}", token)}
-            except UnavailableError:
-                return {state: False}
-
-        return ask
+    async def _is_well(self, state: str, _: Message, token: str) -> object:
+        try:
+            return {state: await self._reports.probe(f"/v2/health/{state}", token)}
+        except UnavailableError:
+            return {state: False}
 
     async def _model_ready(self, message: Message, token: str) -> object:
         try:

@@ -164,7 +164,14 @@ class HttpReader:
         chunks, budget, self.has_more = self._chunks, FEED_BYTES, False
         assert chunks
         for _ in range(MAX_SLICES):
-            size = self._slice_bytes(budget)
+            # A slice never ends within a blank line and has nothing behind one: so it never reaches
+            # into the next request, as a chunked body ends with a blank line.
+            end = self._buffer.find(BLANK_LINE)
+            if end < 0:
+                size = min(budget, max(0, len(self._buffer) - len(BLANK_LINE) + 1))
+            else:
+                size = end + len(BLANK_LINE)
+                size = size if size <= budget else min(budget, end)
             if not size:
                 self.has_more = budget < len(BLANK_LINE)
                 return None
@@ -176,17 +183,6 @@ class HttpReader:
                 return bytes(chunks.data)
         self.has_more = True
         return None
-
-    def _slice_bytes(self, budget: int) -> int:
-        """How much to feed next: never part of a blank line, nor anything behind one.
-
-        So a slice never reaches into the next request: a chunked body ends with a blank line.
-        """
-        end = self._buffer.find(BLANK_LINE)
-        if end < 0:
-            return min(budget, max(0, len(self._buffer) - len(BLANK_LINE) + 1))
-        size = end + len(BLANK_LINE)
-        return size if size <= budget else min(budget, end)
 
     def _end_request(self) -> None:
         self._chunks = None

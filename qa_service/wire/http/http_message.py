@@ -74,7 +74,12 @@ def _parse_head(data: bytes) -> HttpHead:
     parser = httptools.HttpRequestParser(found)
     _parse(parser, data)
     method, version = parser.get_method().decode(), parser.get_http_version()
-    fields = _joined(found.pairs)
+    if len(found.pairs) > MAX_FIELDS:
+        raise HttpError(f"over {MAX_FIELDS} header fields", status=431)
+    fields: dict[str, str] = {}
+    for raw_name, raw_value in found.pairs:  # a repeated single-valued field becomes invalid
+        name, value = raw_name.decode().lower(), raw_value.strip().decode("latin-1")
+        fields[name] = f"{fields[name]}, {value}" if name in fields else value
     host, path, query = _split_target(method, found.target.decode("latin-1"), version, fields)
     is_last, body_bytes = _is_last(fields, version), _body_bytes(fields, version)
     return HttpHead(method, path, query, host, fields, version == "1.0", is_last, body_bytes)
@@ -141,17 +146,6 @@ class ChunkedBody:
 
 def body_too_large(max_body_bytes: int) -> HttpError:
     return HttpError(f"the body is too long; at most {max_body_bytes} bytes", status=413)
-
-
-def _joined(pairs: list[tuple[bytes, bytes]]) -> dict[str, str]:
-    """The fields by name. A repeated single-valued field becomes invalid."""
-    if len(pairs) > MAX_FIELDS:
-        raise HttpError(f"over {MAX_FIELDS} header fields", status=431)
-    fields: dict[str, str] = {}
-    for raw_name, raw_value in pairs:
-        name, value = raw_name.decode().lower(), raw_value.strip().decode("latin-1")
-        fields[name] = f"{fields[name]}, {value}" if name in fields else value
-    return fields
 
 
 def _split_target(

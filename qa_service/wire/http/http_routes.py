@@ -16,6 +16,7 @@ import msgspec
 
 from qa_service import __version__
 from qa_service.errors import HttpError, InvalidRequestError, QaError
+from qa_service.wire.error_codes import tf_serving_status_of
 from qa_service.wire.http import model_reports, pages, prometheus, tf_serving
 from qa_service.wire.http.http_message import HttpHead
 from qa_service.wire.http.http_reply import HttpReply, error_reply, json_reply, timed_reply
@@ -111,7 +112,10 @@ def _find_route(path: str) -> tuple[Mapping[str, Handler], str, str]:
 def path_error(path: str, id_json: bytes, error: QaError) -> HttpReply:
     if path == "/qa":
         return error_reply(error, error_body(id_json, error))
-    return tf_serving.predict_error(error) if path.startswith(TF_SERVING) else error_reply(error)
+    reply = error_reply(error)
+    if path.startswith(TF_SERVING):
+        return msgspec.structs.replace(reply, status=tf_serving_status_of(error))
+    return reply
 
 
 # Questions to a model.

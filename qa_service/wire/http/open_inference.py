@@ -45,7 +45,6 @@ _OTHER_PARAMETERS = {**OTHER_NAMES, "timeoutms": "timeout", "timeoutus": "timeou
 
 _Parameters = dict[str, bool | int | float | str]
 _NO_ANSWER = Answer("", 0.0, None, None)
-_NOTHING = memoryview(b"")
 
 
 class InferInput(msgspec.Struct):
@@ -121,15 +120,21 @@ class InferCall(msgspec.Struct, frozen=True):
             is_wide = top_k > 1 and not row.is_of_reply
             shape = [self.shape[0], top_k] if is_wide else self.shape
             output = Tensor(name, row.datatype, shape)
-            column = _as_json(columns[name]) if row.is_json else columns[name]
+            column: Sequence[object] = columns[name]
+            if row.is_json:
+                column = [_encode(element).decode() for element in column]
             if is_binary:
                 binary.append(_to_binary(row.datatype, column))
                 output.parameters = {"binary_data_size": len(binary[-1])}
             else:
                 output.data = column
             outputs.append(output)
-        source, parameters = results[0].source, _parameters(results)
-        model, version = source.model, str(source.version)
+        parameters: dict[str, bool | int] = {}
+        if all(result.source.is_cached for result in results):
+            parameters["cached"] = True
+        if models_asked := max(result.source.models_asked for result in results):
+            parameters["models_asked"] = models_asked  # the most for one question
+        model, version = results[0].source.model, str(results[0].source.version)
         return InferResponse(model, version, self.id, parameters, outputs), binary
 
 
@@ -144,7 +149,14 @@ def parse_infer(body: bytes, header_length: str | None, model: str, version: str
     Raises:
         InvalidRequestError: The request is malformed, or over a bound.
     """
-    header, binary = _split(body, header_length)
+    header, binary = body, memoryview(b"")
+    if header_length is not None:
+        if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 20):
+            raise InvalidRequestError(f"{HEADER_LENGTH} is not a number")
+        size = int(header_length)
+        if size > len(body):
+            raise InvalidRequestError(f"{HEADER_LENGTH} is over the body's length")
+        header, binary = body[:size], memoryview(body)[size:]
     try:
         asked = decode_leniently(_decoder, header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -173,17 +185,6 @@ def make_call(asked: InferBody, binary: memoryview, model: str, version: str) ->
         asked.parameters.get("binary_data_output") is True,
     )
     return InferCall(requests, shape, outputs, asked.id)
-
-
-def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
-    if header_length is None:
-        return body, _NOTHING
-    if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 20):
-        raise InvalidRequestError(f"{HEADER_LENGTH} is not a number")
-    size = int(header_length)
-    if size > len(body):
-        raise InvalidRequestError(f"{HEADER_LENGTH} is over the body's length")
-    return body[:size], memoryview(body)[size:]
 
 
 # Inputs.
@@ -325,16 +326,6 @@ def output_columns(
     }
 
 
-def _parameters(results: Sequence[Answered]) -> dict[str, bool | int]:
-    """Whether all answers are from the cache, and the most models that were asked for one."""
-    parameters: dict[str, bool | int] = {}
-    if all(result.source.is_cached for result in results):
-        parameters["cached"] = True
-    if models_asked := max(result.source.models_asked for result in results):
-        parameters["models_asked"] = models_asked
-    return parameters
-
-
 def slowest(results: Sequence[Answered]) -> Timings:
     timings = [result.timings for result in results]
     return Timings(max(t.queue for t in timings), max(t.inference for t in timings))
@@ -375,10 +366,6 @@ def _from_binary(name: str, data: memoryview) -> list[str]:
         except UnicodeDecodeError:
             raise InvalidRequestError(f"an element of {name} is not UTF-8") from None
     return elements
-
-
-def _as_json(column: Sequence[object]) -> list[str]:
-    return [_encode(element).decode() for element in column]
 
 
 def _to_binary(datatype: str, column: Sequence[object]) -> bytes:

@@ -51,16 +51,15 @@ def histogram_samples(
 
 
 def write_text(families: Iterable[Family]) -> bytes:
-    return "".join(line for family in families for line in _lines(family)).encode()
-
-
-def _lines(family: Family) -> Iterable[str]:
-    text = family.help.replace("\\", r"\\").replace("\n", r"\n")
-    yield f"# HELP {family.name} {text}\n# TYPE {family.name} {family.kind}\n"
-    for sample in family.samples:
-        pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in sample.labels.items())
-        labels = f"{{{pairs}}}" if pairs else ""
-        yield f"{family.name}{sample.suffix}{labels} {_number(sample.value)}\n"
+    lines = []
+    for family in families:
+        text = family.help.replace("\\", r"\\").replace("\n", r"\n")
+        lines.append(f"# HELP {family.name} {text}\n# TYPE {family.name} {family.kind}\n")
+        for sample in family.samples:
+            pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in sample.labels.items())
+            labels = f"{{{pairs}}}" if pairs else ""
+            lines.append(f"{family.name}{sample.suffix}{labels} {_number(sample.value)}\n")
+    return "".join(lines).encode()
 
 
 def _escaped(value: str) -> str:

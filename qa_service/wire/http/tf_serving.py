@@ -19,10 +19,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from qa_service.errors import InvalidRequestError, QaError
-from qa_service.wire.error_codes import tf_serving_status_of
+from qa_service.errors import InvalidRequestError
 from qa_service.wire.fields import ALWAYS_SHOWN, COLUMNS, OUTPUTS, Shown, near_miss, shown_outputs
-from qa_service.wire.http.http_reply import HttpReply, error_reply, json_reply, timed_reply
+from qa_service.wire.http.http_reply import HttpReply, json_reply, timed_reply
 from qa_service.wire.http.model_reports import INPUT_TYPES, OUTPUT_TYPES, ModelReport
 from qa_service.wire.http.open_inference import MAX_QUESTIONS, output_columns, slowest
 from qa_service.wire.json_codec import check_bounds, decode_leniently
@@ -193,16 +192,6 @@ def parse_predict(body: bytes, model: str, version: str) -> PredictCall:
         raise InvalidRequestError(f"{words}; {hint}" if hint else words) from None
     if asked.signature_name not in {"", SIGNATURE}:
         raise InvalidRequestError(f"the only `signature_name` is {SIGNATURE}")
-    requests = [
-        Request(model=model, version=version or None, **{k: _plain(k, v) for k, v in row.items()})
-        for row in _rows(asked)
-    ]
-    for request in requests:
-        check_bounds(request)
-    return PredictCall(requests, asked.inputs is not msgspec.UNSET)
-
-
-def _rows(asked: PredictBody) -> list[dict[str, Any]]:
     if (asked.instances is msgspec.UNSET) == (asked.inputs is msgspec.UNSET):
         raise InvalidRequestError("there must be either `instances` or `inputs`")
     if asked.inputs is msgspec.UNSET:
@@ -211,7 +200,13 @@ def _rows(asked: PredictBody) -> list[dict[str, Any]]:
         rows = asked.inputs.rows()
     if not 1 <= len(rows) <= MAX_QUESTIONS:
         raise InvalidRequestError(f"a request has 1 to {MAX_QUESTIONS} questions")
-    return rows
+    requests = [
+        Request(model=model, version=version or None, **{k: _plain(k, v) for k, v in row.items()})
+        for row in rows
+    ]
+    for request in requests:
+        check_bounds(request)
+    return PredictCall(requests, asked.inputs is not msgspec.UNSET)
 
 
 def _plain(name: str, value: object) -> Any:  # noqa: ANN401
@@ -222,10 +217,6 @@ def _plain(name: str, value: object) -> Any:  # noqa: ANN401
         return base64.b64decode(value.b64, validate=True).decode()
     except ValueError:
         raise InvalidRequestError(f"the `b64` of `{name}` is not UTF-8 text in base64") from None
-
-
-def predict_error(error: QaError) -> HttpReply:
-    return msgspec.structs.replace(error_reply(error), status=tf_serving_status_of(error))
 
 
 # Reports on a model.

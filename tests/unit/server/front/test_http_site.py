@@ -9,7 +9,7 @@ import pytest
 from qa_service.errors import HttpError
 from qa_service.server.front import protocols as protocols_module
 from qa_service.server.front.connection_options import HttpOptions
-from qa_service.server.front.protocols import HttpDate, Protocols, reply_without_tls
+from qa_service.server.front.protocols import Protocols, http_date, reply_without_tls
 from qa_service.wire.codec import Codec
 from qa_service.wire.messages import Query
 
@@ -42,8 +42,7 @@ def test_the_date_is_made_once_a_second(monkeypatch):
 
     monkeypatch.setattr(protocols_module, "formatdate", formatdate)
     monkeypatch.setattr(time, "time", lambda: next(times))
-    date = HttpDate()
-    assert [date() for _ in range(3)] == ["date 784111777", "date 784111777", "date 784111778"]
+    assert [http_date() for _ in range(3)] == ["date 784111777", "date 784111777", "date 784111778"]
     assert made == [(784111777, True), (784111778, True)]
 
 
