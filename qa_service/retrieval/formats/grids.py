@@ -17,23 +17,30 @@ from __future__ import annotations
 import itertools
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 
 from qa_service.retrieval.documents import BlockList
 from qa_service.retrieval.formats.cells import Row
 
 _MAX_HEAD_ROWS = 4
+_MIN_HEADS = 3
+"""Fewer cells above an empty row are a key and its value."""
 _SAMPLE_ROWS = 50
 """Rows below a head that are looked at to see whether its cells name what they hold."""
 
-_VALUE = re.compile(r"[^\w\s]{0,3}\s?(?:[A-Z]{3} )?\d.{0,30}|[-–—.*x✓✔]|n/?a", re.IGNORECASE)  # noqa: RUF001, dashes
+_VALUE = re.compile(r"[^\w\s]{0,3}\s?(?:[A-Z]{3} )?\d.{0,30}|[-–—.*]{1,5}|[x✓✔]|n/?a", re.IGNORECASE)  # noqa: RUF001, dashes
 """A number with its signs and unit, a date, or what stands for none."""
 _NUMBER_AS_NAME = re.compile(
-    r"(?:19|20)\d\d(?:\s?[-–/]\s?(?:19|20)?\d\d)?|[$€£]?[\d,.]+\s?[-–]\s?[$€£]?[\d,.]+"  # noqa: RUF001, dashes
+    r"(?:19|20)\d\d(?!\d|[.,]\d).{0,25}|[$€£]?[\d,.]+\s?[-–]\s?[$€£]?[\d,.]+"  # noqa: RUF001, dashes
+    r"|\d\d?([./-])\d\d?\1\d{2,4}|\d\d?[:.]\d\d(?:\W+\d\d?[:.]\d\d)?(?:\s?[ap]m)?",
+    re.IGNORECASE,
 )
-"""A year or a range, which may name a column."""
+"""A year ("2019 Budget"), a range, a date or a time, which may name a column."""
+_FEW = 4
+"""So many times as often stands what is not such."""
 _WORD = re.compile(r"[^\W\d_]{3}")
+_LONG_WORD = re.compile(r"[^\W\d_]{4}")
 _WORD_OR_UNIT = re.compile(r"[^\W\d_]{3}|\d\s?[^\W\d_]{2}")
 _MAX_LABEL_CHARS = 60
 """Longer texts are no keys, nor names of the rows below them."""
@@ -58,10 +65,7 @@ def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> 
     rows = [row for row in rows if not row.columns() or set(row.columns()) - row.from_above]
     rows = [row for row in rows if any(row.cells)] if has_head else rows
     table: _Table | None = None
-    for has_words, group in itertools.groupby(rows, key=lambda row: any(row.cells)):
-        if not has_words:
-            continue
-        region = list(group)
+    for region in _regions(rows):
         titles, rest = _without_titles(region, has_head=has_head)
         words = ["; ".join(_paired(title)) for title in titles]
         has_caption = bool(rest and words) and len(words[-1]) <= _MAX_CAPTION_CHARS
@@ -78,6 +82,35 @@ def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> 
             table.write(out, rest[num_head:], *caption)
 
 
+def _regions(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    """The rows between empty ones; a head with the rows that it names below an empty one."""
+    groups = itertools.groupby(rows, key=lambda row: any(row.cells))
+    held = list[Row]()
+    for region in (list(group) for has_words, group in groups if has_words):
+        if held and not _heads(held, region):
+            yield held
+            held = []
+        held += region
+        if len(held) > _MAX_HEAD_ROWS:
+            yield held
+            held = []
+    if held:
+        yield held
+
+
+def _heads(rows: list[Row], below: list[Row]) -> bool:
+    """Whether rows, but for their titles, are no more than the head of those below."""
+    head = _without_titles(rows, has_head=False)[1]
+    reach = {column for row in head for column, cell in enumerate(row.cells) if cell}
+    first = _columns([*head, *below])[:1]
+    is_full = 2 * max(len(row.columns()) for row in below[:_SAMPLE_ROWS]) > len(reach)
+    if len(reach) < _MIN_HEADS or not is_full or not set(_columns(below)) <= reach.union(first):
+        return False
+    is_set_off = _is_strong(head[-1]) and not head[-1].from_left and not _is_strong(below[0])
+    has_no_head = is_set_off or not _num_head(below, has_head=False)
+    return has_no_head and _num_head([*head, *below], has_head=False) == len(head)
+
+
 def _without_titles(region: list[Row], *, has_head: bool) -> tuple[list[Row], list[Row]]:
     """The rows above a table, of one cell or a few at the left (a report's date); and the table."""
     width = max(len(row.columns()) for row in region)
@@ -88,9 +121,18 @@ def _without_titles(region: list[Row], *, has_head: bool) -> tuple[list[Row], li
         columns = row.columns()
         is_left = columns == list(range(first, first + len(columns))) and not row.from_left
         is_few = is_left and 2 * len(columns) < width
-        if len(columns) > 1 and (not is_few or _is_strong(row)):
+        is_upper = _is_strong(row) and not any(below.at(first) for below in region[place + 1 :][:1])
+        if len(columns) > 1 and (not is_few or is_upper) and not (
+            len(columns) < width and _is_pairs(row)
+        ):
             return region[:place], region[place:]
     return region, []
+
+
+def _is_pairs(row: Row) -> bool:
+    """Whether a row has keys, that end in a colon, and their values."""
+    are_keys = [row.cells[column].rstrip(" -").endswith(":") for column in row.columns()]
+    return are_keys == [True, False] * (len(are_keys) // 2)
 
 
 def _num_head(rows: Sequence[Row], *, has_head: bool) -> int:
@@ -100,15 +142,28 @@ def _num_head(rows: Sequence[Row], *, has_head: bool) -> int:
     declared = sum(1 for _ in itertools.takewhile(lambda row: row.is_head, rows))
     if 0 < declared < len(rows):
         return declared
-    strong = 0
-    while strong < len(rows) and _is_strong(rows[strong]) and _may_be_head(rows, strong):
+    strong, most = 0, min(len(rows), 2 * _MAX_HEAD_ROWS)
+    while strong < most and _is_strong(rows[strong]) and _may_be_head(rows, strong):
         strong += 1
-    if 0 < strong < len(rows):
+        if strong < most and _names_all(rows, strong):
+            break
+    if 0 < strong < most:
         return strong if strong > 1 else _with_more_rows(rows)
     if has_head:
-        return 1
+        return 1 if any(row.at(_columns(rows)[0]) for row in rows[1:2]) else _with_more_rows(rows)
     is_head = _may_be_head(rows, 0) and (len(_columns(rows)) > 2 or _heads_pairs(rows))
     return _with_more_rows(rows) if is_head else 0
+
+
+def _names_all(rows: Sequence[Row], num_head: int) -> bool:
+    """Whether a head names each column, and the row below it is none: it is shorter, or longer."""
+    names, below, columns = rows[num_head - 1], rows[num_head], _columns(rows)
+    if _VALUE.fullmatch(below.at(columns[0])):
+        return True
+    is_named = all(any(row.at(n) for row in rows[:num_head]) for n in columns)
+    is_merged = names.from_left or names.from_above or below.from_above
+    may_name = all(0 < len(below.at(n)) <= _MAX_LABEL_CHARS for n in columns)
+    return is_named and not is_merged and not may_name
 
 
 def _heads_pairs(rows: Sequence[Row]) -> bool:
@@ -137,6 +192,8 @@ def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
         return bool(row.from_above)
     if all(_UNIT.fullmatch(text) for text in texts):
         return True
+    if len(texts) < 2:
+        return False
     is_labelled, values = bool(row.at(above.columns()[0])), _value_columns(rows[place + 1 :])
     has_words = all(row.at(column) for column in values) and len(values) > is_labelled
     may_go_on = has_words or (bool(above.from_left) and not is_labelled)
@@ -147,6 +204,8 @@ def _may_be_head(rows: Sequence[Row], place: int) -> bool:
     """Whether each cell may name its column: it is words, or `_may_name` says so."""
     row, above = rows[place], rows[place - 1] if place else Row(0, [])
     numbers = [column for column in row.columns()[1:] if _VALUE.fullmatch(row.at(column))]
+    if _counts_up([row.at(column) for column in numbers]):
+        return place + 1 == len(rows) or not _counts_up(list(map(rows[place + 1].at, numbers)))
     # A head may be repeated below.
     rest = [r for r in rows[place + 1 : place + _SAMPLE_ROWS] if numbers and r.cells != row.cells]
     has_corner = bool(numbers and row.at(_columns(rows)[0]))
@@ -155,16 +214,26 @@ def _may_be_head(rows: Sequence[Row], place: int) -> bool:
             row.at(column),
             [one.at(column) for one in rest],
             has_corner=has_corner,
+            is_alone=len(numbers) == 1,
             has_name=bool(above.at(column) and not above.from_left),
         )
         for column in numbers
     )
 
 
-def _may_name(text: str, below: Sequence[str], *, has_corner: bool, has_name: bool) -> bool:
+def _counts_up(texts: Sequence[str]) -> bool:
+    """Whether numbers are those of days or weeks, one after another."""
+    pairs = itertools.pairwise(texts)
+    are_short = all(text.isdecimal() and len(text) < 4 for text in texts)
+    return len(texts) > 2 and are_short and all(int(b) == int(a) + 1 or int(b) == 1 < int(a) for a, b in pairs)
+
+
+def _may_name(
+    text: str, below: Sequence[str], *, has_corner: bool, is_alone: bool, has_name: bool
+) -> bool:
     """Whether a number may name the column of cells below it.
 
-    A year or a range may stand over numbers that are none. A number with words ("2-Year-Old Group",
+    A year, a date or a range may stand over numbers of which few are such. A number with words ("2-Year-Old Group",
     "30 Sept.") may stand next to an empty corner, or over numbers without words, unless the column
     has a name: then the words are the unit of the column's first number.
     """
@@ -175,9 +244,9 @@ def _may_name(text: str, below: Sequence[str], *, has_corner: bool, has_name: bo
     if _WORD.search(text) and over_numbers and not has_name:
         return True
     further = below[_MAX_HEAD_ROWS:] or below
-    return bool(_NUMBER_AS_NAME.fullmatch(text)) and not any(
-        map(_NUMBER_AS_NAME.fullmatch, further)
-    )
+    such = sum(map(bool, map(_NUMBER_AS_NAME.fullmatch, further)))
+    may_name = bool(_NUMBER_AS_NAME.fullmatch(text)) and (has_numbers or not is_alone)
+    return may_name and _FEW * such <= sum(map(bool, further))
 
 
 def _value_columns(rows: Sequence[Row]) -> set[int]:
@@ -213,6 +282,10 @@ class _Table:
         self._names = _names(head)
         self._head = [row.cells for row in head]
         self._columns = _columns([*head, *body])
+        filled = (n for row in (*head, *body[:_SAMPLE_ROWS]) for n, cell in enumerate(row.cells) if cell)
+        self._reach = set(filled)
+        firsts = [self._columns[0] in row.strong for row in body if len(row.columns()) > 1]
+        self._has_strong_labels = 2 * sum(firsts) > len(firsts)
         self._has_sections = has_sections and len(self._columns) > 1
         self._values = _value_columns(body)
         counts = sorted(count for row in body[:_SAMPLE_ROWS] if (count := len(row.columns())) > 1)
@@ -222,7 +295,7 @@ class _Table:
         """Whether rows below an empty one belong to the table: they hold what its columns do."""
         first, columns = rows[0], rows[0].columns()
         has_head = len(rows) > 1 and (first.is_head or _is_strong(first))
-        if has_head or not self._names or not set(columns) <= set(self._columns):
+        if has_head or not self._names or not set(columns) <= self._reach:
             return False
         values = [column for column in columns if column in self._values]
         if self._values:
@@ -231,17 +304,22 @@ class _Table:
         return 2 * len(columns) > len(self._columns) and not has_other_head
 
     def write(self, out: BlockList, rows: Sequence[Row], caption: str = "", at: int = 0) -> None:
-        """Adds rows, with paragraphs for the rows that name others and for notes."""
+        """Adds rows; the caption of those below a row that names them is its text."""
         held = list[Row]()
         last = max((n for n, row in enumerate(rows) if len(row.columns()) > 1), default=-1)
         for place, row in enumerate(rows):
             if self._is_apart(row, is_below=place > last):
-                out.table(self._names, self._written(held), caption, at)
-                held, caption = [], "" if held else caption
-                out.paragraph(row.cells[row.columns()[0]], row.line)
+                self._add(out, held, caption, at)
+                held, caption, at = [], row.cells[row.columns()[0]], row.line
             elif row.cells not in self._head:
                 held.append(row)
-        out.table(self._names, self._written(held), caption, at)
+        self._add(out, held, caption, at)
+
+    def _add(self, out: BlockList, rows: Sequence[Row], caption: str, at: int) -> None:
+        is_caption = bool(rows) and len(caption) <= _MAX_CAPTION_CHARS
+        if caption and not is_caption:
+            out.paragraph(caption, at)
+        out.table(self._names, self._written(rows), caption if is_caption else "", at)
 
     def _written(self, rows: Sequence[Row]) -> list[tuple[int, Sequence[str]]]:
         """Rows as a table has them; a cell over several columns is the first one's."""
@@ -262,7 +340,10 @@ class _Table:
             return True
         if is_below:
             return len(text) > _MAX_LABEL_CHARS or not text[0].isalnum()
-        return columns[0] == self._columns[0] and (text.endswith(":") or self._is_dense)
+        is_set_off = columns[0] in row.strong and not self._has_strong_labels
+        is_name = text.endswith(":") or self._is_dense or is_set_off
+        is_value = _VALUE.fullmatch(text) and not _LONG_WORD.search(text)
+        return columns[0] == self._columns[0] and is_name and not is_value
 
 
 def _labelled(rows: Sequence[Row], column: int) -> Sequence[Row]:
