@@ -33,7 +33,7 @@ _VALUE = re.compile(r"[^\w\s]{0,3}\s?(?:[A-Z]{3} )?\d.{0,30}|[-–—.*]{1,5}|[x
 """A number with its signs and unit, a date, or what stands for none."""
 _NUMBER_AS_NAME = re.compile(
     r"(?:19|20)\d\d(?!\d|[.,]\d).{0,25}|[$€£]?[\d,.]+\s?[-–]\s?[$€£]?[\d,.]+"  # noqa: RUF001, dashes
-    r"|\d\d?([./-])\d\d?\1\d{2,4}|\d\d?[:.]\d\d(?:\W+\d\d?[:.]\d\d)?(?:\s?[ap]m)?",
+    r"|\d\d?([./-])\d\d?\1\d{2,4}|\d\d?:\d\d(?:\W+\d\d?:\d\d)?(?:\s?[ap]m)?",
     re.IGNORECASE,
 )
 """A year ("2019 Budget"), a range, a date or a time, which may name a column."""
@@ -73,7 +73,7 @@ def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> 
         for title, text in zip(titles[: -1 if has_caption else None], words, strict=False):
             out.paragraph(text, title.line)
         if not rest:
-            table = None
+            table = table if table is not None and table.is_wide else None
         elif table is not None and table.goes_on_with(rest):
             table.write(out, rest)
         else:
@@ -125,8 +125,18 @@ def _without_titles(region: list[Row], *, has_head: bool) -> tuple[list[Row], li
         if len(columns) > 1 and (not is_few or is_upper) and not (
             len(columns) < width and _is_pairs(row)
         ):
+            place += _rows_above_head(region[place:], width)
             return region[:place], region[place:]
     return region, []
+
+
+def _rows_above_head(rows: Sequence[Row], width: int) -> int:
+    """How many rows stand above one that is set off or declared as the head, and are none."""
+    for place, row in enumerate(rows[1:_MAX_HEAD_ROWS], 1):
+        is_full = 2 * len(row.columns()) > width and (row.is_head or _is_strong(row))
+        if is_full and place + 1 < len(rows) and _may_be_head(rows, place):
+            return 0 if _num_head(rows, has_head=False) else place
+    return 0
 
 
 def _is_pairs(row: Row) -> bool:
@@ -243,7 +253,7 @@ def _may_name(
     over_numbers = has_numbers and not any(map(_WORD_OR_UNIT.search, below))
     if _WORD.search(text) and over_numbers and not has_name:
         return True
-    further = below[_MAX_HEAD_ROWS:] or below
+    further = below[_MAX_HEAD_ROWS:] if len(below) > 2 * _MAX_HEAD_ROWS else below
     such = sum(map(bool, map(_NUMBER_AS_NAME.fullmatch, further)))
     may_name = bool(_NUMBER_AS_NAME.fullmatch(text)) and (has_numbers or not is_alone)
     return may_name and _FEW * such <= sum(map(bool, further))
@@ -284,6 +294,7 @@ class _Table:
         self._columns = _columns([*head, *body])
         filled = (n for row in (*head, *body[:_SAMPLE_ROWS]) for n, cell in enumerate(row.cells) if cell)
         self._reach = set(filled)
+        self.is_wide = len(self._columns) > 2
         firsts = [self._columns[0] in row.strong for row in body if len(row.columns()) > 1]
         self._has_strong_labels = 2 * sum(firsts) > len(firsts)
         self._has_sections = has_sections and len(self._columns) > 1
