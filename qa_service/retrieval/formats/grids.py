@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
 from qa_service.retrieval.documents import BlockList
@@ -29,7 +29,10 @@ _MIN_HEADS = 3
 _SAMPLE_ROWS = 50
 """Rows below a head that are looked at to see whether its cells name what they hold."""
 
-_VALUE = re.compile(r"[^\w\s]{0,3}\s?(?:[A-Z]{3} )?\d.{0,30}|[-–—.*]{1,5}|[x✓✔]|n/?a", re.IGNORECASE)  # noqa: RUF001, dashes
+_VALUE = re.compile(
+    r"[^\w\s]{0,3}\s?(?:[A-Z]{3} )?\d.{0,30}|[-–—.*]{1,5}|[x✓✔]|n/?a",  # noqa: RUF001, dashes
+    re.IGNORECASE,
+)
 """A number with its signs and unit, a date, or what stands for none."""
 _NUMBER_AS_NAME = re.compile(
     r"(?:19|20)\d\d(?!\d|[.,]\d).{0,25}|[$€£]?[\d,.]+\s?[-–]\s?[$€£]?[\d,.]+"  # noqa: RUF001, dashes
@@ -38,7 +41,7 @@ _NUMBER_AS_NAME = re.compile(
 )
 """A year ("2019 Budget"), a range, a date or a time, which may name a column."""
 _FEW = 4
-"""So many times as often stands what is not such."""
+"""One cell or row in four, or fewer, are an exception."""
 _WORD = re.compile(r"[^\W\d_]{3}")
 _LONG_WORD = re.compile(r"[^\W\d_]{4}")
 _WORD_OR_UNIT = re.compile(r"[^\W\d_]{3}|\d\s?[^\W\d_]{2}")
@@ -101,8 +104,7 @@ def _regions(rows: Sequence[Row]) -> Iterator[list[Row]]:
 def _heads(rows: list[Row], below: list[Row]) -> bool:
     """Whether rows, but for their titles, are no more than the head of those below."""
     head = _without_titles(rows, has_head=False)[1]
-    reach = {column for row in head for column, cell in enumerate(row.cells) if cell}
-    first = _columns([*head, *below])[:1]
+    reach, first = _reach(head), _columns([*head, *below])[:1]
     is_full = 2 * max(len(row.columns()) for row in below[:_SAMPLE_ROWS]) > len(reach)
     if len(reach) < _MIN_HEADS or not is_full or not set(_columns(below)) <= reach.union(first):
         return False
@@ -118,16 +120,29 @@ def _without_titles(region: list[Row], *, has_head: bool) -> tuple[list[Row], li
         return [], region
     first = min(row.columns()[0] for row in region)
     for place, row in enumerate(region):
-        columns = row.columns()
-        is_left = columns == list(range(first, first + len(columns))) and not row.from_left
-        is_few = is_left and 2 * len(columns) < width
-        is_upper = _is_strong(row) and not any(below.at(first) for below in region[place + 1 :][:1])
-        if len(columns) > 1 and (not is_few or is_upper) and not (
-            len(columns) < width and _is_pairs(row)
-        ):
-            place += _rows_above_head(region[place:], width)
-            return region[:place], region[place:]
+        if _begins_table(row, region[place + 1 : place + 2], width, first):
+            place_of_head = place + _rows_above_head(region[place:], width)
+            return region[:place_of_head], region[place_of_head:]
     return region, []
+
+
+def _begins_table(row: Row, below: Sequence[Row], width: int, first: int) -> bool:
+    """Whether a row is none of the titles above a table.
+
+    Args:
+        below: The next row, if there is one.
+        width: Cells of the longest row.
+        first: The first column.
+    """
+    columns = row.columns()
+    if len(columns) == 1:  # the name of the second of two columns
+        is_name = width == 2 and columns[0] > first
+        return is_name and any(_VALUE.fullmatch(one.at(columns[0])) for one in below)
+    if len(columns) < width and _is_pairs(row):
+        return False
+    is_left = columns == list(range(first, first + len(columns))) and not row.from_left
+    is_upper = _is_strong(row) and not any(one.at(first) for one in below)
+    return is_upper or not is_left or 2 * len(columns) >= width
 
 
 def _rows_above_head(rows: Sequence[Row], width: int) -> int:
@@ -214,16 +229,18 @@ def _may_be_head(rows: Sequence[Row], place: int) -> bool:
     """Whether each cell may name its column: it is words, or `_may_name` says so."""
     row, above = rows[place], rows[place - 1] if place else Row(0, [])
     numbers = [column for column in row.columns()[1:] if _VALUE.fullmatch(row.at(column))]
-    if _counts_up([row.at(column) for column in numbers]):
-        return place + 1 == len(rows) or not _counts_up(list(map(rows[place + 1].at, numbers)))
+    has_label = bool(row.at(_columns(rows)[0]))
+    if _counts_up(list(map(row.at, numbers))) and (_is_strong(row) or not has_label):
+        return not any(
+            _counts_up(list(map(one.at, numbers))) for one in rows[place + 1 : place + 2]
+        )
     # A head may be repeated below.
     rest = [r for r in rows[place + 1 : place + _SAMPLE_ROWS] if numbers and r.cells != row.cells]
-    has_corner = bool(numbers and row.at(_columns(rows)[0]))
     return all(
         _may_name(
             row.at(column),
             [one.at(column) for one in rest],
-            has_corner=has_corner,
+            has_corner=has_label,
             is_alone=len(numbers) == 1,
             has_name=bool(above.at(column) and not above.from_left),
         )
@@ -232,10 +249,11 @@ def _may_be_head(rows: Sequence[Row], place: int) -> bool:
 
 
 def _counts_up(texts: Sequence[str]) -> bool:
-    """Whether numbers are those of days or weeks, one after another."""
-    pairs = itertools.pairwise(texts)
-    are_short = all(text.isdecimal() and len(text) < 4 for text in texts)
-    return len(texts) > 2 and are_short and all(int(b) == int(a) + 1 or int(b) == 1 < int(a) for a, b in pairs)
+    """Whether numbers are those of days or weeks, in order; a next month may begin at 1."""
+    if len(texts) < _MIN_HEADS or not all(text.isdecimal() and len(text) < 4 for text in texts):
+        return False
+    pairs = itertools.pairwise(map(int, texts))
+    return all(number == before + 1 or number == 1 < before for before, number in pairs)
 
 
 def _may_name(
@@ -243,9 +261,9 @@ def _may_name(
 ) -> bool:
     """Whether a number may name the column of cells below it.
 
-    A year, a date or a range may stand over numbers of which few are such. A number with words ("2-Year-Old Group",
-    "30 Sept.") may stand next to an empty corner, or over numbers without words, unless the column
-    has a name: then the words are the unit of the column's first number.
+    A year, a date, a time or a range may stand over numbers of which few are such. A number with
+    words ("2-Year-Old Group", "30 Sept.") may stand next to an empty corner, or over numbers
+    without words, unless the column has a name: then the words are the unit of its first number.
     """
     has_numbers = any(re.search(r"\d", cell) for cell in below)
     if not has_corner and (_WORD.search(text) or not has_numbers):
@@ -274,6 +292,11 @@ def _columns(rows: Sequence[Row]) -> list[int]:
     return sorted({column for row in rows[:_SAMPLE_ROWS] for column in row.columns()})
 
 
+def _reach(rows: Iterable[Row]) -> set[int]:
+    """The columns with a text, all those of a merged cell."""
+    return {column for row in rows for column, cell in enumerate(row.cells) if cell}
+
+
 def _is_strong(row: Row) -> bool:
     """Whether a row is set off: each of its cells but a table's corner."""
     columns = row.columns()
@@ -292,11 +315,11 @@ class _Table:
         self._names = _names(head)
         self._head = [row.cells for row in head]
         self._columns = _columns([*head, *body])
-        filled = (n for row in (*head, *body[:_SAMPLE_ROWS]) for n, cell in enumerate(row.cells) if cell)
-        self._reach = set(filled)
+        self._reach = _reach([*head, *body[:_SAMPLE_ROWS]])
         self.is_wide = len(self._columns) > 2
         firsts = [self._columns[0] in row.strong for row in body if len(row.columns()) > 1]
         self._has_strong_labels = 2 * sum(firsts) > len(firsts)
+        self._has_groups = bool(head) and _has_groups(body[:_SAMPLE_ROWS], self._columns)
         self._has_sections = has_sections and len(self._columns) > 1
         self._values = _value_columns(body)
         counts = sorted(count for row in body[:_SAMPLE_ROWS] if (count := len(row.columns())) > 1)
@@ -305,7 +328,10 @@ class _Table:
     def goes_on_with(self, rows: Sequence[Row]) -> bool:
         """Whether rows below an empty one belong to the table: they hold what its columns do."""
         first, columns = rows[0], rows[0].columns()
-        has_head = len(rows) > 1 and (first.is_head or _is_strong(first))
+        is_set_off = _is_strong(first) and (
+            2 * len(columns) <= len(self._columns) or _may_be_head(rows, 0)
+        )
+        has_head = len(rows) > 1 and (first.is_head or is_set_off)
         if has_head or not self._names or not set(columns) <= self._reach:
             return False
         values = [column for column in columns if column in self._values]
@@ -334,11 +360,13 @@ class _Table:
 
     def _written(self, rows: Sequence[Row]) -> list[tuple[int, Sequence[str]]]:
         """Rows as a table has them; a cell over several columns is the first one's."""
+        found = _labelled(rows, self._columns[0] if self._columns else 0)
+        found = _grouped(found, self._columns[0]) if self._has_groups else found
         return [
             (row.line, ["" if n in row.from_left else cell for n, cell in enumerate(row.cells)])
             if self._names
             else (row.line, _paired(row))
-            for row in _labelled(rows, self._columns[0] if self._columns else 0)
+            for row in found
         ]
 
     def _is_apart(self, row: Row, *, is_below: bool) -> bool:
@@ -355,6 +383,30 @@ class _Table:
         is_name = text.endswith(":") or self._is_dense or is_set_off
         is_value = _VALUE.fullmatch(text) and not _LONG_WORD.search(text)
         return columns[0] == self._columns[0] and is_name and not is_value
+
+
+def _has_groups(rows: Sequence[Row], columns: Sequence[int]) -> bool:
+    """Whether a label in the first column is that of rows without one below it, too."""
+    if len(columns) < _MIN_HEADS or not rows or not rows[0].at(columns[0]):
+        return False
+    labels = [row.at(columns[0]) for row in rows if row.at(columns[0])]
+    others = [bool(row.at(columns[1])) for row in rows if not row.at(columns[0])]
+    are_labels = not any(_VALUE.fullmatch(text) and len(text) > 3 for text in labels)
+    are_many = 1 < len(labels) == len(set(labels)) <= len(others)
+    return are_labels and are_many and _FEW * sum(others) >= (_FEW - 1) * len(others)
+
+
+def _grouped(rows: Sequence[Row], column: int) -> list[Row]:
+    """Rows of which each has its group's label; a total of all has none."""
+    found, label = list[Row](), ""
+    for row in rows:
+        cells = list(row.cells)
+        if any(map(_TOTAL.match, cells)):
+            label = ""
+        label = row.at(column) or label
+        cells[column : column + 1] = [label]
+        found.append(row._replace(cells=cells))
+    return found
 
 
 def _labelled(rows: Sequence[Row], column: int) -> Sequence[Row]:
