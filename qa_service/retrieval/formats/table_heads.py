@@ -19,14 +19,15 @@ SAMPLE_ROWS = 50
 """Rows below a head that are looked at to see whether its cells name what they hold."""
 FEW = 4
 """One cell or row in four, or fewer, are an exception."""
+_MAX_NAME_CHARS = 200
 MAX_LABEL_CHARS = 60
 """Longer texts are no keys, nor names of the rows below them."""
 
 VALUE = re.compile(
-    r"[^\w\s]{0,3}\s?(?:[A-Z]{3} )?\d.{0,30}|[-–—.*]{1,5}|[x✓✔]|n/?a",  # noqa: RUF001, dashes
+    r"[^\w\s]{0,3}\s?(?:[A-Z]{3} )?\d(?![^\W\d_]{3}).{0,30}|[-–—.*]{1,5}|[x✓✔]|n/?a",  # noqa: RUF001, dashes
     re.IGNORECASE,
 )
-"""A number with its signs and unit, a date, or what stands for none."""
+"""A number with its signs and unit, a date, or what stands for none; not a name ("3Com")."""
 _NUMBER_AS_NAME = re.compile(
     r"(?:19|20)\d\d(?!\d|[.,]\d).{0,25}|[$€£]?[\d,.]+\s?[-–]\s?[$€£]?[\d,.]+"  # noqa: RUF001, dashes
     r"|\d\d?([./-])\d\d?\1\d{2,4}|\d\d?:\d\d(?:\W+\d\d?:\d\d)?(?:\s?[ap]m)?",
@@ -109,10 +110,12 @@ def may_be_head(rows: Sequence[Row], place: int) -> bool:
     row, above = rows[place], rows[place - 1] if place else Row(0, [])
     numbers = [column for column in row.columns()[1:] if VALUE.fullmatch(row.at(column))]
     if not numbers:
-        return True
+        return all(len(row.at(column)) <= _MAX_NAME_CHARS for column in row.columns()[1:])
     has_label = bool(row.at(columns_of(rows)[0]))
     if _counts_up(list(map(row.at, numbers))) and (is_strong(row) or not has_label):
-        return not any(_counts_up(list(map(one.at, numbers))) for one in rows[place + 1 : place + 2])
+        return not any(
+            _counts_up(list(map(one.at, numbers))) for one in rows[place + 1 : place + 2]
+        )
     # A head may be repeated below.
     rest = [one for one in rows[place + 1 : place + SAMPLE_ROWS] if one.cells != row.cells]
     return all(

@@ -151,6 +151,14 @@ def test_dates_beside_an_empty_corner_name_columns():
     ]
 
 
+def test_a_name_may_begin_with_a_digit_and_is_short():
+    rows = [["Feature", "3Com", "Acme"], ["Price", "low", "high"], ["Use", "home", "work"]]
+    assert written(rows)[0] == "Feature: Price; 3Com: low; Acme: high"
+    rows = [["Went well", "word " * 60], ["Ideas", "more"]]
+    made = [Row(n, row, strong={0, 1}) for n, row in enumerate(rows)]
+    assert written(made)[1] == "Ideas: more"
+
+
 def test_numbers_with_words_name_columns_of_numbers():
     rows = [["Origin", "3-Year-Olds", "4-Year-Olds"], ["Town", "37.4%", "51.6%"],
             ["Country", "32.8%", "-"]]  # fmt: skip
