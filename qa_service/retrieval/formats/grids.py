@@ -223,11 +223,13 @@ def _has_groups(rows: Sequence[Row], columns: Sequence[int]) -> bool:
     """Whether a label in the first column is that of rows without one below it, too."""
     if len(columns) < MIN_HEADS or not rows or not rows[0].at(columns[0]):
         return False
-    labels = [row.at(columns[0]) for row in rows if row.at(columns[0])]
+    cells = [row.at(columns[0]) for row in rows]
+    labels = list(filter(None, cells))
     others = [bool(row.at(columns[1])) for row in rows if not row.at(columns[0])]
+    go_on = any(cell and not before for before, cell in itertools.pairwise(cells))
     are_labels = not any(VALUE.fullmatch(text) and len(text) > 3 for text in labels)
-    are_many = 1 < len(labels) == len(set(labels)) <= len(others)
-    return are_labels and are_many and FEW * sum(others) >= (FEW - 1) * len(others)
+    are_few = len(set(labels)) == len(labels) <= len(others)
+    return go_on and are_labels and are_few and FEW * sum(others) >= (FEW - 1) * len(others)
 
 
 def _grouped(rows: Sequence[Row], column: int) -> list[Row]:

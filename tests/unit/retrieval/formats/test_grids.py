@@ -234,6 +234,9 @@ def test_a_groups_label_is_that_of_the_rows_below_it():
     rows = [["Mark", "Task", "Days"], ["late", "Plan", "1"], ["", "Build", "2"],
             ["late", "Test", "3"], ["", "Ship", "4"], ["", "Sell", "5"]]  # fmt: skip
     assert written(rows)[1] == "Task: Build; Days: 2"
+    rows = [["Kind", "Use", "Size"], ["Oak", "Desk", "1"], ["Elm", "Door", "2"], ["", "Bed", "3"],
+            ["", "Box", "4"]]  # fmt: skip
+    assert written(rows)[2] == "Use: Bed; Size: 3"
 
 
 @pytest.mark.parametrize("value", ["7", "", "$7.50", "n/a"])
