@@ -43,7 +43,9 @@ def num_head(rows: Sequence[Row], *, has_head: bool) -> int:
     """How many rows are the head of a table without titles."""
     if not rows or (len(rows) == 1 and not has_head):
         return 0
-    declared = sum(1 for _ in itertools.takewhile(lambda row: row.is_head, rows))
+    first = itertools.takewhile(lambda row: row.is_head or is_strong(row), rows[:MAX_HEAD_ROWS])
+    declared = max((count for count, row in enumerate(first, 1) if row.is_head), default=0)
+    declared += sum(1 for _ in itertools.takewhile(lambda row: row.is_head, rows[declared:]))
     if 0 < declared < len(rows):
         return declared
     strong, most = 0, min(len(rows), 2 * MAX_HEAD_ROWS)

@@ -276,6 +276,10 @@ def test_what_is_set_off_or_declared_is_the_head():
     assert written(rows) == ["Term: fox; Meaning: animal"]
     rows[0] = Row(0, ["Term", "Meaning"], is_head=True)
     assert written(rows) == ["Term: fox; Meaning: animal"]
+    upper = Row(0, ["", "Dose", "Dose", "Risk"], from_left={2}, strong={1, 2, 3})
+    names = Row(0, ["Site", "1y", "5y", "1y"], is_head=True)
+    line = "Site: Head; Dose 1y: 0.01; Dose 5y: 0.02; Risk 1y: 3"
+    assert written([upper, names, ["Head", "0.01", "0.02", "3"]]) == [line]
 
 
 def test_merged_cells_down_a_column_are_in_each_row():
