@@ -126,9 +126,13 @@ def _begins_table(row: Row, below: Sequence[Row], width: int, first: int) -> boo
     columns = row.columns()
     if len(columns) == 1 or (len(columns) < width and _is_pairs(row)):
         return False
-    is_left = columns == list(range(first, first + len(columns))) and not row.from_left
-    is_upper = is_strong(row) and not any(one.at(first) for one in below)
-    return is_upper or not is_left or 2 * len(columns) >= width
+    if 2 * len(columns) >= width or row.from_left or columns[0] != first:
+        return True
+    is_contiguous = columns[-1] - first < len(columns)
+    is_above_names = any(
+        one.at(first) and not any(map(VALUE.fullmatch, one.cells)) for one in below
+    )
+    return not is_above_names and (is_strong(row) or not is_contiguous)
 
 
 def _is_pairs(row: Row) -> bool:

@@ -70,6 +70,10 @@ def test_a_title_that_is_set_off_stands_above_a_head():
     names = ["Town", "Staff", "Budget", "Area", "Votes"]
     rows = [top, Row(2, names, strong=set(range(5))), Row(3, ["Ulm", *"1234"])]
     assert written(rows)[1] == "Town: Ulm; Staff: 1; Budget: 2; Area: 3; Votes: 4"
+    rows[0] = Row(1, ["Towns", "", "", "page 1"], strong={0, 3})
+    assert written(rows)[1] == "Town: Ulm; Staff: 1; Budget: 2; Area: 3; Votes: 4"
+    rows = [["Steps", "Plan", "", "Build", "", "", ""], ["Bills", *"123456"], ["Costs", *"543219"]]
+    assert written(rows)[0] == "Steps: Bills; Plan: 1; 2; Build: 3; 4; 5; 6"
 
 
 def test_a_head_names_the_rows_below_an_empty_row():
