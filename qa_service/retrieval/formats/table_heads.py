@@ -99,9 +99,10 @@ def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
         return bool(row.from_above)
     if all(_UNIT.fullmatch(text) for text in texts):
         return True
-    if len(texts) < 2:
-        return False
-    is_labelled, values = bool(row.at(above.columns()[0])), value_columns(rows[place + 1 :])
+    below = rows[place + 1 : place + SAMPLE_ROWS]
+    if len(texts) == 1 and any(len(one.columns()) == 1 for one in below):
+        return False  # it names the rows below, as others do
+    is_labelled, values = bool(row.at(above.columns()[0])), value_columns(below)
     has_words = all(row.at(column) for column in values) and len(values) > is_labelled
     may_go_on = has_words or (bool(above.from_left) and not is_labelled)
     return may_go_on and may_be_head(rows, place)

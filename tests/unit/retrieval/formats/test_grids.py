@@ -72,8 +72,9 @@ def test_a_title_that_is_set_off_stands_above_a_head():
     assert written(rows)[1] == "Town: Ulm; Staff: 1; Budget: 2; Area: 3; Votes: 4"
     rows[0] = Row(1, ["Towns", "", "", "page 1"], strong={0, 3})
     assert written(rows)[1] == "Town: Ulm; Staff: 1; Budget: 2; Area: 3; Votes: 4"
-    rows = [["Steps", "Plan", "", "Build", "", "", ""], ["Bills", *"123456"], ["Costs", *"543219"]]
-    assert written(rows)[0] == "Steps: Bills; Plan: 1; 2; Build: 3; 4; 5; 6"
+    steps = ["Steps", "Plan", "", "Build", "", "", ""]
+    lines = written([steps, ["Bills", *"123456"], ["Costs", *"543219"]])
+    assert lines[0] == "Steps: Bills; Plan: 1; 2; Build: 3; 4; 5; 6"
 
 
 def test_a_head_names_the_rows_below_an_empty_row():
@@ -104,6 +105,11 @@ def test_two_head_rows_are_joined():
     head[0] = Cell("Region")
     assert written(merged([*head], ["", *NAMES], ["North", *"1234"])) == [Q1]
     assert written([["", "Q1", "", "Q2"], ["Region", *NAMES], ["North", *"1234"]]) == [Q1]
+    upper: list[Cell | str] = ["", Cell("Votes", columns=2), Cell("Seats", columns=2)]
+    rows = merged(upper, ["Town"], ["Ulm", *"1234"])
+    assert written(rows) == ["Town: Ulm; Votes: 1; Votes: 2; Seats: 3; Seats: 4"]
+    rows = merged(upper, ["North"], ["Ulm", *"1234"], ["South"], ["Bonn", *"5678"])
+    assert written(rows)[0] == "North"
     rows = [["Region", "Number of", "Cost"], ["", "seats", "(EUR)"], ["North", "1", "2"]]
     assert written(rows) == ["Region: North; Number of seats: 1; Cost (EUR): 2"]
 
