@@ -110,8 +110,8 @@ def test_two_head_rows_are_joined():
     assert written(rows) == ["Town: Ulm; Votes: 1; Votes: 2; Seats: 3; Seats: 4"]
     rows = merged(upper, ["North"], ["Ulm", *"1234"], ["South"], ["Bonn", *"5678"])
     assert written(rows)[0] == "North"
-    rows = [["Region", "Number of", "Cost"], ["", "seats", "(EUR)"], ["North", "1", "2"]]
-    assert written(rows) == ["Region: North; Number of seats: 1; Cost (EUR): 2"]
+    lines = [["Region", "Number of", "Cost"], ["", "seats", "(EUR)"], ["North", "1", "2"]]
+    assert written(lines) == ["Region: North; Number of seats: 1; Cost (EUR): 2"]
 
 
 def test_years_and_ranges_name_columns():
