@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import itertools
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from typing import BinaryIO
 from xml.etree import ElementTree as Xml
 
@@ -23,6 +23,7 @@ from qa_service.retrieval.layout import lay_out, says_something
 _ENCRYPTED = b"encryption-data"
 _MAX_REPEATED_ROWS = 100
 """A row that is repeated more often is what a sheet is filled with."""
+_PLAIN_FILLS = frozenset({"", "transparent", "#ffffff"})
 _LEFT_OUT = frozenset(
     {"tracked-changes", "annotation", "annotation-end", "table-of-content", "alphabetical-index"}
     | {"ruby-text", "forms", "note-citation", "illustration-index", "desc", "title"}
@@ -52,6 +53,7 @@ class _Reader:
         self._content = content
         styles = (one for one in content.iter() if name_of(one) in {"style", "list-style"})
         self._styles = {attribute(one, "name"): one for one in styles}
+        self._strong = {name for name, style in self._styles.items() if _is_strong(style)}
 
     def read(self) -> None:
         """Adds the blocks of the body; of a workbook each sheet's below its name."""
@@ -112,7 +114,7 @@ class _Reader:
         grid, aside, line = Grid(), list[Xml.Element](), 0
         for row, is_head in _rows(table, is_head=False):
             times = number(row, "number-rows-repeated") or 1
-            found = (cell for one in row for cell in _cells(one, aside))
+            found = (cell for one in row for cell in _cells(one, aside, self._strong))
             cells = list(itertools.islice(found, MAX_COLUMNS))
             is_shown = attribute(row, "visibility") not in {"collapse", "filter"}
             for place in range(min(times, _MAX_REPEATED_ROWS) if any(c.text for c in cells) else 1):
@@ -121,6 +123,13 @@ class _Reader:
             line += times
         add_grid(self._out, grid.rows)
         self._blocks(aside)
+
+
+def _is_strong(style: Xml.Element) -> bool:
+    """Whether a style sets a cell off as heads are: bold, or on a colour."""
+    fill = attribute(child(style, "table-cell-properties"), "background-color").lower()
+    is_bold = attribute(child(style, "text-properties"), "font-weight") == "bold"
+    return is_bold or fill not in _PLAIN_FILLS
 
 
 def _rows(element: Xml.Element, *, is_head: bool) -> Iterator[tuple[Xml.Element, bool]]:
@@ -133,7 +142,7 @@ def _rows(element: Xml.Element, *, is_head: bool) -> Iterator[tuple[Xml.Element,
             yield from _rows(one, is_head=name == "table-header-rows")
 
 
-def _cells(element: Xml.Element, aside: list[Xml.Element]) -> Iterator[Cell]:
+def _cells(element: Xml.Element, aside: list[Xml.Element], strong: Set[str]) -> Iterator[Cell]:
     """A cell as often as it is repeated; a place that a merged cell covers is none."""
     if name_of(element) != "table-cell":
         return
@@ -147,7 +156,8 @@ def _cells(element: Xml.Element, aside: list[Xml.Element]) -> Iterator[Cell]:
     columns = number(element, "number-columns-spanned") or 1
     rows = number(element, "number-rows-spanned") or 1
     times = number(element, "number-columns-repeated") or 1
-    yield from itertools.repeat(Cell(text, columns, rows), min(times, MAX_COLUMNS))
+    is_strong = attribute(element, "style-name") in strong
+    yield from itertools.repeat(Cell(text, columns, rows, is_strong), min(times, MAX_COLUMNS))
 
 
 def _text(element: Xml.Element) -> tuple[str, list[Xml.Element]]:

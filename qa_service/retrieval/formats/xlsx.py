@@ -139,10 +139,10 @@ class _Workbook:
         return list(_filled(rows, merged, hidden))
 
     def _row(self, element: Xml.Element, line: int, *, is_head: bool) -> Row:
-        texts, strong, indent = list[str](), set[int](), 0.0
+        texts, strong, indent, column = list[str](), set[int](), 0.0, -1
         for cell in element:
             reference = cell.get("r")
-            column = _column(reference.rstrip("0123456789")) if reference else len(texts)
+            column = _column(reference.rstrip("0123456789")) if reference else column + 1
             if column >= MAX_COLUMNS:
                 continue
             form = self._formats.get(cell.get("s", "0"), _PLAIN)

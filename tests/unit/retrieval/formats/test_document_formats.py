@@ -234,6 +234,14 @@ def test_a_table_with_lines_above_its_head_is_read_below_them():
     assert [block.line for block in document.blocks] == [1, 4, 6]
 
 
+def test_a_table_may_have_a_second_line_of_names():
+    lines = ["Town,Votes,Votes", ",Ann,Bob", "Ulm,12,9", "Bonn,7,8"]
+    document = read("a.csv", "\n".join(lines))
+    assert document.text.splitlines()[0] == "Town: Ulm; Votes Ann: 12; Votes Bob: 9"
+    lines[1:2] = ["Kiel,**,n/a"]
+    assert read("a.csv", "\n".join(lines)).text.startswith("Town: Kiel; Votes: **; Votes: n/a")
+
+
 @pytest.mark.parametrize(
     "text",
     ["sep=;\nName;Size\nfox, red;3", '"Name";"Size, in, m"\n"fox, red";3', "Name|Size\nfox, red|3"],

@@ -53,6 +53,48 @@ def test_the_title_next_to_a_table_is_its_caption():
     ]
 
 
+def test_keys_and_values_above_a_head_are_titles():
+    rows = [["Time sheet"], ["Employee :-", "Ann"], ["Month:- May"], ["Day", "Task", "Hours"],
+            ["1 May", "Plan", "4"]]  # fmt: skip
+    assert written(rows)[1:] == [
+        "Employee :-: Ann",
+        "Month:- May",
+        "Day: 1 May; Task: Plan; Hours: 4",
+    ]
+    names = ["Town:", "Staff:", "Budget:"]
+    assert written([names, ["Ulm", "12", "50"]]) == ["Town: Ulm; Staff: 12; Budget: 50"]
+
+
+def test_a_title_that_is_set_off_stands_above_a_head():
+    top = Row(1, ["Updated", "1 May"], strong={0, 1})
+    names = ["Town", "Staff", "Budget", "Area", "Votes"]
+    rows = [top, Row(2, names, strong=set(range(5))), Row(3, ["Ulm", *"1234"])]
+    assert written(rows)[1] == "Town: Ulm; Staff: 1; Budget: 2; Area: 3; Votes: 4"
+    rows[0] = Row(1, ["Towns", "", "", "page 1"], strong={0, 3})
+    assert written(rows)[1] == "Town: Ulm; Staff: 1; Budget: 2; Area: 3; Votes: 4"
+    steps = ["Steps", "Plan", "", "Build", "", "", ""]
+    lines = written([steps, ["Bills", *"123456"], ["Costs", *"543219"]])
+    assert lines[0] == "Steps: Bills; Plan: 1; 2; Build: 3; 4; 5; 6"
+
+
+def test_a_head_names_the_rows_below_an_empty_row():
+    names = ["Part", "Model", "Cost"]
+    parts = [["Case", "C4", "2.80"], [], ["Board", "B1", "9.50"]]
+    lines = ["Part: Case; Model: C4; Cost: 2.80", "Part: Board; Model: B1; Cost: 9.50"]
+    assert written([names, [], *parts]) == lines
+    assert written([["Parts"], names, [], *parts]) == ["Parts", *lines]
+    upper = ["", "Sales", "Costs"]
+    assert (
+        written([upper, ["Town", "of 2019", "of 2020"], [], ["Ulm", "5", "6"], ["Bonn", "7", "8"]])[
+            0
+        ]
+        == "Town: Ulm; Sales of 2019: 5; Costs of 2020: 6"
+    )
+    other = [["Town", "Staff"], ["Ulm", "12"]]
+    assert written([names, [], *other]) == ["Part; Model; Cost", "Town: Ulm; Staff: 12"]
+    assert written([["Total", "12.30"], [], ["Ann", "5"], ["Bob", "6"]])[0] == "Total: 12.30"
+
+
 Q1 = "Region: North; Q1 Sales: 1; Q1 Cost: 2; Q2 Sales: 3; Q2 Cost: 4"
 NAMES = ["Sales", "Cost", "Sales", "Cost"]
 
@@ -63,14 +105,51 @@ def test_two_head_rows_are_joined():
     head[0] = Cell("Region")
     assert written(merged([*head], ["", *NAMES], ["North", *"1234"])) == [Q1]
     assert written([["", "Q1", "", "Q2"], ["Region", *NAMES], ["North", *"1234"]]) == [Q1]
-    rows = [["Region", "Number of", "Cost"], ["", "seats", "(EUR)"], ["North", "1", "2"]]
-    assert written(rows) == ["Region: North; Number of seats: 1; Cost (EUR): 2"]
+    upper: list[Cell | str] = ["", Cell("Votes", columns=2), Cell("Seats", columns=2)]
+    rows = merged(upper, ["Town"], ["Ulm", *"1234"])
+    assert written(rows) == ["Town: Ulm; Votes: 1; Votes: 2; Seats: 3; Seats: 4"]
+    rows = merged(upper, ["North"], ["Ulm", *"1234"], ["South"], ["Bonn", *"5678"])
+    assert written(rows)[0] == "North"
+    lines = [["Region", "Number of", "Cost"], ["", "seats", "(EUR)"], ["North", "1", "2"]]
+    assert written(lines) == ["Region: North; Number of seats: 1; Cost (EUR): 2"]
 
 
 def test_years_and_ranges_name_columns():
     rows = [["", "2019", "2020"], ["North", "5", "6"], ["South", "7", "8"]]
     assert written(rows) == ["North; 2019: 5; 2020: 6", "South; 2019: 7; 2020: 8"]
     assert written([["2019", "5", "7"], ["2020", "6", "8"]]) == ["2019; 5; 7", "2020; 6; 8"]
+
+
+@pytest.mark.parametrize("names", [
+    ("2019 Budget", "2020 BC"), ("2019 Q4", "2020 Q1"), ("2014 *", "2015 **"),
+    ("2019-05-01", "2019-06-01"), ("1/5/2019", "1/6/2019"), ("9:00", "10:30 am"),
+    ("2004", "2014"),
+])  # fmt: skip
+def test_years_with_words_dates_and_times_name_columns(names: tuple[str, str]):
+    first, second = names
+    rows = [["Town", first, second], ["Ulm", "5", "6"], ["Bonn", "7", "8"], ["Kiel", "9", "10"]]
+    assert written(rows)[1] == f"Town: Bonn; {first}: 7; {second}: 8"
+    rows = [["Opening", first, "Ann"], ["Close", second, "Bob"], ["Clean", first, "Cleo"]]
+    assert written(rows)[0] == f"Opening; {first}; Ann"
+
+
+def test_a_few_values_like_years_are_no_years():
+    values = ["4100", "2017", "5600", "8200", "7700"]
+    rows = [["Town", "2004", "2014"], *[["Ulm", one, "90"] for one in values]]
+    assert written(rows)[1] == "Town: Ulm; 2004: 2017; 2014: 90"
+
+
+def test_days_in_order_name_columns():
+    days = ["29", "30", "1", "2"]
+    rows = [["", *days], ["Ann", "late", "", "early", "off"]]
+    assert written(rows) == ["Ann; 29: late; 1: early; 2: off"]
+    upper = Row(1, ["", *["May"] * 4], strong={1, 2, 3, 4})
+    names = Row(2, ["Name", *"6789"], strong={0, 1, 2, 3, 4})
+    assert written([upper, names, ["Ann", *["late"] * 4]]) == [
+        "Name: Ann; May 6: late; May 7: late; May 8: late; May 9: late"
+    ]
+    rows = [["Town", "A", "B", "C"], ["Ulm", *"123"], ["Bonn", *"579"]]
+    assert written(rows) == ["Town: Ulm; A: 1; B: 2; C: 3", "Town: Bonn; A: 5; B: 7; C: 9"]
 
 
 def test_dates_beside_an_empty_corner_name_columns():
@@ -80,6 +159,14 @@ def test_dates_beside_an_empty_corner_name_columns():
         "Data sets; 1 Year: May 2010: 272,768; Sept. 30, 2011: 389,933",
         "Nations; 1 Year: May 2010: 6; Sept. 30, 2011: 21",
     ]
+
+
+def test_a_name_may_begin_with_a_digit_and_is_short():
+    rows = [["Feature", "3Com", "Acme"], ["Price", "low", "high"], ["Use", "home", "work"]]
+    assert written(rows)[0] == "Feature: Price; 3Com: low; Acme: high"
+    rows = [["Went well", "word " * 60], ["Ideas", "more"]]
+    made = [Row(n, row, strong={0, 1}) for n, row in enumerate(rows)]
+    assert written(made)[1] == "Ideas: more"
 
 
 def test_numbers_with_words_name_columns_of_numbers():
@@ -145,12 +232,35 @@ def test_columns_of_numbers_and_centred_labels_are_no_outline(names):
     assert written(rows) == [f"{name}; 5; x" for name in labels]
 
 
+def test_a_groups_label_is_that_of_the_rows_below_it():
+    rows = [["Area", "Step", "Role"], ["Planning", "Scope", "A"], ["", "Sprints", "R"],
+            ["", "Review", "C"], ["Risks", "Analysis", "A"], ["", "Watch", "R"],
+            ["", "Total", "5"]]  # fmt: skip
+    assert [line.partition("; Role")[0] for line in written(rows)] == [
+        "Area: Planning; Step: Scope", "Area: Planning; Step: Sprints",
+        "Area: Planning; Step: Review", "Area: Risks; Step: Analysis", "Area: Risks; Step: Watch",
+        "Step: Total",
+    ]  # fmt: skip
+    rows = [["Mark", "Task", "Days"], ["late", "Plan", "1"], ["", "Build", "2"],
+            ["late", "Test", "3"], ["", "Ship", "4"], ["", "Sell", "5"]]  # fmt: skip
+    assert written(rows)[1] == "Task: Build; Days: 2"
+    rows = [["Kind", "Use", "Size"], ["Oak", "Desk", "1"], ["Elm", "Door", "2"], ["", "Bed", "3"],
+            ["", "Box", "4"]]  # fmt: skip
+    assert written(rows)[2] == "Use: Bed; Size: 3"
+
+
 @pytest.mark.parametrize("value", ["7", "", "$7.50", "n/a"])
 def test_a_table_goes_on_below_an_empty_row(value):
     rows = [["Plan", "From", "EUR"], ["Solo", "May", "5"], [], ["Team", "June", value]]
     last = "; EUR: " * bool(value) + value
     expected = ["Plan: Solo; From: May; EUR: 5", f"Plan: Team; From: June{last}"]
     assert written(rows) == (expected if value else [*expected[:1], "Team: June"])
+
+
+def test_a_table_goes_on_below_a_title():
+    rows = [["Item", "EUR", "When"], ["Rent", "500", "monthly"], [], ["Travel"], [],
+            ["Train", "80", "once"]]  # fmt: skip
+    assert written(rows)[1:] == ["Travel", "Item: Train; EUR: 80; When: once"]
 
 
 def test_another_table_begins_below_an_empty_row():
@@ -176,6 +286,10 @@ def test_what_is_set_off_or_declared_is_the_head():
     assert written(rows) == ["Term: fox; Meaning: animal"]
     rows[0] = Row(0, ["Term", "Meaning"], is_head=True)
     assert written(rows) == ["Term: fox; Meaning: animal"]
+    upper = Row(0, ["", "Dose", "Dose", "Risk"], from_left={2}, strong={1, 2, 3})
+    names = Row(0, ["Site", "1y", "5y", "1y"], is_head=True)
+    line = "Site: Head; Dose 1y: 0.01; Dose 5y: 0.02; Risk 1y: 3"
+    assert written([upper, names, ["Head", "0.01", "0.02", "3"]]) == [line]
 
 
 def test_merged_cells_down_a_column_are_in_each_row():
@@ -191,6 +305,32 @@ def test_a_row_of_one_cell_names_the_rows_below():
     rows = [["Name", "Age", "City"], ["Europe"], ["Ann", "3", "Ulm"], ["* as of May"]]
     assert written(rows) == ["Europe", "Name: Ann; Age: 3; City: Ulm", "* as of May"]
     assert written(rows[:2], has_head=True) == ["Name: Europe"]
+
+
+def test_a_row_that_names_others_is_the_caption_of_their_rows():
+    rows = [["Plans"], ["Name", "Age", "City"], ["Europe"], ["Ann", "3", "Ulm"], ["Asia"],
+            ["Bob", "4", "Goa"], ["5-Aug-2023"], ["* as of May"]]  # fmt: skip
+    out = BlockList()
+    add_grid(out, [Row(n, cells) for n, cells in enumerate(rows, 1)])
+    kinds = [(block.kind, block.text, block.line) for block in out.blocks]
+    assert kinds == [
+        (Kind.PARAGRAPH, "Plans", 1),
+        (Kind.CAPTION, "Europe", 3),
+        (Kind.ROW, "Name: Ann; Age: 3; City: Ulm", 4),
+        (Kind.CAPTION, "Asia", 5),
+        (Kind.ROW, "Name: Bob; Age: 4; City: Goa", 6),
+        (Kind.ROW, "Name: 5-Aug-2023", 7),
+        (Kind.PARAGRAPH, "* as of May", 8),
+    ]
+    pairs = [["Item", "EUR"], ["Staff"], ["Ann", "5"], ["Bob", "6"]]
+    made = [Row(n, cells, strong={0} if n == 1 else set()) for n, cells in enumerate(pairs)]
+    assert written(made)[:2] == ["Staff", "Item: Ann; EUR: 5"]
+
+
+def test_rows_that_are_set_off_below_a_full_head_are_rows():
+    cells = [["", "Step", "Done"], ["1", "Plan"], ["2", "Build"], ["", "Test"]]
+    made = [Row(n, row, strong={0, 1, 2}) for n, row in enumerate(cells, 1)]
+    assert written(made) == ["1; Step: Plan", "2; Step: Build", "Step: Test"]
 
 
 def test_a_head_that_is_repeated_is_no_row():

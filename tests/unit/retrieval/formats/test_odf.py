@@ -87,6 +87,19 @@ def test_a_workbook_has_sheets_with_rows_and_leaves_out_what_is_hidden():
     assert [block.line for block in document.blocks] == [0, 2, 3]
 
 
+@pytest.mark.parametrize("style", [
+    '<style:text-properties fo:font-weight="bold"/>',
+    '<style:table-cell-properties fo:background-color="#ffcc00"/>',
+])  # fmt: skip
+def test_what_a_style_sets_off_is_the_head(style: str):
+    styles = f'<style:style style:name="ce1" xmlns:fo="urn:x">{style}</style:style>'
+    head = [cell(name, 'table:style-name="ce1"') for name in ("Term", "Meaning")]
+    body = f'<table:table table:name="Sheet1">{row(*head)}{row("fox", "animal")}</table:table>'
+    assert read("a.ods", odf_file("spreadsheet", body, styles)).text == "Term: fox; Meaning: animal"
+    plain = odf_file("spreadsheet", body, styles.replace("bold", "normal").replace("cc00", "ffff"))
+    assert read("a.ods", plain).text == "Term: Meaning\nfox: animal"
+
+
 def test_slides_have_titles_lists_and_notes():
     frame = "<draw:frame {}><draw:text-box>{}</draw:text-box></draw:frame>"
     points = "<text:list><text:list-item><text:p>Dig</text:p></text:list-item></text:list>"

@@ -132,6 +132,15 @@ def test_cells_of_all_kinds_are_read():
     assert read(changed(book, SHEET, row, f'<row r="2">{cells}')).text == "Plan: Solo; Is: TRUE"
 
 
+def test_a_cell_without_a_reference_has_the_next_place():
+    book, _ = book_of(["X", "Y", "Z"], ["North", 1, 2], ["South", 3, 4])
+    kept = present(zipfile.ZipFile(io.BytesIO(changed(book, SHEET, "x", "x")))).read(SHEET).decode()
+    row = kept[kept.index('<row r="1"') : kept.index("</row>")]
+    cells = "".join(f'<c t="inlineStr"><is><t>{text}</t></is></c>' for text in ("", "Won", "Lost"))
+    text = read(changed(book, SHEET, row, f'<row r="1">{cells}')).text
+    assert text == "North; Won: 1; Lost: 2\nSouth; Won: 3; Lost: 4"
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

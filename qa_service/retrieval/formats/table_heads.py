@@ -1,0 +1,188 @@
+"""Which rows of a table are its head, and what its cells are: names, values or units.
+
+A head is what the format declares, or what is set off, or words (and years, dates, ranges) over
+columns of numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+
+from qa_service.retrieval.formats.cells import Row
+
+MAX_HEAD_ROWS = 4
+MIN_HEADS = 3
+"""Fewer cells in a row may be a key and its value."""
+SAMPLE_ROWS = 50
+"""Rows below a head that are looked at to see whether its cells name what they hold."""
+FEW = 4
+"""One cell or row in four, or fewer, are an exception."""
+_MAX_NAME_CHARS = 200
+MAX_LABEL_CHARS = 60
+"""Longer texts are no keys, nor names of the rows below them."""
+
+VALUE = re.compile(
+    r"[^\w\s]{0,3}\s?(?:[A-Z]{3} )?\d(?![^\W\d_]{3}).{0,30}|[-–—.*]{1,5}|[x✓✔]|n/?a",  # noqa: RUF001, dashes
+    re.IGNORECASE,
+)
+"""A number with its signs and unit, a date, or what stands for none; not a name ("3Com")."""
+_NUMBER_AS_NAME = re.compile(
+    r"(?:19|20)\d\d(?!\d|[.,]\d).{0,25}|[$€£]?[\d,.]+\s?[-–]\s?[$€£]?[\d,.]+"  # noqa: RUF001, dashes
+    r"|\d\d?([./-])\d\d?\1\d{2,4}|\d\d?:\d\d(?:\W+\d\d?:\d\d)?(?:\s?[ap]m)?",
+    re.IGNORECASE,
+)
+"""A year ("2019 Budget"), a range, a date or a time, which may name a column."""
+_WORD = re.compile(r"[^\W\d_]{3}")
+_WORD_OR_UNIT = re.compile(r"[^\W\d_]{3}|\d\s?[^\W\d_]{2}")
+_UNIT = re.compile(r"[(\[].{1,20}[)\]]|[%‰€$£¥]")
+
+
+def num_head(rows: Sequence[Row], *, has_head: bool) -> int:
+    """How many rows are the head of a table without titles."""
+    if not rows or (len(rows) == 1 and not has_head):
+        return 0
+    first = itertools.takewhile(lambda row: row.is_head or is_strong(row), rows[:MAX_HEAD_ROWS])
+    declared = max((count for count, row in enumerate(first, 1) if row.is_head), default=0)
+    declared += sum(1 for _ in itertools.takewhile(lambda row: row.is_head, rows[declared:]))
+    if 0 < declared < len(rows):
+        return declared
+    strong, most = 0, min(len(rows), 2 * MAX_HEAD_ROWS)
+    while strong < most and is_strong(rows[strong]) and may_be_head(rows, strong):
+        strong += 1
+        if strong < most and _names_all(rows, strong):
+            break
+    if 0 < strong < most:
+        return strong if strong > 1 else _with_more_rows(rows)
+    if has_head:
+        is_labelled = any(row.at(columns_of(rows)[0]) for row in rows[1:2])
+        return 1 if is_labelled else _with_more_rows(rows)
+    is_head = may_be_head(rows, 0) and (len(columns_of(rows)) > 2 or _heads_pairs(rows))
+    return _with_more_rows(rows) if is_head else 0
+
+
+def _names_all(rows: Sequence[Row], count: int) -> bool:
+    """Whether the first rows name each column, and the next does not: it lacks some, or is long."""
+    names, below, columns = rows[count - 1], rows[count], columns_of(rows)
+    if VALUE.fullmatch(below.at(columns[0])):
+        return True
+    is_named = all(any(row.at(n) for row in rows[:count]) for n in columns)
+    is_merged = names.from_left or names.from_above or below.from_above
+    may_name = all(0 < len(below.at(n)) <= MAX_LABEL_CHARS for n in columns)
+    return is_named and not is_merged and not may_name
+
+
+def _heads_pairs(rows: Sequence[Row]) -> bool:
+    """Whether the first of rows of two cells is a head, and not a key with its value."""
+    keys = [(row, row.columns()[0]) for row in rows]
+    are_named = sum(
+        row.cells[key].endswith(":") or (key in row.strong and not is_strong(row))
+        for row, key in keys
+    )
+    cells = [row.at(columns_of(rows)[-1]) for row in rows]
+    others = [cell for cell in cells[1:] if cell not in {"", cells[0]}]
+    has_values = all(VALUE.fullmatch(cell) or _UNIT.fullmatch(cell) for cell in others)
+    return 2 * are_named <= len(rows) and has_values and not VALUE.fullmatch(cells[0])
+
+
+def _with_more_rows(rows: Sequence[Row]) -> int:
+    """How many rows are the head, of which the first one is."""
+    further = range(1, min(MAX_HEAD_ROWS, len(rows) - 1))
+    return 1 + sum(1 for _ in itertools.takewhile(lambda n: _goes_on_head(rows, n), further))
+
+
+def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
+    row, above = rows[place], rows[place - 1]
+    texts = [row.cells[column] for column in row.columns() if column not in row.from_above]
+    if not texts or any(column in row.from_above for column in row.columns()):
+        return bool(row.from_above)
+    if all(_UNIT.fullmatch(text) for text in texts):
+        return True
+    below = rows[place + 1 : place + SAMPLE_ROWS]
+    if len(texts) == 1 and any(len(one.columns()) == 1 for one in below):
+        return False  # it names the rows below, as others do
+    is_labelled, values = bool(row.at(above.columns()[0])), value_columns(below)
+    has_words = all(row.at(column) for column in values) and len(values) > is_labelled
+    may_go_on = has_words or (bool(above.from_left) and not is_labelled)
+    return may_go_on and may_be_head(rows, place)
+
+
+def may_be_head(rows: Sequence[Row], place: int) -> bool:
+    """Whether each cell may name its column: it is words, or `_may_name` says so."""
+    row, above = rows[place], rows[place - 1] if place else Row(0, [])
+    numbers = [column for column in row.columns()[1:] if VALUE.fullmatch(row.at(column))]
+    if not numbers:
+        return all(len(row.at(column)) <= _MAX_NAME_CHARS for column in row.columns()[1:])
+    has_label = bool(row.at(columns_of(rows)[0]))
+    if _counts_up(list(map(row.at, numbers))) and (is_strong(row) or not has_label):
+        return not any(
+            _counts_up(list(map(one.at, numbers))) for one in rows[place + 1 : place + 2]
+        )
+    # A head may be repeated below.
+    rest = [one for one in rows[place + 1 : place + SAMPLE_ROWS] if one.cells != row.cells]
+    return all(
+        _may_name(
+            row.at(column),
+            [one.at(column) for one in rest],
+            has_corner=has_label,
+            is_alone=len(numbers) == 1,
+            has_name=bool(above.at(column) and not above.from_left),
+        )
+        for column in numbers
+    )
+
+
+def _counts_up(texts: Sequence[str]) -> bool:
+    """Whether numbers are those of days or weeks, in order; a next month may begin at 1."""
+    if len(texts) < MIN_HEADS or not all(text.isdecimal() and len(text) < 4 for text in texts):
+        return False
+    pairs = itertools.pairwise(map(int, texts))
+    return all(number == before + 1 or number == 1 < before for before, number in pairs)
+
+
+def _may_name(
+    text: str, below: Sequence[str], *, has_corner: bool, is_alone: bool, has_name: bool
+) -> bool:
+    """Whether a number may name the column of cells below it.
+
+    A year, a date, a time or a range may stand over numbers of which few are such. A number with
+    words ("2-Year-Old Group", "30 Sept.") may stand next to an empty corner, or over numbers
+    without words, unless the column has a name: then the words are the unit of its first number.
+    """
+    has_numbers = any(re.search(r"\d", cell) for cell in below)
+    if not has_corner and (_WORD.search(text) or not has_numbers):
+        return True
+    over_numbers = has_numbers and not any(map(_WORD_OR_UNIT.search, below))
+    if _WORD.search(text) and over_numbers and not has_name:
+        return True
+    further = below[MAX_HEAD_ROWS:] if len(below) > 2 * MAX_HEAD_ROWS else below
+    such = sum(map(bool, map(_NUMBER_AS_NAME.fullmatch, further)))
+    may_name = bool(_NUMBER_AS_NAME.fullmatch(text)) and (has_numbers or not is_alone)
+    return may_name and FEW * such <= sum(map(bool, further))
+
+
+def value_columns(rows: Sequence[Row]) -> set[int]:
+    """The columns beyond the first in which most rows have values."""
+    found = set[int]()
+    for column in columns_of(rows)[1:]:
+        cells = [row.at(column) for row in rows[:SAMPLE_ROWS]]
+        held = [bool(VALUE.fullmatch(one)) for one in cells if one and not _UNIT.fullmatch(one)]
+        if 2 * sum(held) > len(held):
+            found.add(column)
+    return found
+
+
+def columns_of(rows: Sequence[Row]) -> list[int]:
+    return sorted({column for row in rows[:SAMPLE_ROWS] for column in row.columns()})
+
+
+def reach_of(rows: Iterable[Row]) -> set[int]:
+    """The columns with a text, all those of a merged cell."""
+    return {column for row in rows for column, cell in enumerate(row.cells) if cell}
+
+
+def is_strong(row: Row) -> bool:
+    """Whether a row is set off: each of its cells but a table's corner."""
+    columns = row.columns()
+    return len(columns) > 1 and all(column in row.strong for column in columns)
