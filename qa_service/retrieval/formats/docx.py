@@ -266,8 +266,13 @@ class WordText:
                 self.notes += [note] if note is not None else []
             elif name in {"drawing", "pict", "object", "AlternateContent"}:
                 self.boxes += _boxes([one])
+            elif name == "t":
+                self._parts.append(one.text or "")
+            elif name == "sym" and (code := attribute(one, "char")[-2:]):
+                signs = _SYMBOLS.get(attribute(one, "font").lower(), {})
+                self._parts.append(signs.get(int(code, 16), ""))
             else:
-                self._parts.append(_character(one, name))
+                self._parts.append(_SIGNS.get(name, ""))
         if any(part.strip() for part in self._parts[before:]):
             self.is_bold &= is_on(child(run, "rPr", "b"))
 
@@ -281,17 +286,6 @@ class WordText:
             self._fields[-1] = True
         elif kind == "end" and self._fields:
             self._fields.pop()
-
-
-def _character(element: Xml.Element, name: str) -> str:
-    """A part of a run as characters."""
-    if name == "t":
-        return element.text or ""
-    if name == "sym":
-        code = attribute(element, "char")[-2:]
-        font = attribute(element, "font").lower()
-        return _SYMBOLS.get(font, {}).get(int(code, 16), "") if code else ""
-    return _SIGNS.get(name, "")
 
 
 def _form_value(field: Xml.Element) -> str:

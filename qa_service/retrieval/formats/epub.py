@@ -32,7 +32,10 @@ def read_epub(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
         book_file, *_ = descendants(container, "rootfile")
         path = book_file.attrib["full-path"]
         book = Xml.fromstring(archive.read(path))
-        encrypted = _encrypted(archive)
+        encrypted = set[str]()  # in many books fonts alone
+        if _ENCRYPTION in archive.namelist():
+            entries = descendants(Xml.fromstring(archive.read(_ENCRYPTION)), "CipherReference")
+            encrypted = {unquote(entry.get("URI", "")) for entry in entries}
         for page in _pages(book, posixpath.dirname(path)):
             if page in encrypted:
                 raise UnreadableError("the book is encrypted")
@@ -50,11 +53,3 @@ def _pages(book: Xml.Element, folder: str) -> Iterator[str]:
             continue
         if "nav" not in item.get("properties", "").split():
             yield posixpath.normpath(posixpath.join(folder, unquote(item.get("href", ""))))
-
-
-def _encrypted(archive: zipfile.ZipFile) -> set[str]:
-    """What is encrypted: in many books fonts alone."""
-    if _ENCRYPTION not in archive.namelist():
-        return set()
-    entries = descendants(Xml.fromstring(archive.read(_ENCRYPTION)), "CipherReference")
-    return {unquote(entry.get("URI", "")) for entry in entries}

@@ -202,18 +202,14 @@ class _Reader:
         if begins_code:  # the text keeps a colon that is not apart from it
             text = text[:-1] if text[-3:-2].strip() else text[:-2].rstrip()
         self.out.paragraph(self.shown(text).replace("\n", " "), part.numbers[place])
-        return self._literal(part, end) if begins_code else end
-
-    def _literal(self, part: Lines, place: int) -> int:
-        """The block of code that `::` announces: indented, or quoted."""
-        start = part.skip_empty(place)
-        if start >= len(part.lines):
-            return place
-        end = part.indented_end(start)
-        if end == start and part.lines[start][0] in _QUOTE_SIGNS and start > place:
-            end = part.paragraph_end(start)
-        self.out.code("\n".join(part.dedented(start, end).lines), part.numbers[start])
-        return max(end, place)
+        code = part.skip_empty(end)
+        if not begins_code or code >= len(part.lines):
+            return end
+        code_end = part.indented_end(code)
+        if code_end == code and part.lines[code][0] in _QUOTE_SIGNS and code > end:
+            code_end = part.paragraph_end(code)  # of code that is quoted, not indented
+        self.out.code("\n".join(part.dedented(code, code_end).lines), part.numbers[code])
+        return max(code_end, end)
 
     def _grid(self, part: Lines, place: int, depth: int) -> int:
         end = place
@@ -268,10 +264,7 @@ def _is_title(title: str, line: str) -> bool:
     return bool(is_text and _RULE.fullmatch(line))
 
 
-_Begins = Callable[[str], object]
-_Take = Callable[[_Reader, Lines, int, int], int]
-
-_ELEMENTS: tuple[tuple[_Begins, _Take], ...] = (
+_ELEMENTS: tuple[tuple[Callable[[str], object], Callable[[_Reader, Lines, int, int], int]], ...] = (
     (lambda line: line[0] == " ", _Reader._quote),
     (EXPLICIT.match, _Reader._explicit),
     (GRID_LINE.fullmatch, _Reader._grid),

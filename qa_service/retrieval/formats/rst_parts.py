@@ -79,13 +79,12 @@ class Lines(NamedTuple):
         ]
         return Lines(cut, self.numbers[start:end])
 
-    def indented_end(self, start: int, columns: int = 1) -> int:
-        """Where lines end that are empty or indented by this many columns."""
+    def indented_end(self, start: int) -> int:
+        """Where lines end that are empty or indented."""
         end = place = start
-        blank = " " * columns
         while place < len(self.lines):
             line = self.lines[place]
-            if line and not line.startswith(blank):
+            if line and not line.startswith(" "):
                 break
             place += 1
             end = place if line else end
