@@ -9,7 +9,7 @@ A passage has its document's facts, each a term of one field of the index:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import date
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -38,16 +38,14 @@ def facts_of(file: str, document: Document) -> list[str]:
         "title": (document.title,),
         PATH: tuple(dict.fromkeys([file, document.name, *folders])),
     }
-    return list(dict.fromkeys(_terms(fields)))
-
-
-def _terms(fields: Mapping[str, FieldValues]) -> Iterator[str]:
+    terms = dict[str, None]()
     for name, values in fields.items():
-        yield f"{_FIELD}{name}"
+        terms[f"{_FIELD}{name}"] = None
         for value in values:
-            yield f"{name}{_VALUE}{value[:MAX_FILTER_CHARS]}"
+            terms[f"{name}{_VALUE}{value[:MAX_FILTER_CHARS]}"] = None
             if day := day_of(value):
-                yield f"{name}{_DAY}{day}"
+                terms[f"{name}{_DAY}{day}"] = None
+    return list(terms)
 
 
 def day_of(value: str) -> str:
