@@ -78,7 +78,6 @@ class ShippedModel(SourceModel):
 
 
 def load(source: Source) -> ShippedModel:
-    """Puts a shipped model together."""
     assert source.adapter_dir is not None
     try:
         weights = merged(encoder_weights(source.model_dir), source.adapter_dir)
