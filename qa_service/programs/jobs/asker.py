@@ -67,10 +67,6 @@ class Asker:
         self._connected, self._disconnected = asyncio.Event(), asyncio.Event()
         self._disconnected.set()
 
-    @property
-    def is_connected(self) -> bool:
-        return self._connected.is_set()
-
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Keeps the connections open as long as the block runs."""

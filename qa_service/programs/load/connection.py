@@ -75,7 +75,6 @@ class LoadLoop:
             heapq.heappop(self._timers)[2]()
 
     def close(self) -> None:
-        """Forgets all sockets and timers."""
         self._selector.close()
         self._timers.clear()
 
@@ -171,7 +170,6 @@ class LoadConnection:
             self._stream.close()
 
     def _ready(self, _: int) -> None:
-        """The loop's callback."""
         if self.is_closed:  # by what the loop called before, in the same turn
             return
         settled = self._stream.exchange(time.perf_counter())

@@ -84,7 +84,6 @@ class _Load:
         self._waiting: deque[tuple[LoadConnection, SentRequest]] = deque()
 
     def start_clock(self) -> None:
-        """Starts the plan's duration."""
         if self.plan.duration_s is not None:
             self.end_s = time.perf_counter() + self.plan.duration_s
 
@@ -96,7 +95,6 @@ class _Load:
         return connection
 
     def ask(self, connection: LoadConnection, started_s: float) -> None:
-        """Asks the next question."""
         index = next(self._turns) % len(self.plan.questions)
         question = self.plan.questions[index]
         body = self._bodies.get(index) or self._wire.body(question)
@@ -115,7 +113,6 @@ class _Load:
         self.samples.append(Sample(started_s, latency_ms, code, index))
 
     def forget(self, connection: LoadConnection) -> None:
-        """Closes a connection, and drops it."""
         connection.close()
         self._connections.discard(connection)
 
