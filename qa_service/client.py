@@ -1246,19 +1246,15 @@ class Servers:
             else:
                 found += [Server(host, port, addresses) for addresses in servers]
         with self._lock:
-            self._take_over(found, keep_others=failure is not None)
+            before = self._known
+            self._known = {} if failure is None else dict(before)
+            for server in found:  # a known one keeps its state
+                self._known[server.addresses] = before.get(server.addresses, server)
+            for addresses in before.keys() - self._known.keys():
+                _close_idle(before[addresses])
             if not self._known and failure is not None:
                 raise failure
             self._look_up_at_s = now_s + _RESOLVE_INTERVAL_S
-
-    def _take_over(self, found: list[Server], keep_others: bool) -> None:
-        """Replaces the servers by those found; a known server keeps its state."""
-        before = self._known
-        self._known = dict(before) if keep_others else {}
-        for server in found:
-            self._known[server.addresses] = before.get(server.addresses, server)
-        for addresses in before.keys() - self._known.keys():
-            _close_idle(before[addresses])
 
 
 def look_up(host: str, port: int) -> list[tuple[Address, ...]]:
@@ -1380,8 +1376,17 @@ class Stream:
         """Continues opening; returns whether bytes can be exchanged."""
         if not self._is_securing and not self._is_connected():
             return False
-        if self._is_securing and not self._is_secured():
-            return False
+        if isinstance(self.socket, ssl.SSLSocket):
+            try:
+                self.socket.do_handshake()
+            except ssl.SSLWantReadError:
+                self._opening_events = selectors.EVENT_READ
+                return False
+            except ssl.SSLWantWriteError:
+                self._opening_events = selectors.EVENT_WRITE
+                return False
+            except (OSError, ValueError) as error:
+                raise tls_failure(self._server, error) from error
         self._opening_events = 0
         self.conversation.begin()
         return True
@@ -1409,20 +1414,6 @@ class Stream:
             except (OSError, ValueError) as error:
                 raise TlsError(f"no TLS with {self._server}: {tls_reason(error)}") from error
             self._is_securing = True
-        return True
-
-    def _is_secured(self) -> bool:
-        assert isinstance(self.socket, ssl.SSLSocket)
-        try:
-            self.socket.do_handshake()
-        except ssl.SSLWantReadError:
-            self._opening_events = selectors.EVENT_READ
-            return False
-        except ssl.SSLWantWriteError:
-            self._opening_events = selectors.EVENT_WRITE
-            return False
-        except (OSError, ValueError) as error:
-            raise tls_failure(self._server, error) from error
         return True
 
     def _send(self) -> None:
