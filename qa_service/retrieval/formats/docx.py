@@ -22,7 +22,7 @@ from qa_service.retrieval.formats.office_package import (
     name_of,
     number,
 )
-from qa_service.retrieval.formats.word_styles import Numbering, Role, Roles, Styles
+from qa_service.retrieval.formats.word_styles import Role, Roles, Styles
 from qa_service.retrieval.layout import lay_out
 
 _LONG_CELL_CHARS = 300
@@ -68,7 +68,7 @@ class _Reader:
     def __init__(self, package: OfficePackage, out: BlockList) -> None:
         self._out = out
         self._styles = Styles(package.part("styles"))
-        self._roles = Roles(self._styles, Numbering(package.part("numbering"), self._styles))
+        self._roles = Roles(self._styles, package.part("numbering"))
         self._notes = {
             (kind, attribute(note, "id")): note
             for kind in ("footnote", "endnote")
