@@ -23,7 +23,6 @@ from qa_service.instance.arrays import (
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.costs import LearnedCosts
 from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, Manifest
-from qa_service.instance.reader.padding import PaddedBatch, padded, text_mask_of
 from qa_service.instance.reader.spans import (
     NEAR_BEST,
     BestSpans,
@@ -32,7 +31,15 @@ from qa_service.instance.reader.spans import (
     find_answers,
     find_spans,
 )
-from qa_service.instance.reader.windows import EncodedQuestion, Window, WindowBuilder, sample_rows
+from qa_service.instance.reader.windows import (
+    EncodedQuestion,
+    PaddedBatch,
+    Window,
+    WindowBuilder,
+    padded,
+    sample_rows,
+    text_mask_of,
+)
 from qa_service.instance.stages import Stopwatch
 from qa_service.instance.worker_messages import Answers, ModelFacts
 from qa_service.wire.messages import Answer, Question, Task
