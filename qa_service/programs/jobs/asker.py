@@ -128,7 +128,7 @@ class Asker:
                 await self.window.rest(min(FIRST_REST_S * 2 ** (refusals - 1), LAST_REST_S))
 
     async def _ask_once(self, request: JobRequest, deadline_s: float | None) -> Reply:
-        limit, timeout_ms = self.window.limit, request.timeout_ms
+        limit, timeout_ms = self.window.limit, request.get("timeout_ms")
         epoch = limit.epoch
         link = min(self._links, key=lambda link: (not link.is_connected, link.in_flight))
         if deadline_s is not None:

@@ -46,12 +46,8 @@ async def submit_main(options: SubmitOptions) -> int:
     """Runs the command; returns its exit code: 1 if a row cannot be read."""
     answered = read_names(options.answers)[0] if options.answers else set()
     total = sum(map(count_rows, options.files))
-    reply_to, expiration_s, queue = (
-        options.reply_to,
-        options.expiration_s,
-        options.broker.jobs_queue,
-    )
-    submitted, others = 0, Counter[str]()
+    reply_to, expiration_s = options.reply_to, options.expiration_s
+    queue, submitted, others = options.broker.jobs_queue, 0, Counter[str]()
     async with connected(options.broker) as broker:
         with progress_bar(desc=queue, total=total, unit="job") as bar:
 
@@ -226,7 +222,7 @@ async def dead_main(options: DeadOptions) -> int:
 
 def _line(job: Job) -> str:
     try:
-        question = parse_request(job.body).fields["question"]
+        question = parse_request(job.body)["question"]
     except QaServerError:
         question = repr(job.body[:_QUESTION_CHARS])
     if len(question) > _QUESTION_CHARS:

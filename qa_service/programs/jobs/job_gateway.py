@@ -200,7 +200,7 @@ class JobGateway:
                 raise QaServerError("invalid_request", "the job has no message_id")
             request = parse_request(job.body)
             answer = encode_answer(
-                request.id, await self._asker.ask(request, order, job.deadline_s)
+                request.get("id"), await self._asker.ask(request, order, job.deadline_s)
             )
         except StoppedError:
             raise

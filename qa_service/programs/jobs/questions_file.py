@@ -95,14 +95,9 @@ def _kind(path: Path) -> str:
     return kind
 
 
-def check_regular(path: Path) -> None:
-    """Raises `FileError` for a pipe or a device: those are not read twice."""
+def _open(path: Path) -> BinaryIO:
     if path.exists() and not path.is_file():
         raise FileError(f"{path} is a pipe or a device, which is not read twice: make a file of it")
-
-
-def _open(path: Path) -> BinaryIO:
-    check_regular(path)
     return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 

@@ -79,15 +79,6 @@ class LoadLoop:
         self._timers.clear()
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A server, and how to connect to it."""
-
-    server: Server
-    terms: Terms
-    wire: Callable[[], Wire]
-
-
 @dataclass(slots=True, eq=False)
 class SentRequest(Asked):
     """A question in flight: `index` is its place in the plan, `started_s` begins its latency."""
@@ -120,12 +111,14 @@ class Owner(Protocol):
 class LoadConnection:
     """A conversation in the generator's loop."""
 
-    def __init__(self, loop: LoadLoop, target: Target, owner: Owner) -> None:
+    def __init__(
+        self, loop: LoadLoop, server: Server, terms: Terms, wire: Wire, owner: Owner
+    ) -> None:
         self._loop, self._owner = loop, owner
-        self.wire = target.wire()
+        self.wire = wire
         now_s = time.perf_counter()
-        self.conversation = Conversation(target.server, target.terms, now_s, self.wire.replies)
-        self._stream = Stream(self.conversation, target.terms)
+        self.conversation = Conversation(server, terms, now_s, wire.replies)
+        self._stream = Stream(self.conversation, terms)
         self._watched: socket.socket | None = None
         self._descriptor = self._events = -1
         self.was_open = self.is_closed = False

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 
 from qa_service.client import Server, look_up, split_hosts
-from qa_service.programs.load.connection import LoadConnection, LoadLoop, Owner, SentRequest, Target
+from qa_service.programs.load.connection import LoadConnection, LoadLoop, Owner, SentRequest
 from qa_service.programs.load.plan import LoadPlan, Report, Sample
 
 _REPORT_INTERVAL_S = 0.1
@@ -68,13 +68,13 @@ class _Load:
         self.loop = LoadLoop()
         self.samples: list[Sample] = []
         self.end_s = float("inf")
-        terms = plan.access.terms(plan.timeout_s)
-        targets = [
-            Target(Server(host, port, addresses), terms, plan.wire)
+        self._terms = plan.access.terms(plan.timeout_s)
+        servers = [
+            Server(host, port, addresses)
             for host, port in split_hosts(plan.host, plan.port)
             for addresses in look_up(host, port)
         ]
-        self._targets = itertools.cycle(targets)
+        self._servers = itertools.cycle(servers)
         self._wire = plan.wire()
         self._bodies: dict[int, bytes] = {}
         self._turns = itertools.count()
@@ -89,7 +89,8 @@ class _Load:
 
     def connect(self, owner: Owner) -> LoadConnection:
         """Makes a connection; the caller opens it."""
-        connection = LoadConnection(self.loop, next(self._targets), owner)
+        server, wire = next(self._servers), self.plan.wire()
+        connection = LoadConnection(self.loop, server, self._terms, wire, owner)
         self._connections.add(connection)
         self.loop.call_at(time.perf_counter() + self.plan.timeout_s, connection.give_up_opening)
         return connection
