@@ -725,7 +725,11 @@ class Conversation:
 
     def _take_auth_reply(self) -> None:
         for body in take_frames(self._inbox, self._terms.max_response_bytes):
-            check_authenticated(decode_reply(body))
+            reply = decode_reply(body)
+            if "error" in reply:
+                raise server_error(reply["error"])
+            if reply.get("auth") != "ok":
+                raise ProtocolError("the server did not reply to the token")
             self._is_authenticating = False
             self._open()
             return
@@ -735,7 +739,10 @@ class Conversation:
         self._outbox += [asked.frame for asked in self.in_flight.values()]
 
     def _json_replies(self, inbox: bytearray) -> Iterator[Reply]:
-        return map(parse_reply, take_frames(inbox, self._terms.max_response_bytes))
+        for body in take_frames(inbox, self._terms.max_response_bytes):
+            fields = decode_reply(body)
+            error = server_error(fields["error"]) if "error" in fields else None
+            yield Reply(fields.get("id"), fields.get("closing") is True, error, fields)
 
 
 @dataclass(slots=True, eq=False)
@@ -936,7 +943,10 @@ class Asking:
         if not question.is_settled:
             self.settled.append((question, result))
         for copy in self._finish(question):
-            self._servers.count_outrun(copy.conversation.server, copy.sent_s, now_s)
+            server = copy.conversation.server
+            self._servers.count(server, -1)
+            if server.replied_s < copy.sent_s:  # it was silent, and another one answered
+                self._servers.rest(server, now_s)
 
     def _finish(self, question: Question) -> list[_Copy]:
         """Ends a question; returns its copies, which it withdraws."""
@@ -1175,12 +1185,6 @@ class Servers:
         if is_leaving:
             self.rest(server, now_s)
         return is_leaving
-
-    def count_outrun(self, server: Server, sent_s: float, now_s: float) -> None:
-        """Counts a request that another server answered sooner; a silent one is then avoided."""
-        self.count(server, -1)
-        if server.replied_s < sent_s:
-            self.rest(server, now_s)
 
     def rest(self, server: Server, now_s: float) -> None:
         """Avoids a failed server for a time; failures meanwhile count as the same one."""
@@ -1526,13 +1530,6 @@ def decode_reply(body: bytes) -> dict[str, Any]:
     return reply
 
 
-def parse_reply(body: bytes) -> Reply:
-    """The reply, and what a conversation needs of it; `ProtocolError` if it is malformed."""
-    fields = decode_reply(body)
-    error = server_error(fields["error"]) if "error" in fields else None
-    return Reply(fields.get("id"), fields.get("closing") is True, error, fields)
-
-
 def server_error(value: object) -> QaServerError:
     """The `error` of a reply; `ProtocolError` if it is malformed."""
     match value:
@@ -1540,19 +1537,6 @@ def server_error(value: object) -> QaServerError:
             retry_after_ms: Any = rest.get("retry_after_ms")
             return QaServerError(code, message, retryable, retry_after_ms)
     raise ProtocolError("the server sent an error without code, message or retryable")
-
-
-def check_authenticated(reply: dict[str, Any]) -> None:
-    """Checks the reply to a token.
-
-    Raises:
-        QaServerError: The token is not accepted.
-        ProtocolError: The reply is malformed.
-    """
-    if "error" in reply:
-        raise server_error(reply["error"])
-    if reply.get("auth") != "ok":
-        raise ProtocolError("the server did not reply to the token")
 
 
 def question_fields(question: str, text: str | None) -> dict[str, Any]:
