@@ -9,7 +9,6 @@ last step is the model as `transformers` runs it.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ from qa_service.errors import DeviceError, SetupError
 from qa_service.instance.devices import CPU, DeviceAssignment
 from qa_service.instance.engines import EngineConfig
 from qa_service.instance.engines.base import EngineFaultError
-from qa_service.instance.model_folder.costs_dir import keep, kept_path
+from qa_service.instance.model_folder.costs_dir import keep, kept_path, read_kept
 from qa_service.machine import gpu_driver
 
 logger = logging.getLogger(__name__)
@@ -101,7 +100,5 @@ def _steps(
     row = ROWS.get((engine_type, config.precision))
     if assigned.may_fall_back and row is not None and CPU in row.devices:
         steps.append(ON_THE_CPU)
-    with contextlib.suppress(OSError, msgspec.DecodeError, ValueError):
-        passed = msgspec.json.decode(path.read_bytes(), type=Passed).step
-        return steps[steps.index(passed) :]
-    return steps
+    passed = read_kept(path, Passed)
+    return steps[steps.index(passed.step) :] if passed and passed.step in steps else steps
