@@ -725,7 +725,11 @@ class Conversation:
 
     def _take_auth_reply(self) -> None:
         for body in take_frames(self._inbox, self._terms.max_response_bytes):
-            check_authenticated(decode_reply(body))
+            reply = decode_reply(body)
+            if "error" in reply:
+                raise server_error(reply["error"])
+            if reply.get("auth") != "ok":
+                raise ProtocolError("the server did not reply to the token")
             self._is_authenticating = False
             self._open()
             return
@@ -735,7 +739,10 @@ class Conversation:
         self._outbox += [asked.frame for asked in self.in_flight.values()]
 
     def _json_replies(self, inbox: bytearray) -> Iterator[Reply]:
-        return map(parse_reply, take_frames(inbox, self._terms.max_response_bytes))
+        for body in take_frames(inbox, self._terms.max_response_bytes):
+            fields = decode_reply(body)
+            error = server_error(fields["error"]) if "error" in fields else None
+            yield Reply(fields.get("id"), fields.get("closing") is True, error, fields)
 
 
 @dataclass(slots=True, eq=False)
@@ -936,7 +943,10 @@ class Asking:
         if not question.is_settled:
             self.settled.append((question, result))
         for copy in self._finish(question):
-            self._servers.count_outrun(copy.conversation.server, copy.sent_s, now_s)
+            server = copy.conversation.server
+            self._servers.count(server, -1)
+            if server.replied_s < copy.sent_s:  # it was silent, and another one answered
+                self._servers.rest(server, now_s)
 
     def _finish(self, question: Question) -> list[_Copy]:
         """Ends a question; returns its copies, which it withdraws."""
@@ -1176,12 +1186,6 @@ class Servers:
             self.rest(server, now_s)
         return is_leaving
 
-    def count_outrun(self, server: Server, sent_s: float, now_s: float) -> None:
-        """Counts a request that another server answered sooner; a silent one is then avoided."""
-        self.count(server, -1)
-        if server.replied_s < sent_s:
-            self.rest(server, now_s)
-
     def rest(self, server: Server, now_s: float) -> None:
         """Avoids a failed server for a time; failures meanwhile count as the same one."""
         with self._lock:
@@ -1246,19 +1250,15 @@ class Servers:
             else:
                 found += [Server(host, port, addresses) for addresses in servers]
         with self._lock:
-            self._take_over(found, keep_others=failure is not None)
+            before = self._known
+            self._known = {} if failure is None else dict(before)
+            for server in found:  # a known one keeps its state
+                self._known[server.addresses] = before.get(server.addresses, server)
+            for addresses in before.keys() - self._known.keys():
+                _close_idle(before[addresses])
             if not self._known and failure is not None:
                 raise failure
             self._look_up_at_s = now_s + _RESOLVE_INTERVAL_S
-
-    def _take_over(self, found: list[Server], keep_others: bool) -> None:
-        """Replaces the servers by those found; a known server keeps its state."""
-        before = self._known
-        self._known = dict(before) if keep_others else {}
-        for server in found:
-            self._known[server.addresses] = before.get(server.addresses, server)
-        for addresses in before.keys() - self._known.keys():
-            _close_idle(before[addresses])
 
 
 def look_up(host: str, port: int) -> list[tuple[Address, ...]]:
@@ -1380,8 +1380,17 @@ class Stream:
         """Continues opening; returns whether bytes can be exchanged."""
         if not self._is_securing and not self._is_connected():
             return False
-        if self._is_securing and not self._is_secured():
-            return False
+        if isinstance(self.socket, ssl.SSLSocket):
+            try:
+                self.socket.do_handshake()
+            except ssl.SSLWantReadError:
+                self._opening_events = selectors.EVENT_READ
+                return False
+            except ssl.SSLWantWriteError:
+                self._opening_events = selectors.EVENT_WRITE
+                return False
+            except (OSError, ValueError) as error:
+                raise tls_failure(self._server, error) from error
         self._opening_events = 0
         self.conversation.begin()
         return True
@@ -1409,20 +1418,6 @@ class Stream:
             except (OSError, ValueError) as error:
                 raise TlsError(f"no TLS with {self._server}: {tls_reason(error)}") from error
             self._is_securing = True
-        return True
-
-    def _is_secured(self) -> bool:
-        assert isinstance(self.socket, ssl.SSLSocket)
-        try:
-            self.socket.do_handshake()
-        except ssl.SSLWantReadError:
-            self._opening_events = selectors.EVENT_READ
-            return False
-        except ssl.SSLWantWriteError:
-            self._opening_events = selectors.EVENT_WRITE
-            return False
-        except (OSError, ValueError) as error:
-            raise tls_failure(self._server, error) from error
         return True
 
     def _send(self) -> None:
@@ -1535,13 +1530,6 @@ def decode_reply(body: bytes) -> dict[str, Any]:
     return reply
 
 
-def parse_reply(body: bytes) -> Reply:
-    """The reply, and what a conversation needs of it; `ProtocolError` if it is malformed."""
-    fields = decode_reply(body)
-    error = server_error(fields["error"]) if "error" in fields else None
-    return Reply(fields.get("id"), fields.get("closing") is True, error, fields)
-
-
 def server_error(value: object) -> QaServerError:
     """The `error` of a reply; `ProtocolError` if it is malformed."""
     match value:
@@ -1549,19 +1537,6 @@ def server_error(value: object) -> QaServerError:
             retry_after_ms: Any = rest.get("retry_after_ms")
             return QaServerError(code, message, retryable, retry_after_ms)
     raise ProtocolError("the server sent an error without code, message or retryable")
-
-
-def check_authenticated(reply: dict[str, Any]) -> None:
-    """Checks the reply to a token.
-
-    Raises:
-        QaServerError: The token is not accepted.
-        ProtocolError: The reply is malformed.
-    """
-    if "error" in reply:
-        raise server_error(reply["error"])
-    if reply.get("auth") != "ok":
-        raise ProtocolError("the server did not reply to the token")
 
 
 def question_fields(question: str, text: str | None) -> dict[str, Any]:

@@ -91,9 +91,15 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        words = sys.argv[1:] if args is None else args
-        self._words = list(words)
-        flags = [*self._from_environment(), *self._with_real_names(words)]
+        words = self._words = list(sys.argv[1:] if args is None else args)
+        real = {_plain(flag): flag for flag in self._option_string_actions}
+        end = words.index("--") if "--" in words else len(words)
+        flags = list(self._from_environment())
+        for word in words[:end]:
+            name, equals, value = word.partition("=")
+            known = real.get(_plain(name)) if name.startswith("--") else None
+            flags.append(f"{known}{equals}{value}" if known else word)
+        flags += words[end:]
         parsed: tuple[argparse.Namespace, list[str]] = super().parse_known_args(flags, namespace)
         return parsed
 
@@ -151,16 +157,6 @@ class Parser(argparse.ArgumentParser):
         except (argparse.ArgumentTypeError, TypeError, ValueError) as error:
             self.error(f"{variable} in the environment: {error}")
         yield f"{flag}={value}"
-
-    def _with_real_names(self, words: Sequence[str]) -> Iterator[str]:
-        real = {_plain(flag): flag for flag in self._option_string_actions}
-        words = list(words)
-        end = words.index("--") if "--" in words else len(words)
-        for word in words[:end]:
-            name, equals, value = word.partition("=")
-            known = real.get(_plain(name)) if name.startswith("--") else None
-            yield f"{known}{equals}{value}" if known else word
-        yield from words[end:]
 
     def _nearest(self, word: str) -> str | None:
         """The known flag that is like an unknown one; None if it is known or no flag."""

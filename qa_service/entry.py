@@ -31,7 +31,14 @@ CANNOT_RUN = 2
 def run(module: str, extra: str) -> int:
     """Runs a module's `main` as a program; returns its exit code."""
     signal.signal(signal.SIGTERM, _end)
-    _open_standard_descriptors()
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor: this one
+            os.set_inheritable(descriptor, True)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - None if it was closed
+    sys.stdout, sys.stderr = _output(sys.stdout, 1), _output(sys.stderr, 2)
     try:
         return int(importlib.import_module(module).main())  # the import may take a second
     except ModuleNotFoundError as error:
@@ -51,17 +58,6 @@ evaluate_model = partial(run, "qa_service.evaluation.main", "cpu")
 
 def _end(signum: int, frame: FrameType | None) -> None:
     os._exit(TERMINATED)
-
-
-def _open_standard_descriptors() -> None:
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor: this one
-            os.set_inheritable(descriptor, True)
-    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - None if it was closed
-    sys.stdout, sys.stderr = _output(sys.stdout, 1), _output(sys.stderr, 2)
 
 
 class _Output(io.FileIO):

@@ -28,8 +28,7 @@ from tokenizers import Tokenizer
 from qa_service.data.squad import SquadQuestion
 from qa_service.errors import QuestionTooLongError
 from qa_service.instance.arrays import FloatArray, LogitsFunction
-from qa_service.instance.reader.padding import padded
-from qa_service.instance.reader.windows import Window, WindowBuilder
+from qa_service.instance.reader.windows import Window, WindowBuilder, padded
 from qa_service.progress import progress_bar
 
 _SAVED_EVERY = 512

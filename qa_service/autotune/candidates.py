@@ -39,7 +39,7 @@ from qa_service.engine_catalogue import (
 from qa_service.installation import installed_version
 from qa_service.instance.devices import CPU, DeviceAssignment
 from qa_service.instance.instance_options import InstanceOptions
-from qa_service.instance.model_folder.costs_dir import kept_path
+from qa_service.instance.model_folder.costs_dir import kept_path, read_kept
 from qa_service.instance.model_folder.manifest import Manifest
 from qa_service.instance.worker_messages import Setup
 from qa_service.machine import gpu_driver, num_cpus, processor
@@ -82,7 +82,7 @@ def choose_engine(
         f"{num_cpus()} cores of {processor().name}",
         str(_path_of_table(setup, manifest, findings)),
     )
-    table = _kept(Path(measurement.path))
+    table = read_kept(Path(measurement.path), EngineTable)
     if table is None or (measures_all and not table.is_complete):
         return measurement
     return measurement.choice(table)
@@ -214,10 +214,3 @@ def _path_of_table(setup: Setup, manifest: Manifest, findings: Sequence[Finding]
     )
     key = msgspec.json.encode(depends_on, order="deterministic")
     return kept_path(Path(setup.model_dir), key, "engines.")
-
-
-def _kept(path: Path) -> EngineTable | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=EngineTable)
-    except (OSError, msgspec.DecodeError):
-        return None

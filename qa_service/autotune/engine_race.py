@@ -183,7 +183,14 @@ class Race:
         self._check_reference()
         reference.ratio = 1.0
         self._time_all()
-        self._compare_answers()
+        reference.is_compared = True
+        timed = [record for record in self._others if record.ratio and not record.finding.failure]
+        # Answers of the fastest, then of the next, until one's are the reference's.
+        for record in sorted(timed, key=lambda record: record.ratio):
+            if reference.finding.is_eligible and record.ratio > 1 - TIE:
+                break
+            if self._agrees(record):
+                break
         return [record.found(reference) for record in [reference, *self._others]]
 
     def _check_reference(self) -> None:
@@ -224,22 +231,17 @@ class Race:
         record.ratio = champion.ratio * statistics.median(ratios)
         return verdict
 
-    def _compare_answers(self) -> None:
-        """Compares answers of the fastest, then of the next, until one's are the reference's."""
-        self._reference.is_compared = True
-        timed = [record for record in self._others if record.ratio and not record.finding.failure]
-        for record in sorted(timed, key=lambda record: record.ratio):
-            if self._reference.finding.is_eligible and record.ratio > 1 - TIE:
-                break
-            if self._agrees(record):
-                break
-
     def _agrees(self, record: Record) -> bool:
         self._say(f"the answers of {record.finding}", len(self._others))
         both = (record, self._reference)
         with ThreadPoolExecutor(len(both)) as threads:
             for number, questions in enumerate(self._rounds):
-                if self._is_decided(*record.agreement(self._reference)):
+                num_same, num_answers = record.agreement(self._reference)
+                # A candidate that seems to disagree gets all questions.
+                if num_answers - num_same > self._max_different * self._num_questions:
+                    break
+                is_late = num_answers >= MIN_ANSWERS and self._elapsed_s() >= self._end_s
+                if is_late and self._is_enough(num_same, num_answers):
                     break
                 asked = [threads.submit(one.answer, number, questions) for one in both]
                 for one in asked:
@@ -247,13 +249,6 @@ class Race:
         self._check_reference()
         record.is_compared = True
         return self._is_enough(*record.agreement(self._reference))
-
-    def _is_decided(self, num_same: int, num_answers: int) -> bool:
-        """Whether the comparison can end; a candidate that seems to disagree gets all questions."""
-        if num_answers - num_same > self._max_different * self._num_questions:
-            return True
-        is_late = num_answers >= MIN_ANSWERS and self._elapsed_s() >= self._end_s
-        return is_late and self._is_enough(num_same, num_answers)
 
     def _is_enough(self, num_same: int, num_answers: int) -> bool:
         return num_answers - num_same <= self._max_different * num_answers

@@ -48,8 +48,6 @@ _TEMPERATURES = tuple(step / 10 for step in range(3, 25))
 _THRESHOLDS = tuple(step / 4 for step in range(-40, 61))
 """In logits. Their steps bound how often the dev questions are read again."""
 
-Measure = Callable[[ReadingConfig], float]
-
 
 def remembered(logits: LogitsFunction) -> LogitsFunction:
     """The same logits; the model runs once for each different batch."""
@@ -178,7 +176,9 @@ def calibrate(
     return highest_threshold(reading, f1, f1(reading) - max_cost_f1)
 
 
-def highest_threshold(reading: ReadingConfig, f1: Measure, least_f1: float) -> ReadingConfig:
+def highest_threshold(
+    reading: ReadingConfig, f1: Callable[[ReadingConfig], float], least_f1: float
+) -> ReadingConfig:
     """Finds the highest threshold that keeps enough F1, by bisection: F1 falls as it rises.
 
     Raises:

@@ -208,7 +208,11 @@ class LearnedCosts:
         pace = self._shares[self._turn]
         shares = self._shares - pace
         if self._trial:
-            shares = shares + (-DOUBT if self._trial.is_larger else DOUBT) * self._doubts()
+            # Of each cell relative to a row alone, as standard deviations.
+            variances = self._covariance.diagonal()
+            covariances = self._covariance[np.arange(len(self._firsts)), self._firsts]
+            apart = np.maximum(0.0, variances + variances[self._firsts] - 2 * covariances)
+            shares = shares + (-DOUBT if self._trial.is_larger else DOUBT) * np.sqrt(apart)
         costs_ms = np.split(self._start_ms * np.exp(shares), self._ends)
         end = None
         if self._trial and self._trial.is_larger:  # no larger than the next of the table's sizes
@@ -218,12 +222,6 @@ class LearnedCosts:
             costs_ms=tuple(tuple(row.tolist()[:end]) for row in costs_ms),
             pace=math.exp(pace),
         )
-
-    def _doubts(self) -> FloatArray:
-        """Each cell's uncertainty relative to a row alone, as standard deviations."""
-        variances = self._covariance.diagonal()
-        covariances = self._covariance[np.arange(len(self._firsts)), self._firsts]
-        return np.sqrt(np.maximum(0.0, variances + variances[self._firsts] - 2 * covariances))
 
 
 def _apart(

@@ -9,10 +9,8 @@ last step is the model as `transformers` runs it.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,7 +21,7 @@ from qa_service.errors import DeviceError, SetupError
 from qa_service.instance.devices import CPU, DeviceAssignment
 from qa_service.instance.engines import EngineConfig
 from qa_service.instance.engines.base import EngineFaultError
-from qa_service.instance.model_folder.costs_dir import keep, kept_path
+from qa_service.instance.model_folder.costs_dir import keep, kept_path, read_kept
 from qa_service.machine import gpu_driver
 
 logger = logging.getLogger(__name__)
@@ -49,69 +47,58 @@ class Passed(msgspec.Struct, frozen=True):
     step: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ladder:
-    """The steps of an engine for a model on this machine; `path` has the one that passed last."""
+def climb(
+    engine_type: str,
+    config: EngineConfig,
+    assigned: DeviceAssignment,
+    model_dir: Path,
+    *,
+    key: str,
+    attempt: Callable[[EngineConfig], T],
+) -> T:
+    """Returns what the first step of an engine that passes returns.
 
-    engine_type: str
-    config: EngineConfig
-    device: str
-    path: Path
-    may_fall_back: bool = False
+    Args:
+        key: Names what the steps depend on, in addition to the driver and the options.
 
-    @classmethod
-    def of(
-        cls,
-        engine_type: str,
-        config: EngineConfig,
-        assigned: DeviceAssignment,
-        model_dir: Path,
-        key: str,
-    ) -> Ladder:
-        """The steps; `key` names what they depend on, in addition to the driver and the options."""
-        words = f"{key} {engine_type} {config} {gpu_driver()}"
-        row = ROWS.get((engine_type, config.precision))
-        may_fall_back = assigned.may_fall_back and row is not None and CPU in row.devices
-        path = kept_path(model_dir, words.encode(), "steps.")
-        return cls(engine_type, config, assigned.device, path, may_fall_back)
-
-    def climb(self, attempt: Callable[[EngineConfig], T]) -> T:
-        """Returns what the first step that passes returns.
-
-        Raises:
-            SetupError: The last step cannot run the model.
-            EngineFaultError: The last step computes wrongly.
-        """
-        steps = self._steps()
-        while True:
-            step = steps.pop(0)
-            try:
-                found = attempt(msgspec.structs.replace(self.config, **_CHANGES[step]))
-            except (SetupError, EngineFaultError) as error:
-                if isinstance(error, DeviceError):  # no step can use the device
-                    steps = [one for one in steps if one == ON_THE_CPU]
-                if not steps:
-                    raise
-                if steps[0] == ON_THE_CPU:
-                    words = "this instance runs on the CPU and not on %s: %s"
-                    logger.warning(words, self.device, error)
-                else:
-                    name = f"{self.engine_type} {self.config.precision} with {step}"
-                    logger.warning("%s is left out for %s: %s", name, steps[0], error)
+    Raises:
+        SetupError: The last step cannot run the model.
+        EngineFaultError: The last step computes wrongly.
+    """
+    words = f"{key} {engine_type} {config} {gpu_driver()}"
+    path = kept_path(model_dir, words.encode(), "steps.")
+    steps = _steps(engine_type, config, assigned, path)
+    while True:
+        step = steps.pop(0)
+        try:
+            found = attempt(msgspec.structs.replace(config, **_CHANGES[step]))
+        except (SetupError, EngineFaultError) as error:
+            if isinstance(error, DeviceError):  # no step can use the device
+                steps = [one for one in steps if one == ON_THE_CPU]
+            if not steps:
+                raise
+            if steps[0] == ON_THE_CPU:
+                words = "this instance runs on the CPU and not on %s: %s"
+                logger.warning(words, assigned.device, error)
             else:
-                if self.config.keeps and self.config.device != CPU and step != ON_THE_CPU:
-                    keep(self.path, Passed(step))
-                return found
+                name = f"{engine_type} {config.precision} with {step}"
+                logger.warning("%s is left out for %s: %s", name, steps[0], error)
+        else:
+            if config.keeps and config.device != CPU and step != ON_THE_CPU:
+                keep(path, Passed(step))
+            return found
 
-    def _steps(self) -> list[str]:
-        """The steps from the one that passed last."""
-        if self.config.device == CPU:
-            return [ON_THE_CPU]
-        has_graphs = self.config.cuda_graphs
-        steps = [step for step in _STEPS[self.engine_type] if has_graphs or step != _GRAPHS]
-        if self.may_fall_back:
-            steps.append(ON_THE_CPU)
-        with contextlib.suppress(OSError, msgspec.DecodeError, ValueError):
-            passed = msgspec.json.decode(self.path.read_bytes(), type=Passed).step
-            return steps[steps.index(passed) :]
-        return steps
+
+def _steps(
+    engine_type: str, config: EngineConfig, assigned: DeviceAssignment, path: Path
+) -> list[str]:
+    """The steps from the one that passed last, which a file names."""
+    if config.device == CPU:
+        return [ON_THE_CPU]
+    has_graphs = config.cuda_graphs
+    steps = [step for step in _STEPS[engine_type] if has_graphs or step != _GRAPHS]
+    row = ROWS.get((engine_type, config.precision))
+    if assigned.may_fall_back and row is not None and CPU in row.devices:
+        steps.append(ON_THE_CPU)
+    passed = read_kept(path, Passed)
+    return steps[steps.index(passed.step) :] if passed and passed.step in steps else steps

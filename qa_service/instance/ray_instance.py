@@ -55,9 +55,15 @@ class RayInstance:
         `pushed` has a reference to what `pack` made, in Ray's object store, or nothing.
         """
         try:
-            setup = self._settle(setup, pushed)
+            if setup.device.device != CPU:
+                gpus = find_gpus().found
+                if not gpus:
+                    raise SetupError(f"CUDA sees no GPU on {socket.gethostname()}")
+                setup = msgspec.structs.replace(setup, device=on_gpu(gpus[0], may_fall_back=False))
+            model_dir = find_model(Path(setup.model_dir), setup.fingerprint, pushed)
         except SetupError as error:
             return bytes(encode(Failed(str(error))))[PREFIX.size :]
+        setup = msgspec.structs.replace(setup, model_dir=str(model_dir))
         threading.Thread(target=self._serve, name="worker", daemon=True).start()
         self._channel.sendall(encode(setup))
         frames = FrameReader(MAX_MESSAGE_BYTES)
@@ -77,15 +83,6 @@ class RayInstance:
 
     def ping(self) -> None:
         """Shows that the process responds."""
-
-    def _settle(self, setup: Setup, pushed: Sequence[Any]) -> Setup:
-        if setup.device.device != CPU:
-            gpus = find_gpus().found
-            if not gpus:
-                raise SetupError(f"CUDA sees no GPU on {socket.gethostname()}")
-            setup = msgspec.structs.replace(setup, device=on_gpu(gpus[0], may_fall_back=False))
-        model_dir = find_model(Path(setup.model_dir), setup.fingerprint, pushed)
-        return msgspec.structs.replace(setup, model_dir=str(model_dir))
 
     def _serve(self) -> None:
         # Not before: the model's libraries read their environment variables at import.

@@ -22,10 +22,9 @@ from qa_service.instance.arrays import Int64Array, Logits, LogitsFunction
 from qa_service.instance.engines.base import Engine, EngineFaultError
 from qa_service.instance.model_folder.known_answers import KnownAnswers, KnownRow
 from qa_service.instance.model_folder.manifest import Manifest
-from qa_service.instance.reader.padding import padded
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.reader.spans import best_spans
-from qa_service.instance.reader.windows import Window
+from qa_service.instance.reader.windows import Window, padded
 
 BATCH_SIZE = 16
 """Bounds a batch in the check before ready, in which all rows but those alone are together."""

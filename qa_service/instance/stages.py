@@ -11,8 +11,6 @@ from typing import Literal
 
 import msgspec
 
-Stage = Literal["tokenize", "model", "read"]
-
 
 class StagesMs(msgspec.Struct, frozen=True, array_like=True):
     """Milliseconds by stage.
@@ -44,7 +42,7 @@ class Stopwatch:
     def start(self) -> None:
         self._lap_s, self._lap_cpu_s = time.monotonic(), time.thread_time()
 
-    def lap(self, stage: Stage, *, is_own: bool = True) -> None:
+    def lap(self, stage: Literal["tokenize", "model", "read"], *, is_own: bool = True) -> None:
         """Ends a stage and starts the next.
 
         Args:

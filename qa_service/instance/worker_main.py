@@ -35,7 +35,7 @@ from qa_service.instance.devices import CPU
 from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.engines.base import Engine, EngineFaultError
 from qa_service.instance.hooks import HookedReader, load_hooks
-from qa_service.instance.ladder import Ladder
+from qa_service.instance.ladder import climb
 from qa_service.instance.model_folder.costs_dir import SeenLengths
 from qa_service.instance.model_folder.known_answers import load_known_answers, tolerance_of
 from qa_service.instance.model_folder.manifest import (
@@ -138,8 +138,14 @@ def load_reader(setup: Setup) -> Loaded:
         return Loaded(instant)
     files = " ".join(sorted(manifest.computing_files.values()))
     config = EngineConfig.of(options, setup.device, keeps=setup.keeps)
-    ladder = Ladder.of(options.inference_engine_type, config, setup.device, model_dir, files)
-    engine, reader, self_test = ladder.climb(lambda config: _proven(setup, manifest, config))
+    engine, reader, self_test = climb(
+        options.inference_engine_type,
+        config,
+        setup.device,
+        model_dir,
+        key=files,
+        attempt=lambda config: _proven(setup, manifest, config),
+    )
     reader.model = msgspec.structs.replace(reader.model, fingerprint=fingerprint)
     bounds = f"{name} {options.max_batch_size} {options.max_batch_tokens}"
     path = costs_path(model_dir, f"{engine.runtime} {bounds} {files}")

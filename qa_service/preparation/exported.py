@@ -92,7 +92,6 @@ class ExportedModel(SourceModel):
 
 
 def load(source: Source) -> ExportedModel:
-    """Loads a source's graph and tokenizer."""
     assert source.graph is not None
     folder = source.model_dir
     with as_setup_error(f"{source.label}: its config.json or its tokenizer cannot be read"):

@@ -85,26 +85,26 @@ def compress_for_openvino(fp32: Path, int8: Path) -> None:
     """Writes a graph, fused if it can be, in OpenVINO's int8."""
     with as_setup_error("the model cannot be quantised for OpenVINO"):
         model = onnx.load(str(fp32))
-        _compress(model.graph)
+        tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+        axes = {
+            node.input[1]: _output_axis(node)
+            for node in model.graph.node
+            if _is_product(node, tensors)
+        }
+        if not axes:
+            raise ValueError("it has no product with a float32 weight")
+        nodes = list(model.graph.node)
+        for name, axis in axes.items():
+            parts = [f"{name}_{part}" for part in ("rounded", "scale", "zero")]
+            arrays: list[npt.NDArray[np.generic]]
+            arrays = [*round_weights(numpy_helper.to_array(tensors[name]), axis)]
+            model.graph.initializer.remove(tensors[name])
+            for part, array in zip(parts, arrays, strict=True):
+                model.graph.initializer.append(numpy_helper.from_array(array, part))
+            nodes.insert(0, helper.make_node("DequantizeLinear", parts, [name], name, axis=axis))
+        del model.graph.node[:]
+        model.graph.node.extend(nodes)
         onnx.save(model, str(int8))
-
-
-def _compress(graph: onnx.GraphProto) -> None:
-    tensors = {tensor.name: tensor for tensor in graph.initializer}
-    axes = {node.input[1]: _output_axis(node) for node in graph.node if _is_product(node, tensors)}
-    if not axes:
-        raise ValueError("it has no product with a float32 weight")
-    nodes = list(graph.node)
-    for name, axis in axes.items():
-        parts = [f"{name}_{part}" for part in ("rounded", "scale", "zero")]
-        arrays: list[npt.NDArray[np.generic]]
-        arrays = [*round_weights(numpy_helper.to_array(tensors[name]), axis)]
-        graph.initializer.remove(tensors[name])
-        for part, array in zip(parts, arrays, strict=True):
-            graph.initializer.append(numpy_helper.from_array(array, part))
-        nodes.insert(0, helper.make_node("DequantizeLinear", parts, [name], name, axis=axis))
-    del graph.node[:]
-    graph.node.extend(nodes)
 
 
 def _is_product(node: NodeProto, tensors: Mapping[str, TensorProto]) -> bool:

@@ -41,9 +41,8 @@ from qa_service.instance.model_folder.known_answers import (
     tolerance_of,
 )
 from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, Manifest
-from qa_service.instance.reader.padding import padded
 from qa_service.instance.reader.reader import Reader
-from qa_service.instance.reader.windows import PairLayout, Window, WindowBuilder
+from qa_service.instance.reader.windows import PairLayout, Window, WindowBuilder, padded
 from qa_service.instance.self_test import SelfTest
 from qa_service.machine import processor
 from qa_service.preparation.sources import first_line

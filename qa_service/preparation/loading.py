@@ -77,7 +77,6 @@ class LoadedModel(SourceModel):
 
 
 def load(source: Source) -> LoadedModel:
-    """Loads a source's model and tokenizer."""
     tokenizer = _load_tokenizer(source)
     model = _load_model(source)
     model.eval()  # type: ignore[no-untyped-call]

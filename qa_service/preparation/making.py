@@ -137,7 +137,6 @@ def _with_computed(loaded: SourceModel, folder: Path, manifest: Manifest) -> Man
 
 
 def add(name: str, source: Source, target: Path, find_results: FindResults) -> None:
-    """Adds a file to a prepared model."""
     manifest = load_manifest(target)
     if name != KNOWN_ANSWERS_FILE and (reason := manifest.without.get(ONNX_FILE)):
         raise SetupError(f"{name} is made from {ONNX_FILE}, which this model lacks: {reason}")

@@ -30,8 +30,7 @@ from qa_service.errors import QuestionTooLongError
 from qa_service.instance.arrays import FloatArray, Int64Array
 from qa_service.instance.engines.base import named_inputs
 from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, Manifest
-from qa_service.instance.reader.padding import padded
-from qa_service.instance.reader.windows import WindowBuilder
+from qa_service.instance.reader.windows import WindowBuilder, padded
 from qa_service.preparation.graphs import MIN_OUTPUTS, opset_of
 from qa_service.preparation.sources import as_setup_error
 from qa_service.progress import progress_bar

@@ -66,7 +66,7 @@ def write(source: Path, folder: Path, max_tokens: int) -> tuple[int, float]:
             (folder / KNOWN_FILE).write_bytes(results.known)
             compared = msgspec.json.decode(results.known, type=list[KnownEmbedding])
         else:
-            plain = shipped.plain_bert(weights, config)
+            plain = PlainBert(weights, config)
             compared = _computed(plain, tokenizer, fp32, folder, max_tokens)
     return int(config["hidden_size"]), _lowest_cosine(folder / ENCODER_FILE, compared)
 

@@ -58,7 +58,7 @@ class ShippedModel(SourceModel):
 
     def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         """Start and end logits, by NumPy; the types count for nothing."""
-        states = plain_bert(self.weights, self.config).states(ids, mask)
+        states = PlainBert(self.weights, self.config).states(ids, mask)
         logits = states @ self.weights["qa_outputs.weight"].T + self.weights["qa_outputs.bias"]
         return logits[..., 0], logits[..., 1]
 
@@ -78,7 +78,6 @@ class ShippedModel(SourceModel):
 
 
 def load(source: Source) -> ShippedModel:
-    """Puts a shipped model together."""
     assert source.adapter_dir is not None
     try:
         weights = merged(encoder_weights(source.model_dir), source.adapter_dir)
@@ -147,26 +146,18 @@ def filled(graph: Path, weights: Mapping[str, FloatArray]) -> onnx.ModelProto:
     return model
 
 
-def plain_bert(weights: Mapping[str, FloatArray], config: Mapping[str, int]) -> PlainBert:
-    heads, epsilon = config["num_attention_heads"], config["layer_norm_eps"]
-    return PlainBert(weights, ENCODER_PREFIX, heads, epsilon)
-
-
 class PlainBert:
     """An encoder of BERT's architecture.
 
     Args:
-        weights: float32, by the names that transformers gives them, after a prefix.
-        epsilon: What a normalization adds to the variance.
+        weights: float32, by the names that transformers gives them, after `ENCODER_PREFIX`.
+        config: As transformers has it.
     """
 
-    def __init__(
-        self, weights: Mapping[str, FloatArray], prefix: str, num_heads: int, epsilon: float
-    ) -> None:
+    def __init__(self, weights: Mapping[str, FloatArray], config: Mapping[str, int]) -> None:
         self._weights = weights
-        self._prefix = prefix
-        self._num_heads = num_heads
-        self._epsilon = np.float32(epsilon)
+        self._num_heads = config["num_attention_heads"]
+        self._epsilon = np.float32(config["layer_norm_eps"])
         self._num_layers = len({n for n in weights if n.endswith("intermediate.dense.weight")})
 
     def states(self, ids: Int64Array, mask: Int64Array) -> FloatArray:
@@ -177,7 +168,7 @@ class PlainBert:
             mask: int64 [batch, seq], 0 for padding.
         """
         table = {
-            kind: self._weights[f"{self._prefix}embeddings.{kind}_embeddings.weight"]
+            kind: self._weights[f"{ENCODER_PREFIX}embeddings.{kind}_embeddings.weight"]
             for kind in ("word", "position", "token_type")
         }
         summed = table["word"][ids] + table["position"][: ids.shape[1]] + table["token_type"][0]
@@ -209,7 +200,7 @@ class PlainBert:
         return read
 
     def _of(self, name: str) -> tuple[FloatArray, FloatArray]:
-        path = f"{self._prefix}{name}"
+        path = f"{ENCODER_PREFIX}{name}"
         return self._weights[f"{path}.weight"], self._weights[f"{path}.bias"]
 
     def _product(self, states: FloatArray, name: str) -> FloatArray:

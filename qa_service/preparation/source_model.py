@@ -64,7 +64,6 @@ class SourceModel(ABC):
 
 
 def open_model(source: Source) -> SourceModel:
-    """Loads a source's model."""
     if source.is_shipped:
         from qa_service.preparation import shipped  # noqa: PLC0415
 

@@ -154,10 +154,23 @@ def find_source(model: str) -> Source:
             same name, as in `transformers`.
     """
     if model in BUILTINS:
-        return _builtin(model)
-    directory = Path(model)
-    if directory.is_dir():
-        return _directory(directory.resolve())
+        adapter = MODELS_DIR / model
+        if not (adapter / ADAPTER_CONFIG).is_file():
+            raise SetupError(
+                f"the adapter of the model {model} is not in {adapter}; "
+                "run prepare_model.py from a clone of the project"
+            )
+        check_shipped(adapter)
+        return Source(model, model, _base_dir(adapter), adapter)
+    if Path(model).is_dir():
+        directory = Path(model).resolve()
+        if directory.name in BUILTINS:
+            raise SetupError(
+                f"{directory} cannot be called {directory.name}, the name of a built-in model"
+            )
+        if (directory / ADAPTER_CONFIG).is_file():
+            return Source(directory.name, directory.name, _base_dir(directory), directory)
+        return _plain(directory.name, directory.name, directory)
     if HUB_ID.fullmatch(model):
         # Joined with `--`, as in the hub's cache, so that two owners' models never share a folder.
         return _plain(model.replace("/", "--"), model, _fetched(model))
@@ -211,27 +224,6 @@ def as_setup_error(message: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno in _NO_SPACE:
             raise
         raise SetupError(f"{message}: {first_line(error)}") from None
-
-
-def _builtin(name: str) -> Source:
-    adapter = MODELS_DIR / name
-    if not (adapter / ADAPTER_CONFIG).is_file():
-        raise SetupError(
-            f"the adapter of the model {name} is not in {adapter}; "
-            "run prepare_model.py from a clone of the project"
-        )
-    check_shipped(adapter)
-    return Source(name, name, _base_dir(adapter), adapter)
-
-
-def _directory(directory: Path) -> Source:
-    if directory.name in BUILTINS:
-        raise SetupError(
-            f"{directory} cannot be called {directory.name}, the name of a built-in model"
-        )
-    if (directory / ADAPTER_CONFIG).is_file():
-        return Source(directory.name, directory.name, _base_dir(directory), directory)
-    return _plain(directory.name, directory.name, directory)
 
 
 def _base_dir(adapter: Path) -> Path:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from qa_service.client import MAX_RESPONSE_BYTES, QaClientError, Terms, tls_context
+from qa_service.client import MAX_RESPONSE_BYTES, QaClient, QaClientError, Terms, tls_context
 from qa_service.files import read_text
 
 TOKEN_VARIABLE = "QA_SERVER_TOKEN"
@@ -65,10 +64,13 @@ class Access:
         tls = bool(flags.pop("tls")) or any(files.values())
         return cls(tls=tls, token=token, **files)  # type: ignore[arg-type]
 
-    def tls_context(self) -> ssl.SSLContext | None:
-        """The context for `QaClient`; None without TLS. Raises `TlsError` for an unusable file."""
-        return tls_context(self.ca_file, self.client_cert, self.client_key) if self.tls else None
-
     def terms(self, timeout_s: float) -> Terms:
         """Those of a connection. Raises `TlsError` for an unusable file."""
-        return Terms(timeout_s, MAX_RESPONSE_BYTES, self.tls_context(), self.token)
+        files = self.ca_file, self.client_cert, self.client_key
+        tls = tls_context(*files) if self.tls else None
+        return Terms(timeout_s, MAX_RESPONSE_BYTES, tls, self.token)
+
+    def client(self, host: str, port: int, timeout_s: float) -> QaClient:
+        """A client that connects so. Raises `TlsError` for an unusable file."""
+        terms = self.terms(timeout_s)
+        return QaClient(host, port, timeout_s, tls=terms.tls, token=self.token)

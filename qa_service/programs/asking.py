@@ -66,19 +66,15 @@ def ask_once(ask: Ask, question: str, text: str | None, *, as_json: bool = False
         response = {**answer.response, "latency_ms": round(answer.latency_ms, 3)}
         print(json.dumps(response, ensure_ascii=False))
     else:
-        _print_answers(answer)
+        latency = f"latency {answer.latency_ms:.1f} ms"
+        for span in answer.alternatives or [answer]:
+            print(span.answer if span.known else "Unknown", flush=True)
+            score = f"score {span.score:.2f}" + ("" if answer.alternatives else f", {latency}")
+            print(*describe_source(span), score, sep="\n", file=sys.stderr)
+        last = [latency] if answer.alternatives else []
+        for line in [*last, *describe_unsure(answer), *describe_passages(answer)]:
+            print(line, file=sys.stderr)
     return ExitCode.YES if answer.known else ExitCode.NO
-
-
-def _print_answers(answer: Answer) -> None:
-    latency = f"latency {answer.latency_ms:.1f} ms"
-    for span in answer.alternatives or [answer]:
-        print(span.answer if span.known else "Unknown", flush=True)
-        score = f"score {span.score:.2f}" + ("" if answer.alternatives else f", {latency}")
-        print(*describe_source(span), score, sep="\n", file=sys.stderr)
-    last = [latency] if answer.alternatives else []
-    for line in [*last, *describe_unsure(answer), *describe_passages(answer)]:
-        print(line, file=sys.stderr)
 
 
 class Conversation:

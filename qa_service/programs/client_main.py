@@ -28,7 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-from qa_service.client import AskOptions, QaClient, QaClientError
+from qa_service.client import AskOptions, QaClientError
 from qa_service.command_line import INTERRUPTED, ExitCode, hosts, make_parser, port, seconds
 from qa_service.programs.access import Access
 from qa_service.programs.asking import Conversation, LineEditor, ask_once, print_error
@@ -128,11 +128,6 @@ def read_text(parsed: argparse.Namespace) -> str:
     return parsed.text or ""
 
 
-def connect(host: str, parsed: argparse.Namespace, access: Access) -> QaClient:
-    tls, token = access.tls_context(), access.token
-    return QaClient(host, parsed.port, parsed.timeout_s, tls=tls, token=token)
-
-
 def monitor(parsed: argparse.Namespace, access: Access) -> int:
     """Shows each server's health, counts or models; returns the worst exit code."""
     show = show_health if parsed.health else show_stats if parsed.stats else show_models
@@ -141,7 +136,7 @@ def monitor(parsed: argparse.Namespace, access: Access) -> int:
     for host in hosts_alone:
         if len(hosts_alone) > 1 and not parsed.json:
             print(f"{host}:")
-        with connect(host, parsed, access) as client:
+        with access.client(host, parsed.port, parsed.timeout_s) as client:
             codes.append(show(client, parsed.json))
     return max(codes)
 
@@ -156,7 +151,7 @@ def main() -> int:
         access = Access.from_flags(vars(parsed))
         if asks_of_server(parsed):
             return monitor(parsed, access)
-        with connect(parsed.host, parsed, access) as client:
+        with access.client(parsed.host, parsed.port, parsed.timeout_s) as client:
             options = {name: getattr(parsed, option_flag(name)[2:]) for name in ask_options()}
             given = {name: value for name, value in options.items() if value is not None}
             ask = functools.partial(client.ask, **given)

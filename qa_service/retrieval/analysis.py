@@ -94,17 +94,13 @@ def _words_of_scripts(chunk: str, is_question: bool) -> Iterator[str]:
     for run in _UNSPACED.finditer(chunk):
         if before := chunk[at : run.start()]:
             yield from _words_of_compound(before)
-        yield from _words_of_run(run[0], is_question)
+        signs = run[0]
+        if not is_question or len(signs) == 1:
+            yield from signs
+        yield from (signs[place : place + 2] for place in range(len(signs) - 1))
         at = run.end()
     if rest := chunk[at:]:
         yield from _words_of_compound(rest)
-
-
-def _words_of_run(run: str, is_question: bool) -> Iterator[str]:
-    if not is_question or len(run) == 1:
-        yield from run
-    for at in range(len(run) - 1):
-        yield run[at : at + 2]
 
 
 @functools.lru_cache(_MAX_CACHED)
@@ -114,7 +110,12 @@ def _words_of_compound(chunk: str) -> tuple[str, ...]:
     if not core:
         return ()
     found: dict[str, None] = {}
-    before, after = _signs_around(chunk, core)
+    start = chunk.index(core)
+    # Signs that belong to the word, as those of .NET, -v, C++ and C#.
+    before, after = chunk[:start], chunk[start + len(core) :]
+    if before != "." and not (before == "-" and len(core) == 1):
+        before = ""
+    after = next(filter(after.startswith, _AFTER), "")
     if before or after:
         found[before + core + after] = None
     steps = [step for step in _STEPS.split(core) if step]
@@ -124,14 +125,6 @@ def _words_of_compound(chunk: str) -> tuple[str, ...]:
         parts = _JOINTS.split(step) if step[0].islower() or not step.isalnum() else [step]
         found.update((part, None) for part in parts if part)
     return tuple(found)
-
-
-def _signs_around(chunk: str, core: str) -> tuple[str, str]:
-    """The signs before and after a word that belong to it, as those of .NET, -v, C++ and C#."""
-    start = chunk.index(core)
-    before, after = chunk[:start], chunk[start + len(core) :]
-    belongs = before == "." or (before == "-" and len(core) == 1)
-    return before if belongs else "", next(filter(after.startswith, _AFTER), "")
 
 
 def _joined(step: str) -> str:

@@ -208,7 +208,6 @@ class _OpenIndex:
         return rarity(counts.passages, counts.by_word.get(word, 0)) / here
 
     def _find_part(self, filter_json: bytes) -> Part:
-        """The passages that a filter is for."""
         if not self.head.settings.fields:
             raise InvalidRequestError(
                 "the collection was made by a version without filters: make it again with qa-index"

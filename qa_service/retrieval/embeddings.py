@@ -47,7 +47,6 @@ BATCH_PASSAGES = 128
 _BLOCK_ROWS = 1024
 """Rows that are compared at a time: they fit into a core's cache as float32."""
 
-Int8Array = npt.NDArray[np.int8]
 IntArray = npt.NDArray[np.int64]
 CALIBRATED_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 """The one whose cosines models know (`FoundPassage.cosine`): another's are on another scale."""
@@ -74,7 +73,7 @@ class Embeddings:
             if not size or size % dimensions:
                 raise ValueError(f"{size} bytes are no rows of {dimensions}")
             shape = (size // dimensions, dimensions)
-            self._rows: Int8Array = np.memmap(path, np.int8, "r", shape=shape)
+            self._rows: npt.NDArray[np.int8] = np.memmap(path, np.int8, "r", shape=shape)
         except (OSError, ValueError) as error:
             raise DamagedError(f"{path} cannot be opened: {error}") from None
 

@@ -64,7 +64,19 @@ class Encoder:
         self.manifest = load_encoder_manifest(folder)
         self._session = _session(folder, self.manifest, num_threads)
         self._tokenizer = _tokenizer(folder, self.manifest)
-        self._prove(folder)
+        known = load_known_embeddings(folder, self.manifest)
+        texts = [its.text for its in known] or [""]  # an empty one proves the dimensions
+        found = self.embed(texts)
+        if not known:
+            logger.warning("%s: an older version prepared the encoder: whether it computes rightly "
+                           "cannot be checked until %s has run again",
+                           folder, preparing_program())  # fmt: skip
+            return
+        if self._tokenize(texts) != [its.ids for its in known]:
+            raise SetupError(f"the tokenizer in {folder} cuts texts otherwise than the encoder's")
+        wanted = np.array([its.embedding for its in known], np.float32)
+        if wanted.shape != found.shape or not (found * wanted).sum(axis=1).min() >= MIN_COSINE:
+            raise SetupError(f"the encoder in {folder} computes other embeddings than it should")
 
     def embed(self, texts: Sequence[str]) -> FloatArray:
         """Embeds texts: float32 [texts, dimensions]; texts of like lengths share a run.
@@ -82,21 +94,6 @@ class Encoder:
         longest = self.manifest.max_tokens * MAX_CHARS_PER_TOKEN
         encoded = self._tokenizer.encode_batch([text[:longest] for text in texts])
         return [row.ids for row in encoded]
-
-    def _prove(self, folder: Path) -> None:
-        known = load_known_embeddings(folder, self.manifest)
-        texts = [its.text for its in known] or [""]  # an empty one proves the dimensions
-        found = self.embed(texts)
-        if not known:
-            logger.warning("%s: an older version prepared the encoder: whether it computes rightly "
-                           "cannot be checked until %s has run again",
-                           folder, preparing_program())  # fmt: skip
-            return
-        if self._tokenize(texts) != [its.ids for its in known]:
-            raise SetupError(f"the tokenizer in {folder} cuts texts otherwise than the encoder's")
-        wanted = np.array([its.embedding for its in known], np.float32)
-        if wanted.shape != found.shape or not (found * wanted).sum(axis=1).min() >= MIN_COSINE:
-            raise SetupError(f"the encoder in {folder} computes other embeddings than it should")
 
     def _run(self, rows: Sequence[Sequence[int]]) -> FloatArray:
         ids = np.zeros((len(rows), max(map(len, rows))), np.int64)

@@ -76,7 +76,12 @@ def _messages(order: ReadFile) -> Iterator[Document | Fault]:
                 _limit(resource.RLIMIT_CPU, used_s + limits.max_document_cpu_s + 1)
                 if (document := next(documents, None)) is None:
                     return
-                yield _cut(document, order.passage_tokens)
+                if isinstance(document, Document):  # the blocks have done their part
+                    passages = tuple(cut(document, order.passage_tokens))
+                    document = msgspec.structs.replace(
+                        document, passages=passages, blocks=(), headings=()
+                    )
+                yield document
     except UnreadableError as error:
         yield Fault(order.name, str(error))
     except OSError as error:
@@ -87,14 +92,6 @@ def _messages(order: ReadFile) -> Iterator[Document | Fault]:
         yield Fault(order.name, "reading it takes more memory than it may (--max_memory_bytes)")
     except Exception as error:  # whatever a parser comes to over bytes from anywhere
         yield Fault(order.name, f"cannot be read: {type(error).__name__}: {str(error)[:200]}")
-
-
-def _cut(found: Document | Fault, passage_tokens: int) -> Document | Fault:
-    """A document with its passages, without the blocks that they are made from."""
-    if isinstance(found, Fault):
-        return found
-    passages = tuple(cut(found, passage_tokens))
-    return msgspec.structs.replace(found, passages=passages, blocks=(), headings=())
 
 
 def _open(path: bytes) -> BinaryIO:

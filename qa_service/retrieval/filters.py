@@ -9,7 +9,7 @@ A passage has its document's facts, each a term of one field of the index:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from datetime import date
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -38,16 +38,14 @@ def facts_of(file: str, document: Document) -> list[str]:
         "title": (document.title,),
         PATH: tuple(dict.fromkeys([file, document.name, *folders])),
     }
-    return list(dict.fromkeys(_terms(fields)))
-
-
-def _terms(fields: Mapping[str, FieldValues]) -> Iterator[str]:
+    terms = dict[str, None]()
     for name, values in fields.items():
-        yield f"{_FIELD}{name}"
+        terms[f"{_FIELD}{name}"] = None
         for value in values:
-            yield f"{name}{_VALUE}{value[:MAX_FILTER_CHARS]}"
+            terms[f"{name}{_VALUE}{value[:MAX_FILTER_CHARS]}"] = None
             if day := day_of(value):
-                yield f"{name}{_DAY}{day}"
+                terms[f"{name}{_DAY}{day}"] = None
+    return list(terms)
 
 
 def day_of(value: str) -> str:
@@ -82,7 +80,8 @@ def wanted_terms(wanted: Filter, searcher: tantivy.Searcher) -> list[list[str]]:
 
 def _terms_of(name: str, condition: Condition, searcher: tantivy.Searcher) -> Iterator[list[str]]:
     if not isinstance(condition, Bounds):
-        yield [f"{name}{_VALUE}{value}" for value in texts_of(condition)]
+        values = condition if isinstance(condition, list | tuple) else [condition]
+        yield [f"{name}{_VALUE}{text_of(value)}" for value in values]
         return
     if condition.prefix is not None:
         yield _with_prefix(searcher, f"{name}{_VALUE}{condition.prefix}")
@@ -95,12 +94,6 @@ def _terms_of(name: str, condition: Condition, searcher: tantivy.Searcher) -> It
 
 def _with_prefix(searcher: tantivy.Searcher, prefix: str) -> list[str]:
     return [term for term, _ in searcher.terms_with_prefix(FACTS, prefix)]
-
-
-def texts_of(condition: str | float | bool | Iterable[str | float | bool]) -> list[str]:
-    """The values that a condition names, as they are indexed."""
-    values = condition if isinstance(condition, list | tuple) else [condition]
-    return [text_of(value) for value in values]
 
 
 def text_of(value: object) -> str:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from tqdm import tqdm
 
@@ -106,8 +106,12 @@ def _watch(args: IndexArgs) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _interrupt)
     try:
-        watch(args, index)
-    except SetupError as error:
+        watcher = Watcher(args, index)
+        watcher.index(list_files(args))
+        while True:
+            time.sleep(watcher.pause_s)
+            watcher.look()
+    except SetupError as error:  # the collection could not be made at first
         complain(error)
         return error.exit_code
     except KeyboardInterrupt:
@@ -240,19 +244,6 @@ def _passage_tokens(value: str) -> int:
     if int(value) < _MIN_PASSAGE_TOKENS:
         raise argparse.ArgumentTypeError(f"{value} is less than {_MIN_PASSAGE_TOKENS}")
     return int(value)
-
-
-def watch(args: IndexArgs, index: Index) -> NoReturn:
-    """Indexes the sources, and then whatever has changed.
-
-    Raises:
-        SetupError: The collection could not be made when this began.
-    """
-    watcher = Watcher(args, index)
-    watcher.index(list_files(args))
-    while True:
-        time.sleep(watcher.pause_s)
-        watcher.look()
 
 
 class Watcher:

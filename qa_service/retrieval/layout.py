@@ -8,7 +8,6 @@ rows, below its caption. Code is kept as it is. A heading is a line, and listed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import PurePath
 
 from qa_service.retrieval.documents import Block, Document, Heading, Kind, Parsed, Place, shortened
@@ -51,14 +50,10 @@ def lay_out(parsed: Parsed, name: str) -> Document:
         if block.kind is Kind.HEADING:
             headings.append(Heading(start, block.level, shortened(words)))
         before = block
-    titles = (shortened(parsed.title), _only_first_level(headings))
+    highest = [heading.text for heading in headings if heading.level == 1]
+    titles = (shortened(parsed.title), highest[0] if len(highest) == 1 else "")
     title = next(filter(says_something, titles), title_of(name))
     return Document(name, title, "".join(parts), tuple(headings), tuple(places))
-
-
-def _only_first_level(headings: Iterable[Heading]) -> str:
-    highest = [heading.text for heading in headings if heading.level == 1]
-    return highest[0] if len(highest) == 1 else ""
 
 
 def says_something(title: str) -> bool:

@@ -161,7 +161,12 @@ class OpenSearchIndex:
         match = {"query": question[:MAX_QUESTION_CHARS], "fields": FIELDS, "type": "most_fields"}
         query: dict[str, Any] = {"multi_match": match}
         if wanted:
-            query = {"bool": {"must": query, "filter": _clauses(wanted)}}
+            clauses = [
+                clause
+                for name, condition in wanted.items()
+                for clause in _clauses_of("document" if name == PATH else name, condition)
+            ]
+            query = {"bool": {"must": query, "filter": clauses}}
         body = {"size": max_passages, "_source": fields, "query": query}
         hits = self._ask(body, SEARCH_TIMEOUT_S)
         found = [passage for hit in hits if (passage := self._passage(hit))]
@@ -224,16 +229,8 @@ class OpenSearchIndex:
             return None
 
 
-def _clauses(wanted: Filter) -> list[dict[str, Any]]:
-    """A filter as the cluster has it: strings are matched whole, as by a `keyword`."""
-    return [
-        clause
-        for name, condition in wanted.items()
-        for clause in _clauses_of("document" if name == PATH else name, condition)
-    ]
-
-
 def _clauses_of(name: str, condition: Condition) -> Iterator[dict[str, Any]]:
+    """A filter's condition as the cluster has it: strings are matched whole, as a `keyword`."""
     keyword = f"{name}.keyword"
     if isinstance(condition, Bounds):
         if condition.prefix is not None:

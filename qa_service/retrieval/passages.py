@@ -204,7 +204,14 @@ class _Cutter:
     def add(self, piece: _Piece) -> Iterator[Passage]:
         """Takes the next piece; yields a passage that ended before it."""
         if len(self._held) > self._repeated and self._ends_before(piece):
-            yield from self._close()
+            if self._before:
+                yield self._before
+            self._before = self._passage()
+            last = self._held[-1]
+            is_repeated = last.is_prose and _CARRIED * last.tokens <= self._limit
+            self._held = [last] if is_repeated else []
+            self._tokens = sum(held.tokens for held in self._held)
+            self._repeated = len(self._held)
         if self._repeated and self._is_too_much(piece):
             self._held, self._tokens, self._repeated = [], 0, 0
         self._held.append(piece)
@@ -245,16 +252,6 @@ class _Cutter:
         is_row = piece.kind is self._held[-1].kind is Kind.ROW
         limit = self._limit // _ROWS_SHARE if is_row else self._limit
         return self._tokens + piece.tokens > limit
-
-    def _close(self) -> Iterator[Passage]:
-        if self._before:
-            yield self._before
-        self._before = self._passage()
-        last = self._held[-1]
-        is_repeated = last.is_prose and _CARRIED * last.tokens <= self._limit
-        self._held = [last] if is_repeated else []
-        self._tokens = sum(piece.tokens for piece in self._held)
-        self._repeated = len(self._held)
 
     def _passage(self) -> Passage:
         first, last = self._held[0], self._held[-1]

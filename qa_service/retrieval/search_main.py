@@ -153,24 +153,6 @@ def _is_odd(name: str) -> bool:
     return False
 
 
-class _Channel:
-    """This end of the socketpair, for several threads: a frame is read and written by one."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._frames = FrameReader(MAX_MESSAGE_BYTES)
-        self._reading, self._writing = threading.Lock(), threading.Lock()
-
-    def receive(self) -> bytes | None:
-        """Waits for the next frame's body; None when the loop's end is closed."""
-        with self._reading:
-            return receive_frame(self._frames, self._sock.recv)
-
-    def send(self, frame: bytearray) -> None:
-        with self._writing:
-            self._sock.sendall(frame)
-
-
 def _encoded(number: int, result: Result) -> bytearray:
     """A reply's frame; of what cannot be sent, that of an error."""
     try:
@@ -182,14 +164,20 @@ def _encoded(number: int, result: Result) -> bytearray:
 
 def serve(sock: socket.socket, num_threads: int, searcher: Searcher) -> None:
     """Carries out messages until the loop's end is closed."""
-    channel = _Channel(sock)
+    frames = FrameReader(MAX_MESSAGE_BYTES)
+    reading, writing = threading.Lock(), threading.Lock()
 
     def work() -> None:
-        while (asked := channel.receive()) is not None:
+        while True:
+            with reading:
+                asked = receive_frame(frames, sock.recv)
+            if asked is None:
+                return
             ask = ask_decoder.decode(asked)
             frame = _encoded(ask.number, searcher.do(ask.work))
             try:
-                channel.send(frame)
+                with writing:
+                    sock.sendall(frame)
             except OSError:  # the server has ended, and reads no more
                 return
 

@@ -16,7 +16,6 @@ from qa_service.programs.jobs.asker import (
     ExpiredError,
     StoppedError,
 )
-from qa_service.programs.jobs.job import JobRequest
 from qa_service.programs.jobs.jobs_options import AskingOptions
 from tests.scripted_server import (
     FULL,
@@ -28,7 +27,7 @@ from tests.scripted_server import (
     refused_for_ever,
 )
 
-ASK = JobRequest({"question": "q", "text": "t"})
+ASK = {"question": "q", "text": "t"}
 
 
 def play(script, scenario, **options):
@@ -75,7 +74,7 @@ def test_others_are_asked_while_a_refused_question_waits(monkeypatch):
     monkeypatch.setattr(asker_module, "LAST_REST_S", 1e6)
 
     async def scenario(asker, server):
-        asks = [asker.ask(JobRequest({"question": f"q{i}", "text": "t"}), i) for i in range(5)]
+        asks = [asker.ask({"question": f"q{i}", "text": "t"}, i) for i in range(5)]
         refused, *others = map(asyncio.ensure_future, asks)
         await asyncio.gather(*others)
         asker.window.stop()
@@ -128,7 +127,7 @@ def test_a_question_that_always_loses_its_connection_is_given_up(monkeypatch):
 def test_a_frame_that_is_too_large_for_the_server_is_not_sent():
     async def scenario(asker, server):
         with pytest.raises(QaServerError) as caught:
-            await asker.ask(JobRequest({"question": "q", "text": "t" * 100}), 0)
+            await asker.ask({"question": "q", "text": "t" * 100}, 0)
         return caught.value.code, server.requests
 
     assert play(answered, scenario, max_frame_bytes=100) == ("frame_too_large", [])
@@ -150,7 +149,7 @@ def test_the_deadline_goes_with_the_question():
 @pytest.mark.parametrize(("own_ms", "job_s"), [(5_000.0, 3600), (3_600_000.0, 5)])
 def test_of_two_deadlines_the_shorter_goes_with_the_question(own_ms, job_s):
     async def scenario(asker, server):
-        request = JobRequest({"question": "q", "text": "t", "timeout_ms": own_ms})
+        request = {"question": "q", "text": "t", "timeout_ms": own_ms}
         await asker.ask(request, 0, time.monotonic() + job_s)
         return server.requests[0]["timeout_ms"]
 

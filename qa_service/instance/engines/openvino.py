@@ -175,7 +175,6 @@ class OpenVinoEngine(Engine):
         return compiled
 
     def _compiled_for_any_length(self) -> openvino.CompiledModel:
-        """Compiles the model with dynamic shapes."""
         path = str(self._path)
         try:
             return self._kept.keeping(ANY_LENGTH, lambda kept: self._compiled(path, kept))

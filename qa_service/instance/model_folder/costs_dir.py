@@ -12,10 +12,13 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 logger = logging.getLogger(__name__)
+
+_Kind = TypeVar("_Kind")
 
 COSTS_DIR = "costs"
 LENGTHS_FILE = "lengths.json"
@@ -46,6 +49,14 @@ def keep(path: Path, measured: msgspec.Struct) -> None:
         logger.info("what was measured is not kept for the next start: %s", error.strerror)
 
 
+def read_kept(path: Path, kind: type[_Kind]) -> _Kind | None:
+    """Reads what `keep` has written; None if it is missing or damaged."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
 class KeptLengths(msgspec.Struct, frozen=True):
     """The file: how many rows of each length ran; a length in tokens, padding included."""
 
@@ -64,8 +75,13 @@ class SeenLengths:
     def __init__(self, model_dir: Path | None = None, former_dir: Path | None = None) -> None:
         self._path = model_dir and lengths_file(model_dir)
         paths = [self._path, former_dir and lengths_file(former_dir)]
-        found = (counts for path in paths if path and (counts := _kept(path)))
-        self._counts = Counter(next(found, {}))
+        files = (read_kept(path, KeptLengths) for path in paths if path)
+        counts = (
+            {tokens: rows for tokens, rows in kept.num_rows.items() if tokens > 0 and rows > 0}
+            for kept in files
+            if kept
+        )
+        self._counts = Counter(next(filter(None, counts), {}))
         self._num_rows = 0
         self._keep_at = FIRST_KEPT
 
@@ -98,12 +114,3 @@ class SeenLengths:
 
 def lengths_file(model_dir: Path) -> Path:
     return model_dir / COSTS_DIR / LENGTHS_FILE
-
-
-def _kept(path: Path) -> dict[int, int]:
-    """The counts in a file; none if it is missing or damaged."""
-    try:
-        counts = msgspec.json.decode(path.read_bytes(), type=KeptLengths).num_rows
-    except (OSError, msgspec.DecodeError):
-        return {}
-    return {tokens: rows for tokens, rows in counts.items() if tokens > 0 and rows > 0}

@@ -102,7 +102,8 @@ class AnswerRule:
         starts, positions = offsets[:, 0], np.arange(len(offsets))
         worth = np.frombuffer(self._worth(0, len(self._text)), np.uint8)
         sums = np.append(0, np.cumsum(worth))
-        shortest = 1 + _run_lengths(sums[offsets[:, 1]] == sums[starts])
+        next_worth = np.where(sums[offsets[:, 1]] == sums[starts], len(offsets), positions)
+        shortest = 1 + np.minimum.accumulate(next_worth[::-1])[::-1] - positions
         ends = self._paragraph_ends
         next_end = np.append(ends, len(self._text) + 1)[np.searchsorted(ends, starts, side="right")]
         longest = np.searchsorted(starts, next_end) - positions
@@ -201,11 +202,3 @@ def _repeated(sentence: re.Match[str], asked: Set[str]) -> Iterator[tuple[int, i
     if not is_prose and not ("or" in asked and all(word[0].lower() != "or" for word in known)):
         for word in known:
             yield word.span()
-
-
-def _run_lengths(flags: npt.NDArray[np.bool_]) -> Int64Array:
-    """How many flags follow each other from each position on: int64 [positions]."""
-    positions = np.arange(len(flags))
-    next_unset = np.where(flags, len(flags), positions)
-    lengths: Int64Array = np.minimum.accumulate(next_unset[::-1])[::-1] - positions
-    return lengths

@@ -30,19 +30,19 @@ class InstantReader:
 
     def find(self, scored: Sequence[Task], stopwatch: Stopwatch) -> list[Answers | SegmentResult]:
         stopwatch.start()
-        outcomes = [_outcome(task) for task in scored]
+        outcomes: list[Answers | SegmentResult] = []
+        for task in scored:
+            start, end = task.core or (0, len(task.text))
+            found = first_word(task.text[start:end])
+            if task.core is None:
+                outcomes.append(Answers([found]))
+            elif found.start is None or found.end is None:
+                outcomes.append(SegmentResult([], -math.inf, 0))
+            else:
+                span = ScoredSpan(0.0, start + found.start, start + found.end)
+                outcomes.append(SegmentResult([span], 0.0, 0))
         stopwatch.lap("read")
         return outcomes
-
-
-def _outcome(task: Task) -> Answers | SegmentResult:
-    if task.core is None:
-        return Answers([first_word(task.text)])
-    start, end = task.core
-    found = first_word(task.text[start:end])
-    if found.start is None or found.end is None:
-        return SegmentResult([], -math.inf, 0)
-    return SegmentResult([ScoredSpan(0.0, start + found.start, start + found.end)], 0.0, 0)
 
 
 def first_word(text: str) -> Answer:

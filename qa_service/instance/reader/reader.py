@@ -23,7 +23,6 @@ from qa_service.instance.arrays import (
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.costs import LearnedCosts
 from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, Manifest
-from qa_service.instance.reader.padding import PaddedBatch, padded, text_mask_of
 from qa_service.instance.reader.spans import (
     NEAR_BEST,
     BestSpans,
@@ -32,7 +31,15 @@ from qa_service.instance.reader.spans import (
     find_answers,
     find_spans,
 )
-from qa_service.instance.reader.windows import EncodedQuestion, Window, WindowBuilder, sample_rows
+from qa_service.instance.reader.windows import (
+    EncodedQuestion,
+    PaddedBatch,
+    Window,
+    WindowBuilder,
+    padded,
+    sample_rows,
+    text_mask_of,
+)
 from qa_service.instance.stages import Stopwatch
 from qa_service.instance.worker_messages import Answers, ModelFacts
 from qa_service.wire.messages import Answer, Question, Task
@@ -160,7 +167,12 @@ class Reader:
         for batch in encoded.batches:
             started_s = time.perf_counter()
             scores.append(self._run(batch))
-            self._learn(batch, (time.perf_counter() - started_s) * 1e3)
+            if self.learned:
+                took_ms = (time.perf_counter() - started_s) * 1e3
+                self.learned.observe(len(batch.numbers), batch.longest, took_ms)
+                self.on_learned(self.learned)
+                if self.learned.table is not self.rule.costs:
+                    self.rule = replace(self.rule, costs=self.learned.table)
         stopwatch.lap("model", is_own=False)
         return ScoredTasks(encoded, scores)
 
@@ -229,7 +241,6 @@ class Reader:
         return PaddedBatch(numbers, longest, rows, mask)
 
     def _run(self, batch: PaddedBatch) -> Scores:
-        """Runs the model on a batch."""
         if batch.text_mask is None or self._best_spans is None:
             scores = Scores(self.logits(*batch.rows))
         else:
@@ -239,13 +250,6 @@ class Reader:
         for logits_of_rows in scores.logits:
             _check_rows(logits_of_rows, batch, "logits")
         return scores
-
-    def _learn(self, batch: PaddedBatch, took_ms: float) -> None:
-        if self.learned:
-            self.learned.observe(len(batch.numbers), batch.longest, took_ms)
-            self.on_learned(self.learned)
-            if self.learned.table is not self.rule.costs:
-                self.rule = replace(self.rule, costs=self.learned.table)
 
     def first_window(self, question: str, text: str) -> Window:
         """The first window of a question and a text, as it is tokenized for the model."""

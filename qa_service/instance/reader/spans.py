@@ -25,8 +25,7 @@ from qa_service.errors import InternalError
 from qa_service.instance.arrays import NUM_BEST, FloatArray, Logits
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.reader.answer_rule import AnswerRule
-from qa_service.instance.reader.characters import stripped, whole_characters
-from qa_service.instance.reader.whole_words import whole_words
+from qa_service.instance.reader.whole_words import stripped, whole_characters, whole_words
 from qa_service.instance.reader.windows import EncodedQuestion, Window
 from qa_service.wire.messages import Answer
 from qa_service.wire.spans import ScoredSpan, SegmentResult, answer_key, log_sum_exp, to_answers

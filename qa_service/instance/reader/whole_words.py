@@ -1,4 +1,8 @@
-"""Makes of a chosen span what a person would mark.
+"""Makes of a chosen span what a person would mark: whole characters and whole words.
+
+Characters are extended grapheme clusters (Unicode UAX #29). Tokenizers cut inside them: those that
+strip accents leave a combining mark out of the token before it, those that work on bytes cut
+through a flag or an emoji.
 
 A URL, a path, an option, an identifier or a number is not cut; a number has its sign and its unit;
 the sentence's own punctuation, list marks and quotes that are not closed are left out.
@@ -9,6 +13,11 @@ from __future__ import annotations
 import re
 from collections.abc import Set
 
+import regex
+
+_CLUSTERS = regex.compile(r"\X")
+_MAX_CLUSTER_CHARS = 64
+"""Text in Unicode's Stream-Safe Format (UAX #15) has at most 30 combining marks in a row."""
 _MAX_RUN_CHARS = 2048
 """A longer run without white space is not widened to."""
 _WHOLE = re.compile(
@@ -91,8 +100,13 @@ def whole_words(text: str, start: int, end: int, asked: Set[str] = frozenset()) 
     Returns:
         The span, in code points; empty if nothing but such marks was left.
     """
-    if _is_whole(text, start, end, asked):
-        return start, end
+    # Most spans are seen at once to begin and end with words of letters.
+    if _LAST_PLAIN.match(text, end - 2, end) and _AFTER_PLAIN.match(text, end):
+        first = _FIRST_PLAIN.match(text, start, end)
+        if first and (word := first[0].lower()) not in _LEAD_IN and word not in asked:
+            return start, end
+        if _PLAIN.fullmatch(text, start, end):
+            return start, end
     start, end = _without_marks(text, start, end)
     if start == end:
         return start, end
@@ -110,16 +124,6 @@ def whole_words(text: str, start: int, end: int, asked: Set[str] = frozenset()) 
     if lead_out := _LEAD_OUT.match(text, start, end):
         end = lead_out.end("token")
     return start, end
-
-
-def _is_whole(text: str, start: int, end: int, asked: Set[str]) -> bool:
-    """Whether a span is seen at once to begin and end with words of letters; most do."""
-    if not (_LAST_PLAIN.match(text, end - 2, end) and _AFTER_PLAIN.match(text, end)):
-        return False
-    first = _FIRST_PLAIN.match(text, start, end)
-    if first and (word := first[0].lower()) not in _LEAD_IN and word not in asked:
-        return True
-    return _PLAIN.fullmatch(text, start, end) is not None
 
 
 def _spaced_at(text: str, start: int, end: int) -> re.Match[str] | None:
@@ -185,19 +189,16 @@ def _without_marks(text: str, start: int, end: int) -> tuple[int, int]:
         first, last = text[start], text[end - 1]
         if end - start == 1 and not (start and not text[start - 1].isspace()):
             break
-        if last.isspace() or _is_sentence_mark(text, start, end) or _is_loose_end(text, start, end):
+        is_mark = last in _SENTENCE_MARKS and not _ABBREVIATION.search(
+            text, max(start, end - 12), end
+        )
+        if last.isspace() or is_mark or _is_loose_end(text, start, end):
             end -= 1
         elif first.isspace() or first in ",;:!?`" or _is_loose_start(text, start, end):
             start += 1
         else:
             break
     return start, end
-
-
-def _is_sentence_mark(text: str, start: int, end: int) -> bool:
-    if text[end - 1] not in _SENTENCE_MARKS:
-        return False
-    return not _ABBREVIATION.search(text, max(start, end - 12), end)
 
 
 def _is_loose_end(text: str, start: int, end: int) -> bool:
@@ -245,3 +246,30 @@ def _word_at(text: str, position: int) -> tuple[int, int]:
 
 def _may_not_be_cut(word: str) -> bool:
     return bool(_TECHNICAL.search(word)) and not _CUT_FREELY.fullmatch(word)
+
+
+def stripped(text: str, start: int, end: int) -> tuple[int, int]:
+    """Removes white space from a span's ends: a token may hold the space before a word."""
+    while start < end and text[start].isspace():
+        start += 1
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    return start, end
+
+
+def whole_characters(text: str, start: int, end: int) -> tuple[int, int]:
+    """Widens a span, in code points, to whole grapheme clusters."""
+    if text.isascii():
+        return start, end
+    return _cluster_at(text, start)[0], _cluster_at(text, end)[1]
+
+
+def _cluster_at(text: str, position: int) -> tuple[int, int]:
+    """Finds the cluster that a cut at `position` goes through; empty if it is between two."""
+    if not 0 < position < len(text) or text[position - 1 : position + 1].isascii():
+        return position, position
+    begin = position - 1
+    while begin > 0 and position - begin < _MAX_CLUSTER_CHARS and not text[begin].isascii():
+        begin -= 1
+    cluster = next(c for c in _CLUSTERS.finditer(text, begin) if c.end() >= position)
+    return cluster.span() if cluster.end() > position else (position, position)

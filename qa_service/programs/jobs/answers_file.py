@@ -44,57 +44,54 @@ def lock(file: BinaryIO, path: Path) -> None:
         raise FileError(f"{path}: another run is writing to it") from None
 
 
-class Claim:
-    """Reserves a file of answers for this run until `close`.
+def claim(output: Path, questions: Path) -> BinaryIO:
+    """Reserves a file of answers for this run, until what is returned is closed.
 
     Raises:
         FileError: Another run writes to the answers, or they belong to other questions.
         OSError: A file cannot be read or written.
     """
+    path = output.with_name(output.name + ".run")
+    path.touch()
+    file = path.open("r+b", buffering=0)
+    try:
+        lock(file, output)
+        record = _make_record(output, questions, _known(output, file))
+        file.seek(0)
+        file.truncate()
+        file.write(msgspec.json.encode(record) + b"\n")
+    except BaseException:
+        file.close()
+        raise
+    return file
 
-    def __init__(self, output: Path, questions: Path) -> None:
-        self._output, self._questions = output, questions
-        path = output.with_name(output.name + ".run")
-        path.touch()
-        self._file = path.open("r+b", buffering=0)
-        try:
-            lock(self._file, output)
-            record = self._make_record(self._known())
-            self._file.seek(0)
-            self._file.truncate()
-            self._file.write(msgspec.json.encode(record) + b"\n")
-        except BaseException:
-            self._file.close()
-            raise
 
-    def close(self) -> None:
-        self._file.close()
+def _known(output: Path, file: BinaryIO) -> _Record | None:
+    """Of which questions the answers are; None without answers."""
+    ahead = ahead_of(output)
+    if not output.exists():
+        ahead.unlink(missing_ok=True)
+    if not any(path.exists() and path.stat().st_size for path in (output, ahead)):
+        return None
+    try:
+        return msgspec.json.decode(file.read(), type=_Record)
+    except (msgspec.DecodeError, RecursionError):
+        words = f"{output} is there, and {file.name} does not say of what questions"
+        raise FileError(f"{words}; name another --output") from None
 
-    def _known(self) -> _Record | None:
-        """Of which questions the answers are; None without answers."""
-        ahead = ahead_of(self._output)
-        if not self._output.exists():
-            ahead.unlink(missing_ok=True)
-        if not any(path.exists() and path.stat().st_size for path in (self._output, ahead)):
-            return None
-        try:
-            return msgspec.json.decode(self._file.read(), type=_Record)
-        except (msgspec.DecodeError, RecursionError):
-            words = f"{self._output} is there, and {self._file.name} does not say of what questions"
-            raise FileError(f"{words}; name another --output") from None
 
-    def _make_record(self, known: _Record | None) -> _Record:
-        digest, num_bytes = hashlib.sha256(), 0
-        with self._questions.open("rb") as file:
-            if known:
-                num_bytes = _feed(digest, file, known.num_bytes)
-                if (num_bytes, digest.hexdigest()) != (known.num_bytes, known.sha256):
-                    raise FileError(
-                        f"{self._output} holds answers to {known.questions}, which was another "
-                        f"file or has changed; name another --output"
-                    )
-            num_bytes += _feed(digest, file, os.fstat(file.fileno()).st_size - num_bytes)
-        return _Record(self._questions.name, num_bytes, digest.hexdigest())
+def _make_record(output: Path, questions: Path, known: _Record | None) -> _Record:
+    digest, num_bytes = hashlib.sha256(), 0
+    with questions.open("rb") as file:
+        if known:
+            num_bytes = _feed(digest, file, known.num_bytes)
+            if (num_bytes, digest.hexdigest()) != (known.num_bytes, known.sha256):
+                raise FileError(
+                    f"{output} holds answers to {known.questions}, which was another "
+                    f"file or has changed; name another --output"
+                )
+        num_bytes += _feed(digest, file, os.fstat(file.fileno()).st_size - num_bytes)
+    return _Record(questions.name, num_bytes, digest.hexdigest())
 
 
 def _feed(digest: hashlib._Hash, file: BinaryIO, num_bytes: int) -> int:

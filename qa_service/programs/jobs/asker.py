@@ -67,10 +67,6 @@ class Asker:
         self._connected, self._disconnected = asyncio.Event(), asyncio.Event()
         self._disconnected.set()
 
-    @property
-    def is_connected(self) -> bool:
-        return self._connected.is_set()
-
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Keeps the connections open as long as the block runs."""
@@ -132,7 +128,7 @@ class Asker:
                 await self.window.rest(min(FIRST_REST_S * 2 ** (refusals - 1), LAST_REST_S))
 
     async def _ask_once(self, request: JobRequest, deadline_s: float | None) -> Reply:
-        limit, timeout_ms = self.window.limit, request.timeout_ms
+        limit, timeout_ms = self.window.limit, request.get("timeout_ms")
         epoch = limit.epoch
         link = min(self._links, key=lambda link: (not link.is_connected, link.in_flight))
         if deadline_s is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -45,35 +46,29 @@ async def submit_main(options: SubmitOptions) -> int:
     """Runs the command; returns its exit code: 1 if a row cannot be read."""
     answered = read_names(options.answers)[0] if options.answers else set()
     total = sum(map(count_rows, options.files))
-    reply_to, expiration_s, counts = options.reply_to, options.expiration_s, _Counts()
-    queue = options.broker.jobs_queue
+    reply_to, expiration_s = options.reply_to, options.expiration_s
+    queue, submitted, others = options.broker.jobs_queue, 0, Counter[str]()
     async with connected(options.broker) as broker:
         with progress_bar(desc=queue, total=total, unit="job") as bar:
 
             def progress(number: int) -> None:
-                counts.submitted += number
+                nonlocal submitted
+                submitted += number
                 bar.update(number)
 
-            rows = _unanswered(options.files, answered, counts, bar.update)
+            rows = _unanswered(options.files, answered, others, bar.update)
             jobs = (Message(r.body, r.message_id, None, reply_to, expiration_s) for r in rows)
             try:
                 await submit(broker, queue, jobs, progress)
             except BaseException:
-                print(f"{counts.submitted} jobs submitted before it stopped", file=sys.stderr)
+                print(f"{submitted} jobs submitted before it stopped", file=sys.stderr)
                 raise
+    faulty = others["faulty"]
     print(
-        f"{counts.submitted} jobs submitted to {queue}, "
-        f"{counts.answered} are answered already"
-        + (f", {counts.faulty} cannot be read" if counts.faulty else "")
+        f"{submitted} jobs submitted to {queue}, {others['answered']} are answered already"
+        + (f", {faulty} cannot be read" if faulty else "")
     )
-    return int(counts.faulty > 0)
-
-
-@dataclass(slots=True)
-class _Counts:
-    submitted: int = 0
-    answered: int = 0
-    faulty: int = 0
+    return int(faulty > 0)
 
 
 async def submit(broker: Broker, queue: str, jobs: Iterable[Message], progress: Progress) -> None:
@@ -97,17 +92,17 @@ async def submit(broker: Broker, queue: str, jobs: Iterable[Message], progress: 
 
 
 def _unanswered(
-    files: Sequence[Path], answered: set[str], counts: _Counts, progress: Progress
+    files: Sequence[Path], answered: set[str], others: Counter[str], progress: Progress
 ) -> Iterator[Row]:
-    """The rows to submit; counts the others."""
+    """The rows to submit; counts the others, `faulty` and `answered`."""
     for path in files:
         for row in read_rows(path):
             if row.fault:
                 print(f"{path}, {row.fault}", file=sys.stderr)
-                counts.faulty += 1
+                others["faulty"] += 1
                 progress(1)
             elif row.message_id in answered:
-                counts.answered += 1
+                others["answered"] += 1
                 progress(1)
             else:
                 yield row
@@ -227,7 +222,7 @@ async def dead_main(options: DeadOptions) -> int:
 
 def _line(job: Job) -> str:
     try:
-        question = parse_request(job.body).fields["question"]
+        question = parse_request(job.body)["question"]
     except QaServerError:
         question = repr(job.body[:_QUESTION_CHARS])
     if len(question) > _QUESTION_CHARS:

@@ -113,9 +113,6 @@ class Broker(Protocol):
         """How many messages wait in a queue, and how many consumers it has."""
 
 
-MakeBroker = Callable[[str, BrokerOptions], Broker]
-
-
 def broker_from(options: BrokerOptions) -> Broker:
     """The broker that the options name, not connected yet.
 
@@ -134,8 +131,8 @@ def broker_from(options: BrokerOptions) -> Broker:
         is_one = False
     if not is_one:  # the message leaves it out: it may hold a password
         raise FlagError(f"{name} is not an address of the form {URL_FORM}")
-    make: MakeBroker = importlib.import_module(BROKERS[parts.scheme]).make_broker
-    return make(url, options)
+    broker: Broker = importlib.import_module(BROKERS[parts.scheme]).make_broker(url, options)
+    return broker
 
 
 @contextlib.asynccontextmanager

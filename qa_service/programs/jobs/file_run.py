@@ -25,7 +25,7 @@ import msgspec
 
 from qa_service.client import QaClientError, QaServerError
 from qa_service.command_line import INTERRUPTED
-from qa_service.programs.jobs.answers_file import CHUNK_BYTES, Claim, ahead_of
+from qa_service.programs.jobs.answers_file import CHUNK_BYTES, ahead_of, claim
 from qa_service.programs.jobs.asker import Asker, StoppedError
 from qa_service.programs.jobs.job import (
     as_server_error,
@@ -98,7 +98,7 @@ class FileRun:
         self._asker, self._options, self._progress = asker, options, progress
         output = options.output
         is_kept = output.is_file() or not output.exists()
-        self._claim = Claim(output, options.questions) if is_kept else None
+        self._claim = claim(output, options.questions) if is_kept else None
         self._output = OrderedOutput(output) if is_kept else StreamedOutput(output)
         self._rows = self._unanswered(read_rows(options.questions, options.collection))
         self._room = asyncio.Event()

@@ -56,27 +56,9 @@ class _Fields(msgspec.Struct):
     timeout_ms: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JobRequest:
-    """A question as a job asks it.
-
-    Attributes:
-        fields: Those of the wire's request that a job may have; others are ignored. `priority` is
-            one of these: every job asks with the lowest, the server's default.
-    """
-
-    fields: Mapping[str, Any]
-
-    @property
-    def id(self) -> object:
-        """The job's own."""
-        return self.fields.get("id")
-
-    @property
-    def timeout_ms(self) -> float | None:
-        """How long it may wait in the server's queue; None leaves it to the server."""
-        timeout_ms: float | None = self.fields.get("timeout_ms")
-        return timeout_ms
+JobRequest = Mapping[str, Any]
+"""A question as a job asks it: the fields of the wire's request that a job may have. `priority` is
+one of these: every job asks with the lowest, the server's default."""
 
 
 class _Peeked(msgspec.Struct):
@@ -113,7 +95,7 @@ def parse_request(body: bytes) -> JobRequest:
         raise QaServerError("invalid_request", fault)
     if checked.type != "question":
         raise QaServerError("invalid_request", "`type` must be question")
-    return JobRequest({name: fields[name] for name in JOB_FIELDS if name in fields})
+    return {name: fields[name] for name in JOB_FIELDS if name in fields}
 
 
 def peek_id(body: bytes) -> object:
@@ -123,7 +105,7 @@ def peek_id(body: bytes) -> object:
 
 
 def encode_request(request: JobRequest, wire_id: int, timeout_ms: float | None) -> bytes:
-    return _encoder.encode({**request.fields, "id": wire_id, "timeout_ms": timeout_ms})
+    return _encoder.encode({**request, "id": wire_id, "timeout_ms": timeout_ms})
 
 
 def read_reply(body: bytes) -> Reply | QaServerError:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import signal
 import socket
 import threading
@@ -199,7 +200,7 @@ class JobGateway:
                 raise QaServerError("invalid_request", "the job has no message_id")
             request = parse_request(job.body)
             answer = encode_answer(
-                request.id, await self._asker.ask(request, order, job.deadline_s)
+                request.get("id"), await self._asker.ask(request, order, job.deadline_s)
             )
         except StoppedError:
             raise
@@ -221,27 +222,21 @@ class JobGateway:
         """Retries the job later if its error allows it; else answers with the error."""
         attempts = job.attempts + 1
         if error.retryable and attempts < self._options.asking.max_attempts:
-            try:
-                await self._schedule_retry(job, attempts, error.code)
+            queue, delay_s = self._queues.retry_queue_of(attempts)
+            headers: dict[str, str | int] = {ATTEMPTS_HEADER: attempts, REASON_HEADER: error.code}
+            left_s = math.inf
+            if job.deadline_s is not None:
+                left_s = job.deadline_s - time.monotonic() - delay_s
+                headers[EXPIRES_HEADER] = int(left_s * 1e3)
+            if left_s > 0:
+                _logger.info("job %s: %s; again in %d s", job.message_id, error.code, delay_s)
+                await self._publish(queue, Message.of(job, headers))
+                self._metrics.retried[error.code] += 1
                 return
-            except ExpiredError as expired:
-                error = expired
+            error = ExpiredError()  # it would expire in the retry queue
         with suppress(UnroutableError):
             await self._reply(job, encode_error(peek_id(job.body), error))
         await self._dead_letter(job, error.code, error.message)
-
-    async def _schedule_retry(self, job: Job, attempts: int, code: str) -> None:
-        """Puts the job into a retry queue; `ExpiredError` if it would expire there."""
-        queue, delay_s = self._queues.retry_queue_of(attempts)
-        headers: dict[str, str | int] = {ATTEMPTS_HEADER: attempts, REASON_HEADER: code}
-        if job.deadline_s is not None:
-            left_s = job.deadline_s - time.monotonic() - delay_s
-            if left_s <= 0:
-                raise ExpiredError
-            headers[EXPIRES_HEADER] = int(left_s * 1e3)
-        _logger.info("job %s: %s; again in %d s", job.message_id, code, delay_s)
-        await self._publish(queue, Message.of(job, headers))
-        self._metrics.retried[code] += 1
 
     async def _reply(self, job: Job, body: bytes) -> None:
         correlation_id = job.correlation_id or job.message_id

@@ -15,7 +15,7 @@ import gzip
 import hashlib
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
@@ -95,14 +95,9 @@ def _kind(path: Path) -> str:
     return kind
 
 
-def check_regular(path: Path) -> None:
-    """Raises `FileError` for a pipe or a device: those are not read twice."""
+def _open(path: Path) -> BinaryIO:
     if path.exists() and not path.is_file():
         raise FileError(f"{path} is a pipe or a device, which is not read twice: make a file of it")
-
-
-def _open(path: Path) -> BinaryIO:
-    check_regular(path)
     return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
@@ -149,31 +144,25 @@ def _csv(path: Path, needs_text: bool) -> Iterator[dict[str, Any] | str]:
         file.seek(0)
         delimiter = max(_DELIMITERS, key=header.count)
         reader = csv.DictReader(file, strict=True, delimiter=delimiter)
-        _check_header(path, reader.fieldnames or (), needs_text)
+        names = reader.fieldnames or ()
+        missing = [] if "question" in names else ["question"]
+        if needs_text and not {"text", "collection"} & set(names):
+            missing.append("text")
+        if missing:
+            found = ", ".join(names) or "nothing"
+            raise FileError(f"{path}: its header names no {' and no '.join(missing)}, but {found}")
         while True:
             try:
-                yield _csv_request(next(reader))
+                row = next(reader)
+                if None in row or None in row.values():
+                    raise ValueError("not as many fields as the header")
+                yield {name: _number(name, value) for name, value in row.items() if value}
             except StopIteration:
                 return
             except ValueError as error:
                 yield f"line {reader.line_num}: {error}"
             except csv.Error as error:  # the reader counts a line only after reading it
                 yield f"after line {reader.line_num}: {error}"
-
-
-def _check_header(path: Path, names: Sequence[str], needs_text: bool) -> None:
-    missing = [] if "question" in names else ["question"]
-    if needs_text and not {"text", "collection"} & set(names):
-        missing.append("text")
-    if missing:
-        found = ", ".join(names) or "nothing"
-        raise FileError(f"{path}: its header names no {' and no '.join(missing)}, but {found}")
-
-
-def _csv_request(row: dict[str | Any, str | Any]) -> dict[str, Any]:
-    if None in row or None in row.values():
-        raise ValueError("not as many fields as the header")
-    return {name: _number(name, value) for name, value in row.items() if value}
 
 
 def _number(name: str, value: str) -> str | float:

@@ -77,7 +77,14 @@ class RabbitMq:
             self._channel = channel
             underlay = await channel.get_underlay_channel()
             underlay.on_consumer_cancel_callbacks.add(self._on_consumer_cancelled)
-            await self._declare()
+            queues = self._queues
+            await self._declare_queue(queues.dead_queue, {})
+            await self._declare_queue(queues.results_queue, {"x-queue-type": "quorum"})
+            to_dead = _passing_on(queues.dead_queue) | {"x-delivery-limit": queues.delivery_limit}
+            await self._declare_queue(queues.jobs_queue, to_dead)
+            for queue, delay_s in queues.retry_queues():
+                to_jobs = _passing_on(queues.jobs_queue) | {"x-message-ttl": delay_s * 1000}
+                await self._declare_queue(queue, to_jobs)
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -144,16 +151,6 @@ class RabbitMq:
             declared = await self._channel.declare_queue(queue, passive=True)
         result = declared.declaration_result
         return result.message_count or 0, result.consumer_count or 0
-
-    async def _declare(self) -> None:
-        queues = self._queues
-        await self._declare_queue(queues.dead_queue, {})
-        await self._declare_queue(queues.results_queue, {"x-queue-type": "quorum"})
-        to_dead = _passing_on(queues.dead_queue) | {"x-delivery-limit": queues.delivery_limit}
-        await self._declare_queue(queues.jobs_queue, to_dead)
-        for queue, delay_s in queues.retry_queues():
-            to_jobs = _passing_on(queues.jobs_queue) | {"x-message-ttl": delay_s * 1000}
-            await self._declare_queue(queue, to_jobs)
 
     async def _declare_queue(self, name: str, arguments: dict[str, Any]) -> None:
         self._declared[name] = await self._channel.declare_queue(

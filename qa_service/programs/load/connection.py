@@ -75,18 +75,8 @@ class LoadLoop:
             heapq.heappop(self._timers)[2]()
 
     def close(self) -> None:
-        """Forgets all sockets and timers."""
         self._selector.close()
         self._timers.clear()
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A server, and how to connect to it."""
-
-    server: Server
-    terms: Terms
-    wire: Callable[[], Wire]
 
 
 @dataclass(slots=True, eq=False)
@@ -121,12 +111,14 @@ class Owner(Protocol):
 class LoadConnection:
     """A conversation in the generator's loop."""
 
-    def __init__(self, loop: LoadLoop, target: Target, owner: Owner) -> None:
+    def __init__(
+        self, loop: LoadLoop, server: Server, terms: Terms, wire: Wire, owner: Owner
+    ) -> None:
         self._loop, self._owner = loop, owner
-        self.wire = target.wire()
+        self.wire = wire
         now_s = time.perf_counter()
-        self.conversation = Conversation(target.server, target.terms, now_s, self.wire.replies)
-        self._stream = Stream(self.conversation, target.terms)
+        self.conversation = Conversation(server, terms, now_s, wire.replies)
+        self._stream = Stream(self.conversation, terms)
         self._watched: socket.socket | None = None
         self._descriptor = self._events = -1
         self.was_open = self.is_closed = False
@@ -171,7 +163,6 @@ class LoadConnection:
             self._stream.close()
 
     def _ready(self, _: int) -> None:
-        """The loop's callback."""
         if self.is_closed:  # by what the loop called before, in the same turn
             return
         settled = self._stream.exchange(time.perf_counter())

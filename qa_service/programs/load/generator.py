@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 
 from qa_service.client import Server, look_up, split_hosts
-from qa_service.programs.load.connection import LoadConnection, LoadLoop, Owner, SentRequest, Target
+from qa_service.programs.load.connection import LoadConnection, LoadLoop, Owner, SentRequest
 from qa_service.programs.load.plan import LoadPlan, Report, Sample
 
 _REPORT_INTERVAL_S = 0.1
@@ -68,13 +68,13 @@ class _Load:
         self.loop = LoadLoop()
         self.samples: list[Sample] = []
         self.end_s = float("inf")
-        terms = plan.access.terms(plan.timeout_s)
-        targets = [
-            Target(Server(host, port, addresses), terms, plan.wire)
+        self._terms = plan.access.terms(plan.timeout_s)
+        servers = [
+            Server(host, port, addresses)
             for host, port in split_hosts(plan.host, plan.port)
             for addresses in look_up(host, port)
         ]
-        self._targets = itertools.cycle(targets)
+        self._servers = itertools.cycle(servers)
         self._wire = plan.wire()
         self._bodies: dict[int, bytes] = {}
         self._turns = itertools.count()
@@ -84,19 +84,18 @@ class _Load:
         self._waiting: deque[tuple[LoadConnection, SentRequest]] = deque()
 
     def start_clock(self) -> None:
-        """Starts the plan's duration."""
         if self.plan.duration_s is not None:
             self.end_s = time.perf_counter() + self.plan.duration_s
 
     def connect(self, owner: Owner) -> LoadConnection:
         """Makes a connection; the caller opens it."""
-        connection = LoadConnection(self.loop, next(self._targets), owner)
+        server, wire = next(self._servers), self.plan.wire()
+        connection = LoadConnection(self.loop, server, self._terms, wire, owner)
         self._connections.add(connection)
         self.loop.call_at(time.perf_counter() + self.plan.timeout_s, connection.give_up_opening)
         return connection
 
     def ask(self, connection: LoadConnection, started_s: float) -> None:
-        """Asks the next question."""
         index = next(self._turns) % len(self.plan.questions)
         question = self.plan.questions[index]
         body = self._bodies.get(index) or self._wire.body(question)
@@ -115,7 +114,6 @@ class _Load:
         self.samples.append(Sample(started_s, latency_ms, code, index))
 
     def forget(self, connection: LoadConnection) -> None:
-        """Closes a connection, and drops it."""
         connection.close()
         self._connections.discard(connection)
 

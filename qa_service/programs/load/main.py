@@ -142,7 +142,6 @@ def make_sweep(flags: dict[str, Any]) -> Sweep:
 
 @contextlib.contextmanager
 def load_progress(num_instances: int | None, plan: LoadPlan) -> Iterator[Progress]:
-    """Shows the progress of a load."""
     load = f"{plan.num_simultaneous_clients} clients"
     if plan.rate_per_s is not None:
         load = f"{plan.rate_per_s:g}/s"

@@ -131,7 +131,6 @@ class Report:
         generator_cores: float = math.nan,
         interrupted: bool = False,
     ) -> Report:
-        """Sums up the requests of a load."""
         answered_ms = sorted(sample.latency_ms for sample in samples if not sample.error_code)
         started_s = min((sample.started_s for sample in samples), default=0.0)
         ended_s = max((sample.ended_s for sample in samples), default=0.0)

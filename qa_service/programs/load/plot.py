@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,13 @@ def make_figure(cells: Sequence[Cell]) -> Figure:
 
     figure = Figure(figsize=_INCHES, layout="constrained")
     latency, throughput = figure.subplots(1, 2)
-    rows, is_open = list(_rows(cells)), cells[0].plan.is_open
+    rows, is_open = list[_Row](), cells[0].plan.is_open
+    numbers = list(dict.fromkeys(cell.num_instances for cell in cells))
+    for colour, number in zip(itertools.cycle(_COLOURS), numbers, strict=False):
+        row = sorted(
+            (cell for cell in cells if cell.num_instances == number), key=lambda cell: cell.load
+        )
+        rows.append((colour, column_head(number), row))
     _draw_latency(latency, rows)
     _draw_throughput(throughput, rows, is_open)
     loads = sorted({cell.load for cell in cells})
@@ -82,10 +88,3 @@ def _draw_throughput(axes: Axes, rows: Sequence[_Row], is_open: bool) -> None:
     axes.set_ylim(bottom=0)
     axes.set_ylabel("throughput (answers per second)")
     axes.set_title("Throughput", loc="left")
-
-
-def _rows(cells: Sequence[Cell]) -> Iterator[_Row]:
-    numbers = list(dict.fromkeys(cell.num_instances for cell in cells))
-    for colour, number in zip(itertools.cycle(_COLOURS), numbers, strict=False):
-        row = [cell for cell in cells if cell.num_instances == number]
-        yield colour, column_head(number), sorted(row, key=lambda cell: cell.load)

@@ -17,11 +17,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, TextIO
 
 import qa_service
 from qa_service import __version__
-from qa_service.client import QaClient, QaClientError
+from qa_service.client import QaClientError
 from qa_service.machine import num_cpus, processor
 from qa_service.programs.bounds import Spent
 from qa_service.programs.load.generator import measure
@@ -79,7 +79,6 @@ class Sweep:
     engine: str = ""
 
     def plans(self) -> list[LoadPlan]:
-        """The loads for each server."""
         if self.rates_per_s:
             return [dataclasses.replace(self.plan, rate_per_s=rate) for rate in self.rates_per_s]
         return [dataclasses.replace(self.plan, num_simultaneous_clients=n) for n in self.clients]
@@ -99,9 +98,11 @@ class Sweep:
         """
         numbers: Sequence[int | None] = self.instances or [None]
         for num_instances in numbers:
-            with self._server(num_instances) as port:
-                engine = self.engine
+            with contextlib.ExitStack() as stack:
+                port, engine = self.plan.port, self.engine
                 if num_instances is not None:
+                    flags = ["--num_inference_sessions", str(num_instances), *self.server_flags]
+                    port = stack.enter_context(own_server(self.plan.host, flags))
                     engine = find_engine(dataclasses.replace(self.plan, port=port))
                 for plan in self.plans():
                     here = dataclasses.replace(plan, port=port)
@@ -114,31 +115,16 @@ class Sweep:
                     if cell.report.interrupted:
                         return
 
-    @contextlib.contextmanager
-    def _server(self, num_instances: int | None) -> Iterator[int]:
-        """The port of the server to use."""
-        if num_instances is None:
-            yield self.plan.port
-            return
-        flags = ["--num_inference_sessions", str(num_instances), *self.server_flags]
-        with OwnServer(self.plan.host, flags) as server:
-            yield server.port
-
 
 def read_stats(plan: LoadPlan) -> dict[str, Any]:
     """The report of the plan's server; empty if it does not say, or if there are several."""
     if "," in plan.host:
         return {}
     try:
-        with _client(plan) as client:
+        with plan.access.client(plan.host, plan.port, plan.timeout_s) as client:
             return client.stats()
     except QaClientError:
         return {}
-
-
-def _client(plan: LoadPlan) -> QaClient:
-    tls, token = plan.access.tls_context(), plan.access.token
-    return QaClient(plan.host, plan.port, plan.timeout_s, tls=tls, token=token)
 
 
 def find_engine(plan: LoadPlan) -> str:
@@ -147,7 +133,7 @@ def find_engine(plan: LoadPlan) -> str:
     Raises:
         QaClientError: The server cannot be reached, or does not accept the token.
     """
-    with _client(plan) as client:
+    with plan.access.client(plan.host, plan.port, plan.timeout_s) as client:
         client.connect()
         try:
             models = client.models()
@@ -264,50 +250,39 @@ class ServerStartError(Exception):
     """The server did not start; the message is the last line that it logged."""
 
 
-class OwnServer:
-    """Runs a server on a free port inside a `with` block, which begins when it is ready."""
+@contextlib.contextmanager
+def own_server(host: str, flags: Sequence[str]) -> Iterator[int]:
+    """Runs a server on a free port as long as the block runs, which begins when it is ready.
 
-    def __init__(self, host: str, flags: Sequence[str]) -> None:
-        # Its lines are read here, whatever format of the log the flags or the environment ask for.
-        self._command = [*_PROGRAM, "--host", host, "--port", "0", *flags, "--log_format", "text"]
-        self.port = 0
-
-    def __enter__(self) -> Self:
-        # This module's package is first on the module path.
-        here = str(Path(qa_service.__file__).resolve().parents[1])
-        python_path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-        environment = {**os.environ, "PYTHONPATH": python_path}
-        self._log = tempfile.TemporaryFile("w+")
-        self._process = subprocess.Popen(
-            self._command, stdout=subprocess.PIPE, stderr=self._log, env=environment, text=True
-        )
+    Raises:
+        ServerStartError: It did not start.
+    """
+    # This module's package is first on the module path.
+    here = str(Path(qa_service.__file__).resolve().parents[1])
+    python_path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": python_path}
+    # Its lines are read here, whatever format of the log the flags or the environment ask for.
+    command = [*_PROGRAM, "--host", host, "--port", "0", *flags, "--log_format", "text"]
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, env=environment, text=True
+        ) as process,
+    ):
         try:
-            self.port = self._wait_until_ready()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(_STOP_TIMEOUT_S)
-        except BaseException:
-            self._process.kill()
-            self._process.wait()
-            raise
+            assert process.stdout is not None
+            ready = next((line for line in process.stdout if line.startswith(_READY)), None)
+            if ready is None:
+                process.wait()
+                log.seek(0)
+                lines = [line.strip() for line in log if line.strip()]
+                last = lines[-1] if lines else f"exit code {process.returncode}"
+                raise ServerStartError(f"the server did not start: {last}")
+            yield int(ready.removeprefix(_READY).split(": ")[0].rpartition(":")[2])
         finally:
-            assert self._process.stdout is not None
-            self._process.stdout.close()
-            self._log.close()
-
-    def _wait_until_ready(self) -> int:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith(_READY):
-                return int(line.removeprefix(_READY).split(": ")[0].rpartition(":")[2])
-        self._process.wait()
-        self._log.seek(0)
-        lines = [line.strip() for line in self._log if line.strip()]
-        last = lines[-1] if lines else f"exit code {self._process.returncode}"
-        raise ServerStartError(f"the server did not start: {last}")
+            process.terminate()
+            try:
+                process.wait(_STOP_TIMEOUT_S)
+            except BaseException:
+                process.kill()
+                raise

@@ -94,11 +94,9 @@ class QaWire:
         return _json({"question": question.question, "text": question.context})[1:]
 
     def request(self, request_id: int, body: bytes) -> bytes:
-        """The frame of a request with this id."""
         return frame_of(b'{"id":%d,' % request_id + body)
 
     def replies(self, inbox: bytearray) -> Iterator[Reply]:
-        """Takes the complete replies out of the inbox; `ProtocolError` if the bytes are none."""
         return map(self._reply, take_frames(inbox, MAX_RESPONSE_BYTES))
 
     def _reply(self, body: bytes) -> Reply:

@@ -22,7 +22,7 @@ from qa_service.retrieval.formats.office_package import (
     name_of,
     number,
 )
-from qa_service.retrieval.formats.word_styles import Numbering, Role, Roles, Styles
+from qa_service.retrieval.formats.word_styles import Role, Roles, Styles
 from qa_service.retrieval.layout import lay_out
 
 _LONG_CELL_CHARS = 300
@@ -68,7 +68,7 @@ class _Reader:
     def __init__(self, package: OfficePackage, out: BlockList) -> None:
         self._out = out
         self._styles = Styles(package.part("styles"))
-        self._roles = Roles(self._styles, Numbering(package.part("numbering"), self._styles))
+        self._roles = Roles(self._styles, package.part("numbering"))
         self._notes = {
             (kind, attribute(note, "id")): note
             for kind in ("footnote", "endnote")
@@ -266,8 +266,13 @@ class WordText:
                 self.notes += [note] if note is not None else []
             elif name in {"drawing", "pict", "object", "AlternateContent"}:
                 self.boxes += _boxes([one])
+            elif name == "t":
+                self._parts.append(one.text or "")
+            elif name == "sym" and (code := attribute(one, "char")[-2:]):
+                signs = _SYMBOLS.get(attribute(one, "font").lower(), {})
+                self._parts.append(signs.get(int(code, 16), ""))
             else:
-                self._parts.append(_character(one, name))
+                self._parts.append(_SIGNS.get(name, ""))
         if any(part.strip() for part in self._parts[before:]):
             self.is_bold &= is_on(child(run, "rPr", "b"))
 
@@ -281,17 +286,6 @@ class WordText:
             self._fields[-1] = True
         elif kind == "end" and self._fields:
             self._fields.pop()
-
-
-def _character(element: Xml.Element, name: str) -> str:
-    """A part of a run as characters."""
-    if name == "t":
-        return element.text or ""
-    if name == "sym":
-        code = attribute(element, "char")[-2:]
-        font = attribute(element, "font").lower()
-        return _SYMBOLS.get(font, {}).get(int(code, 16), "") if code else ""
-    return _SIGNS.get(name, "")
 
 
 def _form_value(field: Xml.Element) -> str:

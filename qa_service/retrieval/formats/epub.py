@@ -32,29 +32,21 @@ def read_epub(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
         book_file, *_ = descendants(container, "rootfile")
         path = book_file.attrib["full-path"]
         book = Xml.fromstring(archive.read(path))
-        encrypted = _encrypted(archive)
-        for page in _pages(book, posixpath.dirname(path)):
+        encrypted = set[str]()  # in many books fonts alone
+        if _ENCRYPTION in archive.namelist():
+            entries = descendants(Xml.fromstring(archive.read(_ENCRYPTION)), "CipherReference")
+            encrypted = {unquote(entry.get("URI", "")) for entry in entries}
+        items = {item.get("id", ""): item for item in descendants(book, "item")}
+        for entry in itertools.islice(descendants(book, "itemref"), _MAX_PAGES):
+            item = items.get(entry.get("idref", ""))
+            if item is None or item.get("media-type") not in _PAGES:
+                continue
+            if "nav" in item.get("properties", "").split():
+                continue
+            href = unquote(item.get("href", ""))
+            page = posixpath.normpath(posixpath.join(posixpath.dirname(path), href))
             if page in encrypted:
                 raise UnreadableError("the book is encrypted")
             text = decoded(archive.read(page))
             parse_into(out, text, [0] * (1 + text.count("\n")))
     yield lay_out(Parsed(out.blocks, text_of(next(descendants(book, "title"), None))), name)
-
-
-def _pages(book: Xml.Element, folder: str) -> Iterator[str]:
-    """The names of the pages in the order in which they are read."""
-    items = {item.get("id", ""): item for item in descendants(book, "item")}
-    for entry in itertools.islice(descendants(book, "itemref"), _MAX_PAGES):
-        item = items.get(entry.get("idref", ""))
-        if item is None or item.get("media-type") not in _PAGES:
-            continue
-        if "nav" not in item.get("properties", "").split():
-            yield posixpath.normpath(posixpath.join(folder, unquote(item.get("href", ""))))
-
-
-def _encrypted(archive: zipfile.ZipFile) -> set[str]:
-    """What is encrypted: in many books fonts alone."""
-    if _ENCRYPTION not in archive.namelist():
-        return set()
-    entries = descendants(Xml.fromstring(archive.read(_ENCRYPTION)), "CipherReference")
-    return {unquote(entry.get("URI", "")) for entry in entries}

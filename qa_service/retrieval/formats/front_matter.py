@@ -30,16 +30,11 @@ def split_front_matter(text: str) -> tuple[str, str, int]:
     found = _FRONT.match(text[:_MAX_CHARS])
     if found is None:
         return "", text, 1
-    return _title(found["matter"]), text[found.end() :], 1 + text.count("\n", 0, found.end())
-
-
-def _title(matter: str) -> str:
-    found = _TITLE.search(matter)
-    if found is None:
-        return ""
-    if long := _FOLDED.match(matter, found.start("title")):
-        return " ".join(long["text"].split())
-    return _scalar(found["title"])
+    matter, title = found["matter"], ""
+    if named := _TITLE.search(matter):
+        long = _FOLDED.match(matter, named.start("title"))
+        title = " ".join(long["text"].split()) if long else _scalar(named["title"])
+    return title, text[found.end() :], 1 + text.count("\n", 0, found.end())
 
 
 def _scalar(words: str) -> str:

@@ -73,9 +73,6 @@ _BREAK = "\ue000"
 """Stands for `<br>` while white space is joined."""
 _MAX_SPAN = 100
 
-CellText = Callable[[LexborNode], str]
-LineOf = Callable[[LexborNode], int]
-
 
 def parse_html(text: str, whole: str | None) -> Parsed:
     """Reads a page; of one that a template makes, what stands between the template's tags."""
@@ -193,7 +190,10 @@ class _Page:
         return node.child
 
     def _is_left_out(self, node: LexborNode, tag: str, given: Mapping[str, str | None]) -> bool:
-        """Whether an element is hidden, or belongs to the site: by what it is, or is named."""
+        """Whether an element is hidden or belongs to the site: by what it is, or is named.
+
+        One that is named as navigation is left out if most of it is links.
+        """
         if tag in _APART or not given:
             return tag in _APART
         is_hidden = (
@@ -202,11 +202,9 @@ class _Page:
             or given.get("role") in _APART_ROLES
             or ("style" in given and _HIDING.search(given["style"] or "") is not None)
         )
-        is_named = tag in _BLOCKS and tag != "body" and ("class" in given or "id" in given)
-        return is_hidden or (is_named and self._is_navigation(node, given))
-
-    def _is_navigation(self, node: LexborNode, given: Mapping[str, str | None]) -> bool:
-        """Whether an element is named as navigation, and most of it is links."""
+        may_lead = tag in _BLOCKS and tag != "body" and ("class" in given or "id" in given)
+        if is_hidden or not may_lead:
+            return is_hidden
         if given.get("class") in _APART_CLASSES:
             return True
         is_named = _NAVIGATION.search(f"{given.get('class')} {given.get('id')}")
@@ -240,7 +238,11 @@ class _Page:
         tag = node.tag
         is_data = tag == "table" and self._arrangements[-1:] != [node.mem_id]
         if tag in {"sup", "sub"} and self._scripts:
-            self._end_script(node, tag)
+            place = self._scripts.pop()
+            inner = "".join(self._words[place:])
+            before = self._words[place - 1] if 0 < place <= len(self._words) else ""
+            is_note = tag == "sup" and node.css_first("a") is not None
+            self._words[place:] = [] if is_note else [scripted(tag, before, inner)]
         elif node is self._left_out:
             return
         elif tag in _HEADINGS:
@@ -266,13 +268,6 @@ class _Page:
             self._preformatted = max(0, self._preformatted - 1)
         elif tag == "table":
             self._arrangements.pop()
-
-    def _end_script(self, node: LexborNode, tag: str) -> None:
-        place = self._scripts.pop()
-        inner = "".join(self._words[place:])
-        before = self._words[place - 1] if 0 < place <= len(self._words) else ""
-        is_note = tag == "sup" and node.css_first("a") is not None
-        self._words[place:] = [] if is_note else [scripted(tag, before, inner)]
 
     def _take_table(self, node: LexborNode) -> bool:
         if self._num_tables + len(self._arrangements) >= _MAX_TABLES:
@@ -315,7 +310,9 @@ def _joined(words: list[str]) -> str:
     return _SPACES.sub(" ", "".join(words)).replace(_BREAK, "\n").strip()
 
 
-def read_table(table: LexborNode, text_of: CellText, line_of: LineOf) -> Grid | None:
+def read_table(
+    table: LexborNode, text_of: Callable[[LexborNode], str], line_of: Callable[[LexborNode], int]
+) -> Grid | None:
     """Reads a table; None if it only arranges the page: one column, or tables within it."""
     nodes = [row for row in table.css("tr") if row.css_first("td, th") is not None]
     is_arrangement = table.css_first("table table") is not None or not nodes
@@ -328,7 +325,7 @@ def read_table(table: LexborNode, text_of: CellText, line_of: LineOf) -> Grid | 
     return grid if max(len(row.cells) for row in grid.rows) > 1 else None
 
 
-def _cells(row: LexborNode, text_of: CellText) -> list[Cell]:
+def _cells(row: LexborNode, text_of: Callable[[LexborNode], str]) -> list[Cell]:
     cells, node = list[Cell](), row.child
     while node is not None and len(cells) < MAX_COLUMNS:
         if node.tag in {"td", "th"}:

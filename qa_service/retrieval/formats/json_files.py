@@ -90,10 +90,6 @@ class _Squad(msgspec.Struct, frozen=True):
     data: msgspec.Raw = msgspec.Raw()
 
 
-_squad_decoder = msgspec.json.Decoder(_Squad)
-_articles_decoder = msgspec.json.Decoder(list[_Article])
-
-
 def read_squad(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
     """Reads the paragraphs; each is known by its number in the file, from 1.
 
@@ -113,10 +109,10 @@ def read_squad(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document
 
 def _articles(file: bytes) -> list[_Article]:
     try:
-        data = _squad_decoder.decode(file).data
+        data = msgspec.json.decode(file, type=_Squad).data
     except msgspec.ValidationError:  # JSON, but no object
         return []
-    return _articles_decoder.decode(data) if bytes(data) else []
+    return msgspec.json.decode(data, type=list[_Article]) if bytes(data) else []
 
 
 class _Cell(msgspec.Struct, frozen=True):
@@ -128,13 +124,11 @@ class _Notebook(msgspec.Struct, frozen=True):
     cells: list[_Cell] = []
 
 
-_notebook_decoder = msgspec.json.Decoder(_Notebook)
-
-
 def read_notebook(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
     """Reads a notebook of format 4."""
     try:
-        cells = _notebook_decoder.decode(read_text(stream, max_bytes).encode()).cells
+        text = read_text(stream, max_bytes)
+        cells = msgspec.json.decode(text, type=_Notebook).cells
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise UnreadableError(f"not a notebook: {error}") from None
     out = BlockList()

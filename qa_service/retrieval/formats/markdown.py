@@ -33,10 +33,13 @@ def parse_markdown(text: str, whole: str | None) -> Parsed:
     """
     title, body, first_line = split_front_matter(text)
     lines, numbers = clean(body, first_line)
-    env = {"references": {} if whole is None else _references(text, whole)}
-    tokens = _parser().parse("\n".join(lines), env)
+    labels = list[str]()
+    if whole is not None:
+        labels += [found["label"] for found in _DEFINITION.finditer(whole)]
+        labels += [found["label"] for found in _REFERENCE.finditer(text)]  # those behind a text
+    known = {" ".join(one.split()).lower().upper(): {"href": "", "title": ""} for one in labels}
     reader = _Reader(numbers)
-    reader.read(tokens)
+    reader.read(_parser().parse("\n".join(lines), {"references": known}))
     return Parsed(reader.out.blocks, title)
 
 
@@ -46,13 +49,6 @@ def _parser() -> MarkdownIt:
     parser.normalizeLink = lambda url: url  # type: ignore[method-assign]
     parser.validateLink = lambda url: True  # type: ignore[method-assign]
     return parser.use(deflist_plugin)
-
-
-def _references(text: str, whole: str) -> dict[str, dict[str, str]]:
-    """The labels of a part of a file: those that the file defines, and those behind a text."""
-    labels = [found["label"] for found in _DEFINITION.finditer(whole)]
-    labels += [found["label"] for found in _REFERENCE.finditer(text)]
-    return {" ".join(label.split()).lower().upper(): {"href": "", "title": ""} for label in labels}
 
 
 class _Reader:

@@ -109,19 +109,15 @@ class _Cleaner:
             self._take_code(line)
         elif found := _FENCE.match(line):
             self._take_fence(line, found)
-        elif self._in_options and self._is_option(line):
+        elif self._in_options and line.strip() == "---":  # around options that are YAML
+            self._in_yaml = not self._in_yaml
+            self._in_options = self._in_yaml
+            self._add("")
+        elif self._in_options and (self._in_yaml or _OPTION.match(line)):
             self._add("")
         else:
             self._in_options = False
             self._take_prose(line)
-
-    def _is_option(self, line: str) -> bool:
-        """Whether a line is one of a directive's options: a field, or YAML between `---`."""
-        if line.strip() == "---":
-            self._in_yaml = not self._in_yaml
-            self._in_options = self._in_yaml
-            return True
-        return self._in_yaml or _OPTION.match(line) is not None
 
     def _add(self, line: str) -> None:
         self.lines.append(line)

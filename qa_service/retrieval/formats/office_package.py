@@ -39,7 +39,6 @@ class OfficePackage:
         return Xml.fromstring(self._archive.read(name))
 
     def document(self, kind: str) -> Xml.Element:
-        """The document itself."""
         found = self.read(self.main)
         if name_of(found) != kind:
             raise ValueError(f"it holds a {name_of(found)[:40]}")

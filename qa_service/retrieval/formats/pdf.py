@@ -148,7 +148,9 @@ def _append(parts: list[Part], column: list[Part]) -> None:
 
 def _written(parts: list[Part], heads: list[str]) -> list[Block]:
     texts = [part for part in parts if isinstance(part, Text)]
-    out, words, lefts = BlockList(), _Words(texts), list[float]()
+    lines = (line for text in texts for line in text.lines)
+    known = Counter(word.lower() for line in lines for word in _WORD.findall(line))
+    out, lefts = BlockList(), list[float]()
     for head in heads:
         out.paragraph(head)
     levels = _levels(parts, body_size(texts))
@@ -163,32 +165,30 @@ def _written(parts: list[Part], heads: list[str]) -> list[Block]:
         if isinstance(part, Table):
             add_grid(out, part.grid.rows)
         elif part.mark:
-            out.item(len(lefts), part.mark, words.joined(part.lines))
+            out.item(len(lefts), part.mark, _joined(part.lines, known))
         elif level := levels.get(id(part)):
-            out.heading(level, words.joined(part.lines))
+            out.heading(level, _joined(part.lines, known))
         else:
-            out.paragraph(words.joined(part.lines))
+            out.paragraph(_joined(part.lines, known))
     return out.blocks
 
 
-class _Words:
-    """A document's words, which say how one that a line's end cuts is written."""
+def _joined(lines: list[str], known: Counter[str]) -> str:
+    """A paragraph's lines as one.
 
-    def __init__(self, texts: list[Text]) -> None:
-        lines = (line for text in texts for line in text.lines)
-        self._counts = Counter(word.lower() for line in lines for word in _WORD.findall(line))
+    Args:
+        known: The document's words, which say how one that a line's end cuts is written.
+    """
 
-    def joined(self, lines: list[str]) -> str:
-        """A paragraph's lines as one."""
-        text = _HYPHENATED.sub(self._whole, "\n".join(lines))
-        return text.replace("\n", " ").replace(HYPHEN, "-")
-
-    def _whole(self, found: re.Match[str]) -> str:
+    def whole(found: re.Match[str]) -> str:
         """The beginning of a word that is cut: with its hyphen where it has one elsewhere."""
         before, after = found[1], found[2]
         whole, hyphened = f"{before}{after}".lower(), f"{before}-{after}".lower()
-        is_hyphened = self._counts[hyphened] > self._counts[whole] or not after[0].islower()
+        is_hyphened = known[hyphened] > known[whole] or not after[0].islower()
         return f"{before}-" if is_hyphened else before
+
+    text = _HYPHENATED.sub(whole, "\n".join(lines))
+    return text.replace("\n", " ").replace(HYPHEN, "-")
 
 
 def _levels(parts: list[Part], body: float) -> dict[int, int]:

@@ -79,23 +79,18 @@ class Piece:
         """Its words with a space between them; of raised marks, powers alone."""
         shown = ""
         for word in self.words:
-            is_raised = self.is_raised(word)
+            is_raised, mark = self.is_raised(word), word.text
             if is_raised and shown:
-                shown += _raised(shown, word.text)
+                is_note = _NOTE_MARK.fullmatch(mark) and not (
+                    (mark.isdecimal() and _BASE.fullmatch(shown))
+                    or (mark in {"2", "3"} and _UNIT.fullmatch(shown))
+                )
+                shown += "" if is_note else scripted("sup", shown, mark)
             elif is_raised:
                 shown = f"{word.text} "
             else:
                 shown += word.text if word.goes_on or shown[-1:] in {"", " "} else f" {word.text}"
         return shown.rstrip()
-
-
-def _raised(before: str, mark: str) -> str:
-    """A raised mark: a power or a part of a word as a person writes it, nothing of a note's."""
-    is_note = _NOTE_MARK.fullmatch(mark) and not (
-        (mark.isdecimal() and _BASE.fullmatch(before))
-        or (mark in {"2", "3"} and _UNIT.fullmatch(before))
-    )
-    return "" if is_note else scripted("sup", before, mark)
 
 
 Placed = TypeVar("Placed", Word, Piece)
@@ -237,16 +232,12 @@ def _are_columns(left: list[Piece], right: list[Piece]) -> bool:
     turns = sum(one[1] != after[1] for one, after in pairwise(painted))
     is_painted_apart = _PAINTED_APART * turns <= lines
     num_prose = _is_prose(left) + _is_prose(right)
-    if num_prose == 2:
-        return is_painted_apart or not _have_rows(left, right)
-    return is_painted_apart and (num_prose == 1 or (_is_list(left) and _is_list(right)))
-
-
-def _have_rows(left: list[Piece], right: list[Piece]) -> bool:
-    """Whether paragraphs of both parts begin at the same heights, as a table's cells do."""
+    if is_painted_apart or num_prose < 2:
+        return is_painted_apart and (num_prose > 0 or (_is_list(left) and _is_list(right)))
+    # A table's cells: paragraphs of both parts begin at the same heights.
     starts, others = sorted((_starts(left), _starts(right)), key=len)
     level = sum(any(abs(one - other) < _LEVEL for other in others) for one in starts)
-    return len(starts) >= _MIN_LINES and _SAME_ROWS * len(others) <= level
+    return len(starts) < _MIN_LINES or _SAME_ROWS * len(others) > level
 
 
 def _starts(part: list[Piece]) -> list[float]:

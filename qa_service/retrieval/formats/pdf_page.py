@@ -148,7 +148,7 @@ class PageReader:
         by_turn |= self._words(text, glyphs, turn)
         main = max(by_turn, key=lambda turn: len(by_turn[turn]))
         turned = [words for turn, words in sorted(by_turn.items()) if turn != main and words]
-        return Page(by_turn[main], turned, _Rules(self._raw, page, main).found)
+        return Page(by_turn[main], turned, _rules(self._raw, page, main))
 
     def _words(self, text: _TextPage, glyphs: list[_Glyph], turn: int) -> dict[int, list[Word]]:
         """The words of glyphs, by how the page must be turned to read them."""
@@ -280,73 +280,67 @@ def _differs(before: Box, box: Box) -> bool:
     return max(abs(before.top - box.top), abs(before.bottom - box.bottom)) > _SHIFT * box.height
 
 
-class _Rules:
-    """Collects the lines on a page, those in forms that it draws too."""
+def _rules(raw: ModuleType, page: pypdfium2.PdfPage, turn: int) -> list[Box]:
+    """The lines on a page, those in forms that it draws too, and the sides of what is filled.
 
-    def __init__(self, raw: ModuleType, page: pypdfium2.PdfPage, turn: int) -> None:
-        self.found: list[Box] = []
-        self._raw, self._turn = raw, turn
-        self._filled: dict[tuple[int, ...], deque[Box]] = {}
-        """Of each colour, the boxes that were filled last and are in no other."""
-        self._num_left_out = 0
-        for path in page.get_objects([raw.FPDF_PAGEOBJ_PATH], max_depth=_FORM_DEPTH):
-            if len(self.found) + self._num_left_out >= _MAX_RULES:
-                break
-            fill, is_stroked = ctypes.c_int(), ctypes.c_int()
-            raw.FPDFPath_GetDrawMode(path, fill, is_stroked)
-            if is_stroked.value:
-                self.found += self._lines(path)
-            elif fill.value:
-                self._add_filled(path)
+    What is filled is not seen on paper of its colour, nor in a box of its colour: Word draws a
+    paragraph's shading in its cell's.
+    """
+    found, num_left_out = list[Box](), 0
+    boxes = dict[tuple[int, ...], deque[Box]]()  # of each colour the last ones that are in no other
+    for path in page.get_objects([raw.FPDF_PAGEOBJ_PATH], max_depth=_FORM_DEPTH):
+        if len(found) + num_left_out >= _MAX_RULES:
+            break
+        fill, is_stroked = ctypes.c_int(), ctypes.c_int()
+        raw.FPDFPath_GetDrawMode(path, fill, is_stroked)
+        if is_stroked.value:
+            found += _lines(raw, path, turn)
+        elif fill.value:
+            parts = [ctypes.c_uint() for _ in range(4)]
+            raw.FPDFPageObj_GetFillColor(path, *parts)
+            colour = tuple(part.value for part in parts)
+            if min(colour[:3]) >= _WHITE or not (lines := _lines(raw, path, turn)):
+                continue
+            box, filled = around(lines), boxes.setdefault(colour, deque(maxlen=_MAX_FILLED))
+            if any(_holds(other, box) for other in filled):
+                num_left_out += len(lines)
+                continue
+            found += lines
+            if raw.FPDFPath_CountSegments(path) <= _RECTANGLE_SEGMENTS:
+                filled.append(box)
+    return found
 
-    def _add_filled(self, path: pypdfium2.PdfObject) -> None:
-        """Adds the sides of a filled path, if it is seen.
 
-        A path is not seen on paper of its colour, nor in a box of its colour: Word draws a
-        paragraph's shading in its cell's.
-        """
-        parts = [ctypes.c_uint() for _ in range(4)]
-        self._raw.FPDFPageObj_GetFillColor(path, *parts)
-        colour = tuple(part.value for part in parts)
-        if min(colour[:3]) >= _WHITE or not (lines := self._lines(path)):
-            return
-        box = around(lines)
-        filled = self._filled.setdefault(colour, deque(maxlen=_MAX_FILLED))
-        if any(_holds(other, box) for other in filled):
-            self._num_left_out += len(lines)
-            return
-        self.found += lines
-        if self._raw.FPDFPath_CountSegments(path) <= _RECTANGLE_SEGMENTS:
-            filled.append(box)
+def _lines(raw: ModuleType, path: pypdfium2.PdfObject, turn: int) -> list[Box]:
+    """A path's lines that are horizontal or vertical."""
+    matrix = path.get_matrix()
+    container = path.container
+    while container is not None:
+        matrix = matrix.multiply(container.get_matrix())
+        container = container.container
+    found, first, last = list[Box](), None, None
+    for index in range(min(_MAX_RULES, raw.FPDFPath_CountSegments(path))):
+        segment = raw.FPDFPath_GetPathSegment(path, index)
+        x, y = ctypes.c_float(), ctypes.c_float()
+        raw.FPDFPathSegment_GetPoint(segment, x, y)
+        point = matrix.on_point(x.value, y.value)
+        kind = raw.FPDFPathSegment_GetType(segment)
+        if kind == raw.FPDF_SEGMENT_MOVETO:
+            first = point
+        elif kind == raw.FPDF_SEGMENT_LINETO and last:
+            found += _line(last, point, turn)
+        if raw.FPDFPathSegment_GetClose(segment) and first:
+            found += _line(point, first, turn)
+        last = point
+    return found
 
-    def _lines(self, path: pypdfium2.PdfObject) -> list[Box]:
-        matrix = path.get_matrix()
-        container = path.container
-        while container is not None:
-            matrix = matrix.multiply(container.get_matrix())
-            container = container.container
-        found, first, last = list[Box](), None, None
-        for index in range(min(_MAX_RULES, self._raw.FPDFPath_CountSegments(path))):
-            segment = self._raw.FPDFPath_GetPathSegment(path, index)
-            x, y = ctypes.c_float(), ctypes.c_float()
-            self._raw.FPDFPathSegment_GetPoint(segment, x, y)
-            point = matrix.on_point(x.value, y.value)
-            kind = self._raw.FPDFPathSegment_GetType(segment)
-            if kind == self._raw.FPDF_SEGMENT_MOVETO:
-                first = point
-            elif kind == self._raw.FPDF_SEGMENT_LINETO and last:
-                found += self._line(last, point)
-            if self._raw.FPDFPathSegment_GetClose(segment) and first:
-                found += self._line(point, first)
-            last = point
-        return found
 
-    def _line(self, start: tuple[float, float], end: tuple[float, float]) -> list[Box]:
-        (x1, y1), (x2, y2) = start, end
-        if min(abs(x1 - x2), abs(y1 - y2)) < _SLANT < max(abs(x1 - x2), abs(y1 - y2)):
-            sides = min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)
-            return [_turned(*sides, self._turn)]
-        return []
+def _line(start: tuple[float, float], end: tuple[float, float], turn: int) -> list[Box]:
+    (x1, y1), (x2, y2) = start, end
+    if min(abs(x1 - x2), abs(y1 - y2)) < _SLANT < max(abs(x1 - x2), abs(y1 - y2)):
+        sides = min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)
+        return [_turned(*sides, turn)]
+    return []
 
 
 def _holds(box: Box, other: Box) -> bool:

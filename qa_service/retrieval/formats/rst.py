@@ -21,15 +21,9 @@ from qa_service.retrieval.formats.rst_parts import (
     SIMPLE_LINE,
     Lines,
     RawTable,
-    Reader,
-    bullet_list,
     csv_table,
-    definition_list,
-    field_list,
     grid_table,
     inline_text,
-    numbered_list,
-    option_list,
     simple_table,
     split_header,
 )
@@ -128,7 +122,8 @@ class _Reader:
         self._substitutions = substitutions
         self._styles: list[tuple[str, bool]] = []
         self.level = 0
-        self._directives = Directives(self)
+        self._num_objects = 0
+        """Descriptions of things around this."""
 
     def shown(self, text: str) -> str:
         return inline_text(text, self._substitutions)
@@ -202,18 +197,14 @@ class _Reader:
         if begins_code:  # the text keeps a colon that is not apart from it
             text = text[:-1] if text[-3:-2].strip() else text[:-2].rstrip()
         self.out.paragraph(self.shown(text).replace("\n", " "), part.numbers[place])
-        return self._literal(part, end) if begins_code else end
-
-    def _literal(self, part: Lines, place: int) -> int:
-        """The block of code that `::` announces: indented, or quoted."""
-        start = part.skip_empty(place)
-        if start >= len(part.lines):
-            return place
-        end = part.indented_end(start)
-        if end == start and part.lines[start][0] in _QUOTE_SIGNS and start > place:
-            end = part.paragraph_end(start)
-        self.out.code("\n".join(part.dedented(start, end).lines), part.numbers[start])
-        return max(end, place)
+        code = part.skip_empty(end) if begins_code else len(part.lines)
+        if code >= len(part.lines):
+            return end
+        code_end = part.indented_end(code)
+        if code_end == code and part.lines[code][0] in _QUOTE_SIGNS and code > end:
+            code_end = part.paragraph_end(code)  # of code that is quoted, not indented
+        self.out.code("\n".join(part.dedented(code, code_end).lines), part.numbers[code])
+        return max(code_end, end)
 
     def _grid(self, part: Lines, place: int, depth: int) -> int:
         end = place
@@ -254,12 +245,89 @@ class _Reader:
                 name, argument = found["name"].lower(), (found["argument"] or "").strip()
                 body = part.dedented(place + 1, end)
                 directive = split_directive(name, argument, body, part.numbers[place])
-                self._directives.show(directive, depth)
+                self._show(directive, depth)
         elif found := _NOTE.match(line):
             self.read(part.behind(found["text"], place, end), depth + 1)
         elif line == ".." and end > place + 1 and not part.lines[place + 1]:
             return place + 1  # an empty comment does not take what is indented after it
         return end
+
+    def _show(self, directive: Directive, depth: int) -> None:
+        name = directive.name
+        if name in _SILENT:
+            return
+        if name in _CODES or "code" in name:
+            self._code(directive)
+        elif name in {"list-table", "csv-table", "table", "flat-table"}:
+            self._table(directive, depth)
+        elif name in _BOXES or name in _VERSIONS:
+            self._box(directive, depth)
+        elif name.rsplit(":", 1)[-1] in _OBJECTS or name.startswith(_DOMAINS):
+            self._object(directive, depth)
+        else:
+            is_shown = name in {"rubric", "centered"} or any(directive.body.lines)
+            if directive.argument and is_shown and name != "figure" and name not in _WRAPPERS:
+                self.out.paragraph(self.shown(directive.argument), directive.line)
+            self.read(directive.body, depth + 1)
+
+    def _code(self, directive: Directive) -> None:
+        lines = directive.body.lines
+        if directive.name == "math" and directive.argument:
+            lines = [directive.argument, *lines]
+        text = "\n".join(lines)
+        if directive.name in {"parsed-literal", "subs-code-block"}:
+            text = self.shown(text)
+        self.out.code(text, next(iter(directive.body.numbers), directive.line))
+
+    def _box(self, directive: Directive, depth: int) -> None:
+        lines, numbers = directive.body
+        argument = directive.argument
+        if directive.name in _VERSIONS:
+            version, _, rest = argument.partition(" ")
+            label = f"{_VERSIONS[directive.name]} {self.shown(version)}"
+            argument = rest
+        else:
+            label = "See also" if directive.name == "seealso" else directive.name.capitalize()
+        if not argument and not any(lines):
+            self.out.paragraph(f"{label}.", directive.line)
+            return
+        self.out.prefix(f"{label}: ")
+        if argument and lines and lines[0]:  # its first paragraph goes on
+            lines = [argument, *lines]
+        elif argument:
+            lines = [argument, "", *lines]
+            numbers = [directive.line, *numbers]
+        numbers = [directive.line] * (len(lines) - len(numbers)) + list(numbers)
+        self.read(Lines(lines, numbers), depth + 1)
+
+    def _object(self, directive: Directive, depth: int) -> None:
+        self._num_objects += 1
+        level = self.level + self._num_objects
+        for name in directive.argument.split("\n"):
+            shown = self.shown(name.replace("\\", ""))
+            self.out.heading(level, shown, directive.line)
+        self.read(directive.body, depth + 1)
+        self._num_objects -= 1
+
+    def _table(self, directive: Directive, depth: int) -> None:
+        body = directive.body
+        if directive.argument:
+            self.out.paragraph(self.shown(directive.argument), directive.line)
+        rows_of_head = directive.options.get("header-rows", "")
+        is_number = len(rows_of_head) < 4 and rows_of_head.strip().isdecimal()
+        num_header = int(rows_of_head) if is_number else 0
+        if directive.name == "csv-table":
+            table = csv_table(body, directive.options.get("header", ""), num_header)
+            self.add_table(table, depth)
+        elif directive.name == "table":
+            self.read(body, depth + 1)
+        else:
+            rows = list[tuple[int, list[str]]]()
+            for _, item in body.items(body.skip_empty(0), BULLET)[0]:
+                cells, _ = item.items(item.skip_empty(0), BULLET)
+                rows.append((item.numbers[0], ["\n".join(cell.lines) for _, cell in cells]))
+            head = rows[0][1] if num_header and rows else []
+            self.add_table(RawTable(head, rows[num_header:]), depth)
 
 
 def _is_title(title: str, line: str) -> bool:
@@ -268,10 +336,104 @@ def _is_title(title: str, line: str) -> bool:
     return bool(is_text and _RULE.fullmatch(line))
 
 
-_Begins = Callable[[str], object]
-_Take = Callable[[_Reader, Lines, int, int], int]
+# Lists; as the methods above, each returns where it ends: at its place if there is none.
 
-_ELEMENTS: tuple[tuple[_Begins, _Take], ...] = (
+
+def bullet_list(reader: _Reader, part: Lines, place: int, depth: int) -> int:
+    return _list(reader, part, place, depth, BULLET)
+
+
+def numbered_list(reader: _Reader, part: Lines, place: int, depth: int) -> int:
+    follows = "".join(part.lines[place + 1 : place + 2])
+    is_list = not follows or follows[0] == " " or NUMBERED.match(follows)
+    return _list(reader, part, place, depth, NUMBERED) if is_list else place
+
+
+def _list(reader: _Reader, part: Lines, place: int, depth: int, begin: re.Pattern[str]) -> int:
+    items, end = part.items(place, begin)
+    if rows := _rows_of(items):
+        reader.add_table(RawTable([], rows), depth)
+        return end
+    reader.out.begin_list()
+    for number, (mark, body) in enumerate(items, 1):
+        is_bullet = begin is BULLET
+        shown = "-" if is_bullet else f"{number if '#' in mark else mark.strip('().')}."
+        reader.out.begin_item(shown)
+        reader.read(body, depth + 1)
+        reader.out.end_item()
+    reader.out.end_list()
+    return end
+
+
+def _rows_of(items: list[tuple[str, Lines]]) -> list[tuple[int, list[str]]]:
+    """The rows of a list of lists of one length, as `list-table` has; none of another list."""
+    rows = list[tuple[int, list[str]]]()
+    for _, body in items:
+        cells, _ = body.items(0, BULLET)
+        num_lines = "\n".join(body.lines).rstrip().count("\n") + 1
+        if not cells or sum(len(cell.lines) for _, cell in cells) < num_lines - len(cells):
+            return []
+        rows.append((body.numbers[0], ["\n".join(cell.lines) for _, cell in cells]))
+    is_table = len(rows) > 1 and len({len(cells) for _, cells in rows}) == 1 and len(rows[0][1]) > 1
+    return rows if is_table else []
+
+
+def field_list(reader: _Reader, part: Lines, place: int, depth: int) -> int:
+    reader.out.begin_list()
+    while place < len(part.lines) and (found := FIELD.match(part.lines[place])):
+        end = part.indented_end(place + 1)
+        name = reader.shown(found["name"])
+        body = part.behind(found["text"], place, end)
+        if name == "Title" and not reader.title:
+            reader.title = reader.shown(found["text"] or "")
+        if any(body.lines):
+            _named(reader, name, body, depth)
+        place = part.skip_empty(end)
+    reader.out.end_list()
+    return place
+
+
+def option_list(reader: _Reader, part: Lines, place: int, depth: int) -> int:
+    reader.out.begin_list()
+    while place < len(part.lines) and (found := OPTION.match(part.lines[place])):
+        end = part.indented_end(place + 1)
+        if not found["text"] and end == place + 1:
+            break
+        _named(reader, found["names"], part.behind(found["text"], place, end), depth)
+        place = part.skip_empty(end)
+    reader.out.end_list()
+    return place
+
+
+def definition_list(reader: _Reader, part: Lines, place: int, depth: int) -> int:
+    lines = part.lines
+    if lines[place].endswith("::") or not _is_term(lines, place):
+        return place
+    reader.out.begin_list()
+    while _is_term(lines, place) and lines[place] and lines[place][0] != " ":
+        if EXPLICIT.match(lines[place]):
+            break
+        end = part.indented_end(place + 1)
+        name = reader.shown(lines[place].split(" : ")[0])
+        _named(reader, name, part.dedented(place + 1, end), depth)
+        place = part.skip_empty(end)
+    reader.out.end_list()
+    return place
+
+
+def _is_term(lines: list[str], place: int) -> bool:
+    """Whether a line has an indented one below it."""
+    return place + 1 < len(lines) and lines[place + 1].startswith(" ")
+
+
+def _named(reader: _Reader, name: str, body: Lines, depth: int) -> None:
+    """An item that begins with a name: `name: text`."""
+    reader.out.begin_definition(name)
+    reader.read(body, depth + 1)
+    reader.out.end_item()
+
+
+_ELEMENTS: tuple[tuple[Callable[[str], object], Callable[[_Reader, Lines, int, int], int]], ...] = (
     (lambda line: line[0] == " ", _Reader._quote),
     (EXPLICIT.match, _Reader._explicit),
     (GRID_LINE.fullmatch, _Reader._grid),
@@ -313,86 +475,3 @@ def split_directive(name: str, argument: str, body: Lines, line: int) -> Directi
             options[found["name"]] += " " + lines[place].strip()
             place += 1
     return Directive(name, argument, options, body.part(place, len(lines)), line)
-
-
-class Directives:
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-        self._num_objects = 0
-
-    def show(self, directive: Directive, depth: int) -> None:
-        name = directive.name
-        if name in _SILENT:
-            return
-        if name in _CODES or "code" in name:
-            self._code(directive)
-        elif name in {"list-table", "csv-table", "table", "flat-table"}:
-            self._table(directive, depth)
-        elif name in _BOXES or name in _VERSIONS:
-            self._box(directive, depth)
-        elif name.rsplit(":", 1)[-1] in _OBJECTS or name.startswith(_DOMAINS):
-            self._object(directive, depth)
-        else:
-            is_shown = name in {"rubric", "centered"} or any(directive.body.lines)
-            if directive.argument and is_shown and name != "figure" and name not in _WRAPPERS:
-                self._reader.out.paragraph(self._reader.shown(directive.argument), directive.line)
-            self._reader.read(directive.body, depth + 1)
-
-    def _code(self, directive: Directive) -> None:
-        lines = directive.body.lines
-        if directive.name == "math" and directive.argument:
-            lines = [directive.argument, *lines]
-        text = "\n".join(lines)
-        if directive.name in {"parsed-literal", "subs-code-block"}:
-            text = self._reader.shown(text)
-        self._reader.out.code(text, next(iter(directive.body.numbers), directive.line))
-
-    def _box(self, directive: Directive, depth: int) -> None:
-        lines, numbers = directive.body
-        argument = directive.argument
-        if directive.name in _VERSIONS:
-            version, _, rest = argument.partition(" ")
-            label = f"{_VERSIONS[directive.name]} {self._reader.shown(version)}"
-            argument = rest
-        else:
-            label = "See also" if directive.name == "seealso" else directive.name.capitalize()
-        if not argument and not any(lines):
-            self._reader.out.paragraph(f"{label}.", directive.line)
-            return
-        self._reader.out.prefix(f"{label}: ")
-        if argument and lines and lines[0]:  # its first paragraph goes on
-            lines = [argument, *lines]
-        elif argument:
-            lines = [argument, "", *lines]
-            numbers = [directive.line, *numbers]
-        numbers = [directive.line] * (len(lines) - len(numbers)) + list(numbers)
-        self._reader.read(Lines(lines, numbers), depth + 1)
-
-    def _object(self, directive: Directive, depth: int) -> None:
-        self._num_objects += 1
-        level = self._reader.level + self._num_objects
-        for name in directive.argument.split("\n"):
-            shown = self._reader.shown(name.replace("\\", ""))
-            self._reader.out.heading(level, shown, directive.line)
-        self._reader.read(directive.body, depth + 1)
-        self._num_objects -= 1
-
-    def _table(self, directive: Directive, depth: int) -> None:
-        body = directive.body
-        if directive.argument:
-            self._reader.out.paragraph(self._reader.shown(directive.argument), directive.line)
-        rows_of_head = directive.options.get("header-rows", "")
-        is_number = len(rows_of_head) < 4 and rows_of_head.strip().isdecimal()
-        num_header = int(rows_of_head) if is_number else 0
-        if directive.name == "csv-table":
-            table = csv_table(body, directive.options.get("header", ""), num_header)
-            self._reader.add_table(table, depth)
-        elif directive.name == "table":
-            self._reader.read(body, depth + 1)
-        else:
-            rows = list[tuple[int, list[str]]]()
-            for _, item in body.items(body.skip_empty(0), BULLET)[0]:
-                cells, _ = item.items(item.skip_empty(0), BULLET)
-                rows.append((item.numbers[0], ["\n".join(cell.lines) for _, cell in cells]))
-            head = rows[0][1] if num_header and rows else []
-            self._reader.add_table(RawTable(head, rows[num_header:]), depth)

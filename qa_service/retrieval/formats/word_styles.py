@@ -92,10 +92,14 @@ class _Level(NamedTuple):
         )
 
 
-class Numbering:
-    """Word's lists, and where each of them is in its count."""
+class Roles:
+    """Says of each paragraph, in the order of the document, what it is; counts lists' numbers.
 
-    def __init__(self, part: Xml.Element, styles: Styles) -> None:
+    Args:
+        part: The document's numbering.
+    """
+
+    def __init__(self, styles: Styles, part: Xml.Element) -> None:
         self._styles = styles
         self._lists = dict[str, dict[int, _Level]]()
         self._links = dict[str, str]()
@@ -111,7 +115,39 @@ class Numbering:
         self._counts = dict[str, list[int | None]]()
         self._begun = set[str]()
 
-    def next_mark(self, known_as: str, level: int | None, style: str) -> tuple[int, str] | None:
+    def of(self, paragraph: Xml.Element) -> Role:
+        """What a paragraph is; counts it, if it is in a list with numbers."""
+        style = attribute(child(paragraph, "pPr", "pStyle")) or self._styles.of_paragraphs
+        chain = list(self._styles.named(style))
+        names = [attribute(child(style, "name")) for style in chain]
+        if names and _CONTENTS.fullmatch(names[0]):
+            return Role(is_contents=True)
+        heading = _heading(paragraph, chain, names)
+        is_title = bool(names) and _TITLE.fullmatch(names[0]) is not None
+        depth, mark = self._numbered(paragraph, chain)
+        if not mark and not depth and names and (found := _LIST.fullmatch(names[0])):
+            depth = int(found["depth"] or 1) if found["kind"] else 0
+            mark = "-" if depth else ""
+        return Role(1 if is_title else heading, depth, mark, is_title)
+
+    def _numbered(self, paragraph: Xml.Element, chain: list[Xml.Element]) -> tuple[int, str]:
+        """How many lists a paragraph is in, and its mark."""
+        for one in (paragraph, *chain):
+            properties = child(one, "pPr", "numPr")
+            known_as = attribute(child(properties, "numId"))
+            if not known_as:
+                continue
+            if known_as == "0":
+                return 0, ""
+            level = number(child(paragraph, "pPr", "numPr", "ilvl"))
+            if level is None:
+                level = number(child(properties, "ilvl"))
+            style = attribute(chain[0], "styleId") if chain else ""
+            found = self._next_mark(known_as, level, style)
+            return (found[0] + 1, found[1]) if found else (1 + (level or 0), "-")
+        return 0, ""
+
+    def _next_mark(self, known_as: str, level: int | None, style: str) -> tuple[int, str] | None:
         """Counts a paragraph; returns its level, from 0, and its mark; None if it is in no list.
 
         Args:
@@ -192,46 +228,6 @@ def _written(count: int, form: str) -> str:
     else:
         return f"{count:02}" if form == "decimalZero" else str(count)
     return letters.upper() if form.startswith("upper") else letters
-
-
-class Roles:
-    """Says of each paragraph, in the order of the document, what it is."""
-
-    def __init__(self, styles: Styles, numbering: Numbering) -> None:
-        self._styles = styles
-        self._numbering = numbering
-
-    def of(self, paragraph: Xml.Element) -> Role:
-        """What a paragraph is; counts it, if it is in a list with numbers."""
-        style = attribute(child(paragraph, "pPr", "pStyle")) or self._styles.of_paragraphs
-        chain = list(self._styles.named(style))
-        names = [attribute(child(style, "name")) for style in chain]
-        if names and _CONTENTS.fullmatch(names[0]):
-            return Role(is_contents=True)
-        heading = _heading(paragraph, chain, names)
-        is_title = bool(names) and _TITLE.fullmatch(names[0]) is not None
-        depth, mark = self._numbered(paragraph, chain)
-        if not mark and not depth and names and (found := _LIST.fullmatch(names[0])):
-            depth = int(found["depth"] or 1) if found["kind"] else 0
-            mark = "-" if depth else ""
-        return Role(1 if is_title else heading, depth, mark, is_title)
-
-    def _numbered(self, paragraph: Xml.Element, chain: list[Xml.Element]) -> tuple[int, str]:
-        """How many lists a paragraph is in, and its mark."""
-        for one in (paragraph, *chain):
-            properties = child(one, "pPr", "numPr")
-            known_as = attribute(child(properties, "numId"))
-            if not known_as:
-                continue
-            if known_as == "0":
-                return 0, ""
-            level = number(child(paragraph, "pPr", "numPr", "ilvl"))
-            if level is None:
-                level = number(child(properties, "ilvl"))
-            style = attribute(chain[0], "styleId") if chain else ""
-            found = self._numbering.next_mark(known_as, level, style)
-            return (found[0] + 1, found[1]) if found else (1 + (level or 0), "-")
-        return 0, ""
 
 
 def _heading(paragraph: Xml.Element, chain: list[Xml.Element], names: list[str]) -> int:

@@ -9,7 +9,6 @@ from qa_service.errors import DeviceError, SetupError
 from qa_service.instance import ladder
 from qa_service.instance.devices import CPU, DeviceAssignment
 from qa_service.instance.engines import EngineConfig
-from qa_service.instance.ladder import Ladder
 from qa_service.instance.self_test import WrongAnswerError
 
 GPU = EngineConfig(device="cuda", precision="fp16")
@@ -37,7 +36,8 @@ class Climber:
     def climb(self, engine_type="onnx", config=GPU, *, may_fall_back=False, key="files"):
         self.tried.clear()
         device = DeviceAssignment("cuda:1", may_fall_back=may_fall_back)
-        return Ladder.of(engine_type, config, device, self.folder, key).climb(self.attempt)
+        attempt = self.attempt
+        return ladder.climb(engine_type, config, device, self.folder, key=key, attempt=attempt)
 
 
 @pytest.mark.parametrize(

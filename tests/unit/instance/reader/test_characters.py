@@ -5,7 +5,7 @@ import regex
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qa_service.instance.reader.characters import stripped, whole_characters
+from qa_service.instance.reader.whole_words import stripped, whole_characters
 from tests.unit.instance.reader.texts import texts
 
 CHARACTERS = {

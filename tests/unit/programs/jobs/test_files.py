@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qa_service.programs.jobs import file_run
-from qa_service.programs.jobs.answers_file import AnswersFile, Claim, ahead_of, read_names
+from qa_service.programs.jobs import answers_file, file_run
+from qa_service.programs.jobs.answers_file import AnswersFile, ahead_of, read_names
 from qa_service.programs.jobs.file_run import OrderedOutput
 from qa_service.programs.jobs.questions_file import FileError, count_rows, read_rows
 
@@ -242,7 +242,7 @@ def files(tmp_path):
 
 def claim(files):
     questions, output = files
-    return Claim(output, questions)
+    return answers_file.claim(output, questions)
 
 
 def begin(files):
