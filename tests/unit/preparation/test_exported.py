@@ -90,7 +90,10 @@ def test_it_is_prepared_and_gives_its_graphs_own_logits(folder, tmp_path):
 
 
 @pytest.mark.parametrize(("limit", "failing"), [(600, "its files"), (1500, "the model")])
-def test_where_a_file_does_not_fit_nothing_is_left_but_a_sentence(folder, tmp_path, limit, failing):
+def test_where_a_file_does_not_fit_nothing_is_left_but_a_sentence(
+    folder, tmp_path, limit, failing, monkeypatch
+):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # else modules are cut too, for later runs
     flags = ["--model", str(folder), "--output_dir", str(tmp_path / "out"), "--no-encoder"]
     limits = f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"
     run = run_python(

@@ -73,7 +73,8 @@ def test_without_tantivy_the_package_to_install_is_named(docs, output, capsys, m
     assert install_hint("collections") in capsys.readouterr().err
 
 
-def test_a_full_disk_is_reported_and_the_next_run_continues(docs, output):
+def test_a_full_disk_is_reported_and_the_next_run_continues(docs, output, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # else modules are cut too, for later runs
     for number in range(200):
         (docs / f"{number}.txt").write_text(" ".join(f"{number}x{n}" for n in range(200)))
     done = run_python("-c", FULL_DISK, docs, "--no-embeddings", "--output", output)
