@@ -29,7 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 import numpy as np
 from qa_service.instance.engines import EngineConfig, make_engine
-from qa_service.instance.engines.base import EngineFaultError
+from qa_service.errors import EngineFaultError
 from qa_service.instance.model_folder.manifest import load_manifest
 
 model, kind, room_bytes = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])

@@ -180,7 +180,7 @@ def test_an_instance_with_the_onnx_engine_loads_neither_torch_nor_transformers(b
     program = f"""
 import sys
 from pathlib import Path
-import qa_service.instance.worker_main
+import qa_service.instance.loading
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.model_folder.manifest import load_manifest

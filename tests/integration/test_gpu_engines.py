@@ -10,17 +10,17 @@ import pytest
 
 from harness.models import copy_model
 from qa_service.engine_catalogue import ONNX_FILE, PLAIN_ONNX_FILE
-from qa_service.errors import DeviceError, SetupError
-from qa_service.instance import worker_main
+from qa_service.errors import DeviceError, EngineFaultError, SetupError
+from qa_service.instance import loading
 from qa_service.instance.arrays import SPAN_VALUES
 from qa_service.instance.devices import DeviceAssignment
 from qa_service.instance.engines import EngineConfig, make_engine, onnx_gpu
-from qa_service.instance.engines.base import EngineFaultError
 from qa_service.instance.engines.buckets import Bucket, BucketGrid
 from qa_service.instance.engines.onnx import open_session
 from qa_service.instance.gpus import find_gpus
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import load_manifest
+from qa_service.instance.worker_main import load_reader
 from qa_service.instance.worker_messages import Setup
 from qa_service.preparation.prepare import PrepareArgs, prepare
 from tests.integration.engine_comparison import (
@@ -285,13 +285,13 @@ def test_a_program_that_returns_an_earlier_batch_goes_down_to_plain_runs(
         made.append((config.cuda_graphs, config.bound_buffers))
         return onnx_gpu.bucketed_engine(StaleSession(session), manifest, config, device="cpu")
 
-    monkeypatch.setattr(worker_main, "make_engine", make)
+    monkeypatch.setattr(loading, "make_engine", make)
     options = InstanceOptions(
         inference_engine_type="onnx", precision="fp32", max_batch_size=2, max_batch_tokens=160,
         cost_table="off",
     )  # fmt: skip
     setup = Setup(str(gpu_model), options, DeviceAssignment("cuda:0"))
-    loaded = worker_main.load_reader(setup)
+    loaded = load_reader(setup)
     assert loaded.self_test
     loaded.self_test.check_next()
     assert made == [(True, True), (False, True), (False, False)]
@@ -299,7 +299,7 @@ def test_a_program_that_returns_an_earlier_batch_goes_down_to_plain_runs(
     assert len(words) == 2
     assert "onnx fp32 with CUDA graphs is left out for no CUDA graphs: onnx fp32 comp" in words[0]
     made.clear()
-    worker_main.load_reader(setup)
+    load_reader(setup)
     assert made == [(False, False)]
 
 

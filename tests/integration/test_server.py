@@ -22,8 +22,8 @@ from harness.server import (
 )
 from qa_service.client import Answer, QaClient
 from qa_service.instance.batch_cost import load_costs
-from qa_service.instance.costs import TABLE_EVERY
 from qa_service.instance.instance_options import InstanceOptions
+from qa_service.instance.learned_costs import TABLE_EVERY
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.worker_main import load_reader
 from qa_service.instance.worker_messages import Setup
