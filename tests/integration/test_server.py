@@ -55,23 +55,30 @@ def neighbour(server):
 
 
 @pytest.mark.slow
-def test_a_start_estimates_costs_on_a_cpu_and_measures_them_if_asked(builtin_model, tmp_path):
+def test_a_start_estimates_costs_on_a_cpu_and_measures_them_if_asked(
+    builtin_model, tmp_path, caplog
+):
     model = copy_model(builtin_model, tmp_path / "model", "costs")
-    for cost_table, is_measured in (("auto", False), ("measure", True), ("auto", False)):
-        # No race of engines: one is measured that is known.
-        with running_server(model, *ONE, *FIXED_ENGINE, "--cost_table", cost_table) as running:
-            assert running.ask(**ASK)["answer"]
-            running.wait_for_log("version 1 serves")
-            assert ("measuring what batches cost" in running.log) == is_measured
-    [table] = (model / "costs").glob("*.json")
-    assert load_costs(table).cost_ms(1, 100) > 0
-    for cost_table, is_learned in (("auto", True), (str(table), False), ("off", False)):
+    caplog.set_level("INFO")
+
+    def load(cost_table):
+        """The reader, and whether its costs have been measured."""
+        caplog.clear()
         options = InstanceOptions(
             inference_engine_type="onnx", precision="fp32", intra_op_num_threads=1,
             cost_table=cost_table,
         )  # fmt: skip
         reader = load_reader(Setup(str(model), options)).reader
         assert isinstance(reader, Reader)
+        return reader, "measuring what batches cost" in caplog.text
+
+    assert not load("auto")[1]
+    assert load("measure")[1]
+    [table] = (model / "costs").glob("*.json")
+    assert load_costs(table).cost_ms(1, 100) > 0
+    for cost_table, is_learned in (("auto", True), (str(table), False), ("off", False)):
+        reader, is_measured = load(cost_table)
+        assert not is_measured
         start = reader.rule.costs
         for _ in range(TABLE_EVERY):
             reader.read([Question("Who?", TEXT)])
