@@ -139,7 +139,7 @@ def test_finds_answers_at_both_ends_and_in_the_middle_of_100_kb(reader):
 
 @pytest.mark.parametrize("place", [0.0, 0.6, 1.0])
 def test_finds_the_answer_wherever_a_long_text_has_it(reader, place):
-    sentences = filler(10_000)
+    sentences = filler(4_000)
     sentences.insert(round(place * len(sentences)), bakery("Rosalind Achterberg"))
     text = "".join(sentences)
     (answers,) = reader.read([Question("Who opened the bakery on Crooked Lane?", text)])

@@ -25,6 +25,7 @@ from qa_service.instance.worker_messages import Setup
 from qa_service.preparation.prepare import PrepareArgs, prepare
 from tests.integration.engine_comparison import (
     MAX_DIFFERENCE,
+    SHAPES,
     batches,
     check_chosen_spans,
     difference,
@@ -61,7 +62,8 @@ def reference(gpu_model, manifest):
 def test_pytorch_buckets_give_the_logits(gpu_model, manifest, reference, precision):
     config = msgspec.structs.replace(SMALL, precision=precision)
     engine = pytorch.bucketed_engine(gpu_model, manifest, config, "cpu")
-    assert difference(engine, reference) < MAX_DIFFERENCE[precision]
+    num_batches = len(SHAPES) if precision == "fp32" else 3
+    assert difference(engine, reference, num_batches) < MAX_DIFFERENCE[precision]
 
 
 def test_pytorch_buckets_choose_the_spans_that_the_reader_would(gpu_model, manifest, reference):
@@ -72,7 +74,7 @@ def test_pytorch_buckets_choose_the_spans_that_the_reader_would(gpu_model, manif
 @pytest.mark.parametrize("kind", ["pytorch", "onnx"])
 def test_half_precision_gives_the_logits_on_a_cpu_too(gpu_model, manifest, reference, kind):
     engine = make_engine(kind, gpu_model, manifest, EngineConfig(precision="fp16"))
-    assert 0 < difference(engine, reference) < MAX_DIFFERENCE["fp16"]
+    assert 0 < difference(engine, reference, 3) < MAX_DIFFERENCE["fp16"]
 
 
 @pytest.mark.parametrize(
