@@ -151,9 +151,9 @@ REFUSED = (
     },
     {
         "no model": ("--model", "/nonexistent/model"),
-        "instances": ("--num_inference_sessions", "0"),
         "no certificate": ("--tls_cert", __file__, "--tls_key", __file__),
     },
+    {"instances": ("--num_inference_sessions", "0")},
     {"no cost table": ("--model", "{of_onnx}", *ONE_INSTANCE, "--cost_table", __file__)},
 )
 """What is refused, a check's at a time: a start stops at the first."""
