@@ -158,7 +158,7 @@ class TestBounds:
             return running.stats()["counters"]["batches_total"]
 
         with running_server(builtin_model, *ONE_BY_ONE) as running, running.connect() as sock:
-            long = frame({"id": "long", **ASK, "text": "The notes are long. " * 300})
+            long = frame({"id": "long", **ASK, "text": "The notes are long. " * 150})
             sock.sendall(long)
             assert "answer" in receive(sock)
             runs_of_long = num_runs()
@@ -194,7 +194,7 @@ class TestBounds:
             running.connect() as reader,
             running.connect() as sock,
         ):
-            long = [{"id": f"long {i}", **ASK, "text": TEXT + " Then." * 2000} for i in range(2)]
+            long = [{"id": f"long {i}", **ASK, "text": TEXT + " Then." * 800} for i in range(2)]
             with held_still(running.worker_pids()):
                 reader.sendall(b"".join(map(frame, long)))
                 running.wait_for_queue(reader)
