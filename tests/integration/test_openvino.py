@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+from importlib.util import find_spec
 
 import numpy as np
 import onnx
@@ -15,7 +16,7 @@ from qa_service.autotune.engine_race import MAX_ROUNDS
 from qa_service.autotune.engine_trial import bundled_rounds
 from qa_service.errors import DeviceError, SetupError
 from qa_service.instance.batch_cost import BatchRule
-from qa_service.instance.engines import EngineConfig, make_engine
+from qa_service.instance.engines import EngineConfig, kept_shapes, make_engine, static_shapes
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.costs_dir import SeenLengths
 from qa_service.instance.model_folder.known_answers import row_lengths
@@ -26,11 +27,11 @@ from qa_service.instance.worker_main import load_reader
 from qa_service.instance.worker_messages import Answers, Setup
 from qa_service.preparation import graphs
 from tests.programs import run_python
-from tests.support import all_of
+from tests.support import Lazy, all_of
 
-pytest.importorskip("qa_service.instance.engines.openvino", exc_type=ImportError)
-from qa_service.instance.engines import kept_shapes, static_shapes
-from qa_service.instance.engines import openvino as engine_module
+pytestmark = pytest.mark.skipif(find_spec("openvino") is None, reason="no OpenVINO")
+ENGINE = "qa_service.instance.engines.openvino"
+engine_module = Lazy(ENGINE)
 
 MAX_LOGIT_DIFFERENCE = 1e-3
 MAX_DIFFERENCES = {"fp32": MAX_LOGIT_DIFFERENCE, "int8": 0.2, "bf16": 0.2, "int8_bf16": 0.4}
@@ -201,7 +202,7 @@ def kept_model(one_layer, tmp_path, monkeypatch):
     """A model in a folder of its own, of which nothing is compiled yet."""
     # Beside other tests, a thread of the lowest priority takes minutes.
     monkeypatch.setattr(static_shapes, "LOWEST_PRIORITY", 0)
-    monkeypatch.setattr(engine_module, "WARMING_S", 0.0)
+    monkeypatch.setattr(f"{ENGINE}.WARMING_S", 0.0)
     return copy_model(one_layer, tmp_path / "model", "costs")
 
 
@@ -296,7 +297,7 @@ def test_kept_files_that_vanish_while_they_are_written_fail_no_start(kept_model,
                 raise RuntimeError("cannot set permissions: No such file or directory")
             return core.compile_model(model, device, options)
 
-    monkeypatch.setattr(engine_module, "shared_core", Core)
+    monkeypatch.setattr(f"{ENGINE}.shared_core", Core)
     engine = start(kept_model, 60)
     assert engine.static_shapes.find(64)
     assert logits(engine, 60).shape[-1] == 60
@@ -415,7 +416,7 @@ def replace_by_another_models(path, model):
 def test_a_kept_model_that_computes_wrongly_is_removed_and_compiled_again(
     builtin_model, tmp_path, caplog, monkeypatch
 ):
-    monkeypatch.setattr(engine_module, "WARMING_S", 0.0)
+    monkeypatch.setattr(f"{ENGINE}.WARMING_S", 0.0)
     left_out = ("costs", "*.safetensors", "model.int8.onnx")
     model = copy_model(builtin_model, tmp_path / "model", *left_out)
     setup = int8_setup(model)

@@ -76,7 +76,7 @@ def served(folder: Path, script: str, *flags: str) -> list[str]:
     "engine", ["openvino", "onnx", pytest.param("pytorch", marks=pytest.mark.slow)]
 )
 def test_serving_and_asking_send_nothing_to_the_network(builtin_model, tmp_path, engine):
-    flags = ("--inference_engine_type", engine)
+    flags: tuple[str, ...] = ("--inference_engine_type", engine)
     if engine == "onnx":
         (tmp_path / "letter.txt").write_text(TEXT)
         output = tmp_path / "collections" / "letters"
