@@ -12,7 +12,7 @@ from tests.simulation.run import check_seeds, run
 from tests.simulation.scenario import Event, Scenario, draw
 from tests.simulation.shrink import shrink
 
-NUM_SEEDS, SEEDS_A_TEST = 100, 25
+NUM_SEEDS, SEEDS_A_TEST = 200, 25
 MAX_DRAWN = 8000
 PLANTED = {**inside.PLANTED, **inside_gateway.PLANTED}
 SHOWN_BY = {"doubt": 2090, "orphans": 19, "plan": 49, "unavailable": 198}
