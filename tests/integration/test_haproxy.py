@@ -193,7 +193,7 @@ def test_a_drain_refuses_and_loses_nothing(start_replicas, config):
     assert set(crowd.stop()) == {FIRST_WORD}
 
 
-def test_a_drain_loses_no_frame_of_clients_that_do_not_ask_again(start_replicas):
+def test_a_drain_loses_no_frame_of_a_client_that_does_not_ask_again(start_replicas):
     replicas = start_replicas("--drain_delay_ms", "3000")
     ask = partial(StressTest, replicas.balancer.port, num_simultaneous_clients=12)
     closed, open_loop = ask(), ask(rate_per_s=300.0)
