@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from qa_service import __version__
-from qa_service.client import split_hosts
 from qa_service.errors import hide_password
 
 PREFIX = "QA_"
@@ -201,6 +200,8 @@ def _plain(flag: str) -> str:
 
 def hosts(value: str) -> str:
     """Servers' names or addresses, each with or without a port, with commas between them."""
+    from qa_service.client import split_hosts  # noqa: PLC0415, the server does without it
+
     try:
         split_hosts(value, 1)
     except ValueError as error:

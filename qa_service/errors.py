@@ -34,6 +34,14 @@ class InstancesLostError(SetupError):
     exit_code = 3
 
 
+class EngineFaultError(Exception):
+    """A run returned nothing new: what this process's engine returns cannot be believed."""
+
+
+class WrongAnswerError(EngineFaultError):
+    """The engine does not give the known answers: none of its results can be trusted."""
+
+
 class QaError(Exception):
     """A request's error answer.
 

@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterable
-from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
@@ -19,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def installed_version(package: str) -> str:
     """The version of a Python package; empty if it is not installed."""
+    from importlib import metadata  # noqa: PLC0415, a twentieth of the server's start
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

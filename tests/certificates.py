@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import trustme
+from tests.support import Lazy
+
+if TYPE_CHECKING:
+    import trustme
 
 
 class Certificates:
     """The certificate of an authority, and those of a server at localhost and of a client."""
 
     def __init__(self, folder: Path) -> None:
-        authority = trustme.CA()
+        authority = Lazy("trustme").CA()
         self.ca = folder / "ca.pem"
         authority.cert_pem.write_to_path(self.ca)
         self.cert, self.key = _issue(authority, folder / "server", "localhost")

@@ -16,7 +16,8 @@ import msgspec
 from qa_service.errors import QaError
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.reader.reader import Reader
-from qa_service.instance.worker_main import WARMUP, load_reader
+from qa_service.instance.runs import WARMUP
+from qa_service.instance.worker_main import load_reader
 from qa_service.instance.worker_messages import Setup
 from qa_service.wire.messages import Question
 

@@ -28,10 +28,9 @@ import msgspec
 from qa_service.errors import InternalError, InvalidRequestError, QaError, SetupError
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.hooks_file import digest
-from qa_service.instance.reader.reader import Outcome
 from qa_service.instance.runs import TaskReader
 from qa_service.instance.stages import Stopwatch
-from qa_service.instance.worker_messages import Answers, ModelFacts
+from qa_service.instance.worker_messages import Answers, ModelFacts, Outcome
 from qa_service.wire.messages import Task
 from qa_service.wire.spans import MAX_PLACES, ScoredSpan, SegmentResult, merge, to_answers
 

@@ -17,10 +17,9 @@ from typing import TypeVar
 import msgspec
 
 from qa_service.engine_catalogue import ROWS
-from qa_service.errors import DeviceError, SetupError
+from qa_service.errors import DeviceError, EngineFaultError, SetupError
 from qa_service.instance.devices import CPU, DeviceAssignment
 from qa_service.instance.engines import EngineConfig
-from qa_service.instance.engines.base import EngineFaultError
 from qa_service.instance.model_folder.costs_dir import keep, kept_path, read_kept
 from qa_service.machine import gpu_driver
 

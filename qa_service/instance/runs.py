@@ -11,24 +11,39 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from qa_service.errors import InternalError, QaError
+from qa_service.errors import EngineFaultError, InternalError, QaError
 from qa_service.instance.batch_cost import BatchRule, CostTable
 from qa_service.instance.channel import WorkerChannel
-from qa_service.instance.engines.base import EngineFaultError
-from qa_service.instance.reader.reader import Outcome
-from qa_service.instance.self_test import SelfTest
+from qa_service.instance.devices import CPU
+from qa_service.instance.reader.instant import InstantReader
 from qa_service.instance.stages import Holding, Stopwatch
-from qa_service.instance.worker_messages import Batch, Check, Checked, Failure, ModelFacts, Results
+from qa_service.instance.worker_messages import (
+    Batch,
+    Check,
+    Checked,
+    Failure,
+    ModelFacts,
+    Outcome,
+    Results,
+)
 from qa_service.wire.messages import Task
+
+if TYPE_CHECKING:
+    from qa_service.instance.reader.reader import Reader
+    from qa_service.instance.self_test import SelfTest
 
 logger = logging.getLogger(__name__)
 
 IDLE_S = 1.0
 """An instance that had nothing to do for so long prepares one thing more: whoever comes meanwhile
 waits for it, so it is not done between the requests of one client."""
+
+WARMUP = Task("Who wrote the letter?", "The letter was written by Ada in 1843. " * 2)
+"""A question about a few words; the known answers have rows of all lengths."""
 
 E = TypeVar("E")
 """A reader's tasks, tokenized."""
@@ -54,6 +69,17 @@ class TaskReader(Protocol[E, S]):
 
     def find(self, scored: S, stopwatch: Stopwatch) -> Sequence[Outcome]:
         """Reads what the model returned; returns an outcome for each task, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A reader, where it really runs, what memory it may still take, and what else it does."""
+
+    reader: Reader | InstantReader
+    device: str = CPU
+    later_bytes: int = 0
+    self_test: SelfTest | None = None
+    prepare_next: Callable[[], bool] = bool
 
 
 class Run(Generic[E, S]):

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from qa_service.errors import EngineFaultError, WrongAnswerError
 from qa_service.instance.arrays import Int64Array, Logits, LogitsFunction
-from qa_service.instance.engines.base import Engine, EngineFaultError
+from qa_service.instance.engines.base import Engine
 from qa_service.instance.model_folder.known_answers import KnownAnswers, KnownRow
 from qa_service.instance.model_folder.manifest import Manifest
 from qa_service.instance.reader.reader import Reader
@@ -36,10 +37,6 @@ NUM_WINDOWS = 2
 """Bounds a drawn batch, in tokens of full windows, padding included: a question may wait for it."""
 SEED = 1
 """Of what is drawn, so that a failure can be repeated."""
-
-
-class WrongAnswerError(EngineFaultError):
-    """The engine does not give the known answers: none of its results can be trusted."""
 
 
 class SelfTest:

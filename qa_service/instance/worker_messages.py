@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
+from qa_service.errors import QaError
 from qa_service.instance.batch_cost import CostTable
 from qa_service.instance.devices import DeviceAssignment
 from qa_service.instance.instance_options import InstanceOptions
@@ -144,6 +145,9 @@ class Checked(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 ToWorker = Setup | Batch | Check
 ToLoop = Ready | Failed | Results | Checked
+
+Outcome = Answers | SegmentResult | QaError
+"""A task's outcome: its answers, its result as a segment, or its error."""
 
 to_worker_decoder = msgspec.msgpack.Decoder(ToWorker)
 to_loop_decoder = msgspec.msgpack.Decoder(ToLoop)

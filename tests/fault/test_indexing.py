@@ -93,9 +93,7 @@ def documents(collection: Collection, question: str) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ["new", "update"])
-@pytest.mark.parametrize(
-    "step", ["begin:1", "commit:1", "commit:2", "note:1", "note:2", "note:3", "note:4", "save:1"]
-)
+@pytest.mark.parametrize("step", ["begin:1", "commit:1", "commit:2", "note:1", "note:3", "save:1"])
 def test_a_killed_run_is_continued_by_the_next(docs, output, step, mode):
     build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter())
     collection = Collection(output)

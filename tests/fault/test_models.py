@@ -198,7 +198,9 @@ def test_a_crash_loop_in_the_canary_does_not_disturb_the_stable_version(file):
 
 def test_a_load_for_which_there_is_no_memory_is_refused_before_it_starts(file):
     file.write("versions = [1]")
-    with serving(file, "--max_memory_bytes", str(70 << 20)) as server:
+    flags = (*file.flags(), "--max_memory_bytes", str(35 << 20))
+    little = {"qa_service.server.models.catalog:PROCESS_BYTES": 16 << 20}
+    with running_server(file.model, *flags, constants=little) as server:
         pids = server.worker_pids()
         file.apply(server, "versions = [2]")
         server.wait_for_log("more than --max_memory_bytes")

@@ -39,7 +39,7 @@ def bound_server(model, **variables):
 
 
 def load(server, **fields) -> Cell:
-    plan = LoadPlan("localhost", server.port, [QUESTION], duration_s=1.5, **fields)
+    plan = LoadPlan("localhost", server.port, [QUESTION], duration_s=1.0, **fields)
     clients = [plan.num_simultaneous_clients]
     rates = [plan.rate_per_s] if plan.rate_per_s else []
     [cell] = Sweep(plan, clients, rates).run(lambda *_: contextlib.nullcontext(lambda _: None))

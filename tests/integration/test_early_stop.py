@@ -88,7 +88,7 @@ def run_in_shell(script: str, *command: str) -> subprocess.CompletedProcess:
 def letters(tmp_path):
     """More text than a pipe holds."""
     for number in range(20):
-        (tmp_path / f"{number}.txt").write_text(f"Letter {number}.\n\n" * 2000)
+        (tmp_path / f"{number}.txt").write_text(f"Letter {number}.\n\n" * 400)
     return tmp_path
 
 

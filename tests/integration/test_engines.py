@@ -139,7 +139,7 @@ def test_finds_answers_at_both_ends_and_in_the_middle_of_100_kb(reader):
 
 @pytest.mark.parametrize("place", [0.0, 0.6, 1.0])
 def test_finds_the_answer_wherever_a_long_text_has_it(reader, place):
-    sentences = filler(10_000)
+    sentences = filler(4_000)
     sentences.insert(round(place * len(sentences)), bakery("Rosalind Achterberg"))
     text = "".join(sentences)
     (answers,) = reader.read([Question("Who opened the bakery on Crooked Lane?", text)])
@@ -180,7 +180,7 @@ def test_an_instance_with_the_onnx_engine_loads_neither_torch_nor_transformers(b
     program = f"""
 import sys
 from pathlib import Path
-import qa_service.instance.worker_main
+import qa_service.instance.loading
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.model_folder.manifest import load_manifest

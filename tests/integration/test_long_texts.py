@@ -14,14 +14,20 @@ from tests.programs import change_reading
 
 pytestmark = pytest.mark.slow
 
-NUM_CHARS = 9_538
+NUM_CHARS = {96: 3_200, 384: 9_538}
+"""By tokens of a window: several segments."""
 
 
-@pytest.fixture(scope="module", params=[96, 384])
-def model(builtin_model, tmp_path_factory, request):
+@pytest.fixture(scope="module", params=NUM_CHARS)
+def window_tokens(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def model(builtin_model, tmp_path_factory, window_tokens):
     """The built-in model with a window of this many tokens."""
     copy = copy_model(builtin_model, tmp_path_factory.mktemp("model") / "model")
-    change_reading(copy, window_tokens=request.param)
+    change_reading(copy, window_tokens=window_tokens)
     return copy
 
 
@@ -33,10 +39,11 @@ def reader(model):
     return Reader(model, manifest, engine.logits, BatchRule())
 
 
-def test_a_server_answers_a_long_text_as_the_reader_does(model, reader):
+def test_a_server_answers_a_long_text_as_the_reader_does(model, reader, window_tokens):
     items = read_squad(OWN_QUESTIONS)
     text = "\n".join(dict.fromkeys(item.context for item in items))
-    text = (text * (1 + NUM_CHARS // len(text)))[:NUM_CHARS]
+    num_chars = NUM_CHARS[window_tokens]
+    text = (text * (1 + num_chars // len(text)))[:num_chars]
     asked = [Question(item.question, text, 3) for item in items[:1]]
     with running_server(model, *ONE_INSTANCE) as server:
         for question, answers in zip(asked, reader.read(asked), strict=True):

@@ -134,6 +134,9 @@ def test_the_source_distribution_has_the_documents_and_the_constraints(wheel):
     for name in MORE_SOURCES:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, sources / name)
+    for path in (sources / "models").rglob("*.*"):
+        if path.suffix in (".safetensors", ".xz"):
+            path.write_bytes(b"")  # only the names of what is packed are looked at
     build = "from setuptools.build_meta import build_sdist; print(build_sdist('.'))"
     done = subprocess.run(
         [sys.executable, "-c", build], cwd=sources, check=True, capture_output=True, text=True

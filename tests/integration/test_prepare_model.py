@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnxruntime.transformers import optimizer
 from tokenizers import Tokenizer
 
 from harness.server import ROOT
@@ -49,6 +48,19 @@ def sources(tmp_path_factory):
     for kind in KINDS:
         make_tiny_model(kind, folder / kind)
     return folder
+
+
+@pytest.fixture(scope="module")
+def own_graphs(sources, tmp_path_factory):
+    """Two of them with graphs in place of weights: preparing those does not load PyTorch."""
+    output_dir = tmp_path_factory.mktemp("own_graphs")
+    for kind in ("bert", "roberta"):
+        left_out = shutil.ignore_patterns("model.safetensors")
+        folder = shutil.copytree(sources / kind, output_dir / kind, ignore=left_out)
+        (folder / "onnx").mkdir()
+        graph = folder / "onnx" / "model.onnx"
+        loading.load(Source(kind, kind, sources / kind)).write_plain_graph(graph)
+    return output_dir
 
 
 @pytest.fixture(scope="module")
@@ -115,30 +127,33 @@ def test_engines_give_the_source_models_logits(sources, prepared, kind, rows, wi
             np.testing.assert_allclose(ours[mask == 1], theirs.numpy()[mask == 1], atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_a_models_own_graph_is_prepared_alike_without_pytorch(sources, prepared, tmp_path, kind):
-    folder = tmp_path / kind
-    shutil.copytree(sources / kind, folder)
-    (folder / "onnx").mkdir()
-    loading.load(Source(kind, kind, folder)).write_plain_graph(folder / "onnx" / "model.onnx")
-    (folder / "model.safetensors").unlink()
-    flags = _flags(folder, tmp_path / "out")
-    code = f"import sys, qa_service.preparation.main as it; print(it.main({flags}), *sys.modules)"
+def test_a_models_own_graph_is_prepared_alike_without_pytorch(own_graphs, prepared, tmp_path):
+    kinds = ("bert", "roberta")
+    flags = [_flags(own_graphs / kind, tmp_path) for kind in kinds]
+    code = f"""
+import sys, qa_service.preparation.main as it
+print(*(it.main(flags) for flags in {flags}), *sys.modules)
+"""
     run = run_python("-c", code)
-    code, *modules = run.stdout.splitlines()[-1].split()
-    assert code == "0", run.stderr
-    assert "torch" not in modules
-    manifests = [load_manifest(where / kind) for where in (tmp_path / "out", prepared)]
+    *codes, modules = run.stdout.splitlines()[-1].split(maxsplit=2)
+    assert codes == ["0", "0"], run.stderr
+    assert "torch" not in modules.split()
+    for kind in kinds:
+        _check_alike(tmp_path / kind, prepared / kind)
+
+
+def _check_alike(one: Path, other: Path) -> None:
+    manifests = [load_manifest(folder) for folder in (one, other)]
     ids = np.random.default_rng(7).integers(5, 60, (1, MAX_SEQUENCE_TOKENS))
     rows = ids, np.ones_like(ids), np.zeros_like(ids)
     for name in ("inputs", "pad_token_id", "max_sequence_tokens", "may_pad", "reading"):
         assert getattr(manifests[0], name) == getattr(manifests[1], name)
     ours, theirs = (
-        make_engine("onnx", where / kind, manifest, EngineConfig()).logits(*rows)
-        for where, manifest in zip((tmp_path / "out", prepared), manifests, strict=True)
+        make_engine("onnx", folder, manifest, EngineConfig()).logits(*rows)
+        for folder, manifest in zip((one, other), manifests, strict=True)
     )
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
-    assert _operators(tmp_path / "out" / kind).count("Attention") == 2
+    assert _operators(one).count("Attention") == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -288,7 +303,7 @@ def test_graph_that_cannot_be_fused_is_kept(sources, tmp_path, monkeypatch, caps
     def broken(*_, **__):
         raise KeyError("no such pattern")
 
-    monkeypatch.setattr(optimizer, "optimize_model", broken)
+    monkeypatch.setattr("onnxruntime.transformers.optimizer.optimize_model", broken)
     target = prepare(PrepareArgs(model=str(sources / "bert"), output_dir=tmp_path))
     assert "left attention unfused" in capsys.readouterr().out
     assert "Attention" not in _operators(target)
@@ -391,24 +406,24 @@ def test_interrupt_leaves_the_old_folder(sources, prepared, tmp_path, monkeypatc
 
 _STALLED_RUN = """
 import sys, time
-from qa_service.preparation import loading
+from qa_service.preparation import graphs
 from qa_service.preparation.main import main
 
 def stall(*_):
-    print("exporting", flush=True)
+    print("fusing", flush=True)
     time.sleep(600)
 
-loading.export_onnx = stall
+graphs.fuse = stall
 main(sys.argv[1:])
 """
 
 
-def test_killed_run_is_cleared_up_by_the_next(sources, tmp_path):
-    arguments = _flags(sources / "bert", tmp_path)
+def test_killed_run_is_cleared_up_by_the_next(own_graphs, tmp_path):
+    arguments = _flags(own_graphs / "bert", tmp_path)
     command = [sys.executable, "-c", _STALLED_RUN, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as run:
         assert run.stdout is not None
-        assert any(line.strip() == "exporting" for line in run.stdout)
+        assert any(line.strip() == "fusing" for line in run.stdout)
         run.kill()
     assert (tmp_path / ".bert.new").exists()
     with pytest.raises(SetupError, match="no prepared model"):
@@ -426,11 +441,11 @@ def test_unreachable_hub_is_one_line_with_the_ways_out(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_model_in_a_copied_hub_cache_needs_no_network(sources, tmp_path):
+def test_model_in_a_copied_hub_cache_needs_no_network(own_graphs, tmp_path):
     cached = tmp_path / "hub" / "hub" / "models--someone--tiny-squad2"
     (cached / "refs").mkdir(parents=True)
     (cached / "refs" / "main").write_text("0" * 40)
-    make_tiny_model("bert", cached / "snapshots" / ("0" * 40))
+    shutil.copytree(own_graphs / "bert", cached / "snapshots" / ("0" * 40))
     run = _run_offline("someone/tiny-squad2", tmp_path)
     assert (run.returncode, run.stderr) == (0, "")
     manifest = load_manifest(tmp_path / "out" / "someone--tiny-squad2")
@@ -442,12 +457,20 @@ def test_a_model_that_neither_its_files_nor_its_name_describe_is_asked_if_it_abs
     builtin_model,
 ):
     manifest = load_manifest(builtin_model)
-    logits = make_engine("onnx", builtin_model, manifest, EngineConfig(precision="int8")).logits
+    engine = make_engine("onnx", builtin_model, manifest, EngineConfig(precision="int8"))
+    kept = []
+
+    def logits(*rows):
+        kept.append(engine.logits(*rows))
+        return kept[-1]
 
     def never_abstains(ids, mask, types):
-        start, end = logits(ids, mask, types)
-        start[:, 0] = end[:, 0] = -100.0  # the token of the null answer
+        """The same rows again, but for the token of the null answer."""
+        start, end = kept.pop(0)
+        assert start.shape == ids.shape
+        start[:, 0] = end[:, 0] = -100.0
         return start, end
 
     assert verify.can_abstain(builtin_model, manifest, logits)
     assert not verify.can_abstain(builtin_model, manifest, never_abstains)
+    assert not kept

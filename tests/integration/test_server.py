@@ -22,8 +22,8 @@ from harness.server import (
 )
 from qa_service.client import Answer, QaClient
 from qa_service.instance.batch_cost import load_costs
-from qa_service.instance.costs import TABLE_EVERY
 from qa_service.instance.instance_options import InstanceOptions
+from qa_service.instance.learned_costs import TABLE_EVERY
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.worker_main import load_reader
 from qa_service.instance.worker_messages import Setup
@@ -55,23 +55,30 @@ def neighbour(server):
 
 
 @pytest.mark.slow
-def test_a_start_estimates_costs_on_a_cpu_and_measures_them_if_asked(builtin_model, tmp_path):
+def test_a_start_estimates_costs_on_a_cpu_and_measures_them_if_asked(
+    builtin_model, tmp_path, caplog
+):
     model = copy_model(builtin_model, tmp_path / "model", "costs")
-    for cost_table, is_measured in (("auto", False), ("measure", True), ("auto", False)):
-        # No race of engines: one is measured that is known.
-        with running_server(model, *ONE, *FIXED_ENGINE, "--cost_table", cost_table) as running:
-            assert running.ask(**ASK)["answer"]
-            running.wait_for_log("version 1 serves")
-            assert ("measuring what batches cost" in running.log) == is_measured
-    [table] = (model / "costs").glob("*.json")
-    assert load_costs(table).cost_ms(1, 100) > 0
-    for cost_table, is_learned in (("auto", True), (str(table), False), ("off", False)):
+    caplog.set_level("INFO")
+
+    def load(cost_table):
+        """The reader, and whether its costs have been measured."""
+        caplog.clear()
         options = InstanceOptions(
             inference_engine_type="onnx", precision="fp32", intra_op_num_threads=1,
             cost_table=cost_table,
         )  # fmt: skip
         reader = load_reader(Setup(str(model), options)).reader
         assert isinstance(reader, Reader)
+        return reader, "measuring what batches cost" in caplog.text
+
+    assert not load("auto")[1]
+    assert load("measure")[1]
+    [table] = (model / "costs").glob("*.json")
+    assert load_costs(table).cost_ms(1, 100) > 0
+    for cost_table, is_learned in (("auto", True), (str(table), False), ("off", False)):
+        reader, is_measured = load(cost_table)
+        assert not is_measured
         start = reader.rule.costs
         for _ in range(TABLE_EVERY):
             reader.read([Question("Who?", TEXT)])
@@ -151,7 +158,7 @@ class TestBounds:
             return running.stats()["counters"]["batches_total"]
 
         with running_server(builtin_model, *ONE_BY_ONE) as running, running.connect() as sock:
-            long = frame({"id": "long", **ASK, "text": "The notes are long. " * 300})
+            long = frame({"id": "long", **ASK, "text": "The notes are long. " * 150})
             sock.sendall(long)
             assert "answer" in receive(sock)
             runs_of_long = num_runs()

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from qa_service.errors import EngineFaultError
 from qa_service.instance.arrays import FloatArray, Int64Array, Logits, LogitsFunction
 from qa_service.instance.model_folder.costs_dir import SeenLengths
 from qa_service.machine import num_cpus, processor
@@ -25,10 +26,6 @@ MARK_BYTE = 0xFF
 """Each byte of a mark."""
 ShapeCheck = Callable[[LogitsFunction, int, int], object]
 """Looks at what is prepared for a shape of rows and tokens; raises an exception if it is wrong."""
-
-
-class EngineFaultError(Exception):
-    """A run returned nothing new: what this process's engine returns cannot be believed."""
 
 
 def marked(*shape: int) -> FloatArray:

@@ -21,7 +21,7 @@ from itertools import chain, islice
 
 from qa_service.instance.arrays import Int64Array, Logits, LogitsFunction, Rows
 from qa_service.instance.batch_cost import MIN_SAVING, BatchRule, CostTable
-from qa_service.instance.costs import LearnedCosts
+from qa_service.instance.learned_costs import LearnedCosts
 
 RunShape = Callable[[int, int], float]
 """Runs a batch of a shape; returns its milliseconds."""

@@ -21,7 +21,7 @@ from qa_service.instance.arrays import (
     LogitsFunction,
 )
 from qa_service.instance.batch_cost import BatchRule
-from qa_service.instance.costs import LearnedCosts
+from qa_service.instance.learned_costs import LearnedCosts
 from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, Manifest
 from qa_service.instance.reader.spans import (
     NEAR_BEST,
@@ -41,15 +41,12 @@ from qa_service.instance.reader.windows import (
     text_mask_of,
 )
 from qa_service.instance.stages import Stopwatch
-from qa_service.instance.worker_messages import Answers, ModelFacts
+from qa_service.instance.worker_messages import Answers, ModelFacts, Outcome
 from qa_service.wire.messages import Answer, Question, Task
 from qa_service.wire.sections import sections
 from qa_service.wire.spans import SegmentResult, merge, to_answers
 
 logger = logging.getLogger(__name__)
-
-Outcome = Answers | SegmentResult | QaError
-"""A task's outcome: its answers, its result as a segment, or its error."""
 
 
 @dataclass(frozen=True, slots=True)

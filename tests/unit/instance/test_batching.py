@@ -10,13 +10,8 @@ from hypothesis import strategies as st
 
 from qa_service.errors import SetupError
 from qa_service.instance.batch_cost import BatchRule, CostTable, load_costs
-from qa_service.instance.costs import (
-    KEPT_AFTER_RUNS,
-    LearnedCosts,
-    costs_path,
-    find_costs,
-    keep_learned,
-)
+from qa_service.instance.costs import costs_path, find_costs
+from qa_service.instance.learned_costs import KEPT_AFTER_RUNS, LearnedCosts, keep_learned
 from qa_service.instance.model_folder.costs_dir import COSTS_DIR
 from qa_service.instance.reader.measuring import estimate_costs, measure_costs
 from tests.support import FakeClock, present

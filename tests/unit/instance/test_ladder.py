@@ -5,11 +5,10 @@ import logging
 import msgspec
 import pytest
 
-from qa_service.errors import DeviceError, SetupError
+from qa_service.errors import DeviceError, SetupError, WrongAnswerError
 from qa_service.instance import ladder
 from qa_service.instance.devices import CPU, DeviceAssignment
 from qa_service.instance.engines import EngineConfig
-from qa_service.instance.self_test import WrongAnswerError
 
 GPU = EngineConfig(device="cuda", precision="fp16")
 GRAPHS, NO_GRAPHS, UNBOUND, ON_CPU = (

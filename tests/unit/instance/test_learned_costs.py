@@ -6,7 +6,7 @@ import random
 import pytest
 
 from qa_service.instance.batch_cost import BatchRule, CostTable
-from qa_service.instance.costs import TABLE_EVERY, TRIAL_EVERY, LearnedCosts
+from qa_service.instance.learned_costs import TABLE_EVERY, TRIAL_EVERY, LearnedCosts
 from qa_service.instance.reader.measuring import estimate_costs
 
 LENGTHS = (16, 32, 64, 128, 256, 384)

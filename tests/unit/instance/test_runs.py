@@ -9,15 +9,14 @@ from functools import partial
 import pytest
 
 from harness.models import write_version
-from qa_service.errors import InternalError
+from qa_service.errors import EngineFaultError, InternalError
 from qa_service.instance.batch_cost import BatchRule, CostTable
 from qa_service.instance.channel import WorkerChannel
-from qa_service.instance.engines.base import EngineFaultError
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.reader.instant import InstantReader, first_word
-from qa_service.instance.runs import answer_in_turn, answer_overlapped
+from qa_service.instance.runs import WARMUP, answer_in_turn, answer_overlapped
 from qa_service.instance.stages import Holding, StagesMs, StartTimes, Stopwatch
-from qa_service.instance.worker_main import WARMUP, serve
+from qa_service.instance.worker_main import serve
 from qa_service.instance.worker_messages import (
     Answers,
     Batch,

@@ -7,8 +7,9 @@ from tokenizers.models import WordPiece
 
 from harness.models import make_manifest
 from qa_service.engine_catalogue import ROWS
+from qa_service.errors import EngineFaultError, WrongAnswerError
 from qa_service.instance.batch_cost import BatchRule
-from qa_service.instance.engines.base import Engine, EngineFaultError, marked
+from qa_service.instance.engines.base import Engine, marked
 from qa_service.instance.model_folder.known_answers import (
     MEASURED_SLACK,
     MIN_TOLERANCE,
@@ -20,7 +21,7 @@ from qa_service.instance.model_folder.known_answers import (
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.reader.windows import WindowBuilder
-from qa_service.instance.self_test import SelfTest, WrongAnswerError
+from qa_service.instance.self_test import SelfTest
 from qa_service.preparation import known as preparation
 from qa_service.preparation.known import known_answers
 from tests.unit.instance.tiny_reader import PAD_TOKEN_ID, MadeUpModel, tiny_reader

@@ -136,8 +136,9 @@ def test_the_core_knows_no_socket_and_no_clock(room):
         assert modules(path).isdisjoint({"socket", "selectors", "time", "threading", "ssl"}), path
 
 
-def test_the_loops_process_loads_no_library_of_the_model():
-    code = "import sys, qa_service.server.life_cycle; print(*sys.modules)"
+def test_only_an_instance_with_a_model_loads_a_library_of_the_model():
+    programs = "qa_service.server.main, qa_service.instance.worker_main"
+    code = f"import sys, {programs}; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
     assert not {b"numpy", b"tokenizers", b"onnxruntime", b"torch"} & set(ran.stdout.split())
 

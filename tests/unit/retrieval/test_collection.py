@@ -222,10 +222,10 @@ def test_a_collection_is_searched_while_it_is_replaced(docs, output):
         while not stop.is_set():
             found.append(documents(collection, "Nile"))
 
-    threads = [threading.Thread(target=search) for _ in range(3)]
+    threads = [threading.Thread(target=search) for _ in range(2)]
     for thread in threads:
         thread.start()
-    for _ in range(3):
+    for _ in range(2):
         index(docs, output)
         assert collection.refresh()
     stop.set()

@@ -42,9 +42,7 @@ MEANT = {
 }
 
 
-@pytest.fixture
-def docs(tmp_path):
-    folder = tmp_path / "docs"
+def write_docs(folder):
     folder.mkdir()
     for name, text in TEXTS.items():
         (folder / f"{name}.txt").write_text(text)
@@ -52,8 +50,35 @@ def docs(tmp_path):
 
 
 @pytest.fixture
+def docs(tmp_path):
+    return write_docs(tmp_path / "docs")
+
+
+@pytest.fixture
 def output(tmp_path):
     return tmp_path / "collection"
+
+
+@pytest.fixture(scope="module")
+def loaded(encoder):
+    """The encoder, for collections that find nothing wrong with it."""
+    return SharedEncoder(encoder)
+
+
+@pytest.fixture(scope="module")
+def once_indexed(encoder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("indexed")
+    args = IndexArgs(
+        sources=(write_docs(folder / "docs"),), output=folder / "made", encoder=encoder
+    )
+    build(args, Reporter())
+    return folder / "made"
+
+
+@pytest.fixture
+def indexed(once_indexed, output):
+    """A collection of the texts that a test may change, and cannot update."""
+    return shutil.copytree(once_indexed, output)
 
 
 @pytest.fixture
@@ -73,49 +98,44 @@ def rows_of(output):
     return (output / load_manifest(output).index / EMBEDDINGS_FILE).read_bytes()
 
 
-def test_a_passage_is_found_by_its_meaning(index, output, encoder):
-    index()
-    collection = Collection(output, SharedEncoder(encoder))
+def test_a_passage_is_found_by_its_meaning(indexed, loaded):
+    collection = Collection(indexed, loaded)
     assert {question: best(collection, question) for question in MEANT} == MEANT
     assert collection.fault == ""
 
 
-def test_a_passage_with_the_words_is_found_too(index, output, encoder):
-    index()
-    found = Collection(output, SharedEncoder(encoder)).search("garage", 2)
+def test_a_passage_with_the_words_is_found_too(indexed, loaded):
+    found = Collection(indexed, loaded).search("garage", 2)
     assert found[0].passage.document == "parking.txt"
     assert found[0].score > found[1].score
 
 
-def test_a_question_of_stop_words_is_answered_by_meaning_without_a_fault(index, output, encoder):
-    index()
-    assert len(Collection(output, SharedEncoder(encoder)).search("?", 5)) == len(TEXTS)
+def test_a_question_of_stop_words_is_answered_by_meaning_without_a_fault(indexed, loaded):
+    assert len(Collection(indexed, loaded).search("?", 5)) == len(TEXTS)
 
 
 @pytest.mark.parametrize("what", ["none given", "none there", "another"])
-def test_without_the_encoder_passages_are_found_by_words(index, output, encoder, tmp_path, what):
-    index()
+def test_without_the_encoder_passages_are_found_by_words(indexed, encoder, tmp_path, what):
     folder = tmp_path / "encoder"
     if what == "another":
         shutil.copytree(encoder, folder)
         path = folder / "manifest.json"
         path.write_text(path.read_text().replace('"identity": "', '"identity": "0'))
-    collection = Collection(output, SharedEncoder(None if what == "none given" else folder))
+    collection = Collection(indexed, SharedEncoder(None if what == "none given" else folder))
     assert collection.search("How much holiday do staff get?", 5) == []
     assert best(collection, "vacation") == "leave"
     assert "words alone" in collection.fault
 
 
 def test_a_found_passage_has_its_cosine_if_models_know_the_encoders(
-    index, output, encoder, monkeypatch
+    indexed, encoder, monkeypatch, loaded
 ):
-    index()
     question = "Where can I leave my vehicle?"
-    (found, *_) = Collection(output, SharedEncoder(encoder)).search(question, 3)
+    (found, *_) = Collection(indexed, loaded).search(question, 3)
     asked, read = Encoder(encoder).embed([question, TEXTS["parking"]])
     assert found.cosine == pytest.approx(float(asked @ read), abs=0.02)
     monkeypatch.setattr(embeddings, "CALIBRATED_ENCODER", "another")
-    (found, *_) = Collection(output, SharedEncoder(encoder)).search(question, 3)
+    (found, *_) = Collection(indexed, loaded).search(question, 3)
     assert found.cosine is None
 
 
@@ -177,7 +197,7 @@ def test_another_language_is_embedded_only_if_asked_for(index, output):
 
 
 def test_an_update_embeds_new_passages_and_keeps_the_rest(
-    index, docs, output, encoder, monkeypatch
+    index, docs, output, encoder, loaded, monkeypatch
 ):
     index()
     before = rows_of(output)
@@ -191,7 +211,7 @@ def test_an_update_embeds_new_passages_and_keeps_the_rest(
     )
     index(update=True)
     assert [text.split()[-1] for text in embedded if text not in known] == ["Sunday."]
-    collection = Collection(output, SharedEncoder(encoder))
+    collection = Collection(output, loaded)
     assert best(collection, "On which day is there no lunch?") == "new"
     assert "rain.txt" not in [
         its.passage.document for its in collection.search("What was the weather like?", 5)
@@ -227,7 +247,7 @@ def test_an_update_without_the_encoder_is_refused(index, output, tmp_path):
 
 @pytest.mark.parametrize("commit_passages", [1, 1000])
 def test_a_killed_run_is_continued_by_the_next(
-    index, docs, output, encoder, monkeypatch, commit_passages
+    index, docs, output, loaded, monkeypatch, commit_passages
 ):
     monkeypatch.setattr(writing, "COMMIT_PASSAGES", commit_passages)
     take = writing.NextIndex.finish_file
@@ -243,16 +263,15 @@ def test_a_killed_run_is_continued_by_the_next(
             index()
     assert (output / PROGRESS_FILE).exists()
     index()
-    collection = Collection(output, SharedEncoder(encoder))
+    collection = Collection(output, loaded)
     assert {question: best(collection, question) for question in MEANT} == MEANT
 
 
-def test_a_damaged_file_of_embeddings_is_named(index, output, encoder):
-    index()
-    path = output / load_manifest(output).index / EMBEDDINGS_FILE
+def test_a_damaged_file_of_embeddings_is_named(indexed, loaded):
+    path = indexed / load_manifest(indexed).index / EMBEDDINGS_FILE
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(DamagedError, match=EMBEDDINGS_FILE):
-        Collection(output, SharedEncoder(encoder))
+        Collection(indexed, loaded)
 
 
 def test_cosines_are_those_of_the_vectors(tmp_path):
@@ -306,9 +325,8 @@ def prepare_again(folder, **fields):
 @pytest.mark.parametrize("name", [ENCODER_FILE, TOKENIZER_FILE, KNOWN_FILE, MANIFEST_FILE])
 @pytest.mark.parametrize("damage", ["other bytes", "one byte", "a FIFO", "nothing"])
 def test_a_damaged_encoder_is_not_used_and_its_file_is_named(
-    index, output, own_encoder, name, damage
+    index, indexed, own_encoder, name, damage
 ):
-    index()
     path = own_encoder / name
     data = path.read_bytes()
     path.unlink()
@@ -316,7 +334,7 @@ def test_a_damaged_encoder_is_not_used_and_its_file_is_named(
         os.mkfifo(path)
     elif damage != "nothing":
         path.write_bytes(b"not this" if damage == "other bytes" else data[:-2] + b"x" + data[-1:])
-    collection = Collection(output, SharedEncoder(own_encoder))
+    collection = Collection(indexed, SharedEncoder(own_encoder))
     assert best(collection, "vacation") == "leave"
     what = "there is no encoder in" if (name, damage) == (MANIFEST_FILE, "nothing") else name
     assert what in collection.fault
@@ -349,13 +367,10 @@ def turn_embeddings(folder):
         (lambda folder: None, {"dimensions": 383}, "embeddings of 383 values"),
     ],
 )
-def test_an_encoder_that_computes_wrongly_is_not_used(
-    index, output, own_encoder, change, fields, why
-):
-    index()
+def test_an_encoder_that_computes_wrongly_is_not_used(indexed, own_encoder, change, fields, why):
     change(own_encoder)
     prepare_again(own_encoder, **fields)
-    collection = Collection(output, SharedEncoder(own_encoder))
+    collection = Collection(indexed, SharedEncoder(own_encoder))
     assert best(collection, "vacation") == "leave"
     assert why in collection.fault
 
@@ -368,9 +383,8 @@ def test_an_encoder_of_an_older_version_is_used_with_a_warning(own_encoder, capl
     assert not is_complete(own_encoder, load_encoder_manifest(own_encoder).identity)
 
 
-def test_an_encoder_that_is_prepared_again_is_loaded(index, output, own_encoder):
-    index(encoder=own_encoder)
-    collection = Collection(output, SharedEncoder(own_encoder))
+def test_an_encoder_that_is_prepared_again_is_loaded(index, indexed, own_encoder):
+    collection = Collection(indexed, SharedEncoder(own_encoder))
     prepare_again(own_encoder, identity="another")
     index(encoder=own_encoder)
     assert collection.refresh()
@@ -379,10 +393,9 @@ def test_an_encoder_that_is_prepared_again_is_loaded(index, output, own_encoder)
     assert not collection.refresh()
 
 
-def test_an_encoder_that_comes_later_is_loaded(index, output, own_encoder):
-    index(encoder=own_encoder)
+def test_an_encoder_that_comes_later_is_loaded(indexed, own_encoder):
     own_encoder.rename(own_encoder.parent / "away")
-    collection = Collection(output, SharedEncoder(own_encoder))
+    collection = Collection(indexed, SharedEncoder(own_encoder))
     assert "words alone" in collection.fault
     assert not collection.refresh()
     (own_encoder.parent / "away").rename(own_encoder)
@@ -391,11 +404,8 @@ def test_an_encoder_that_comes_later_is_loaded(index, output, own_encoder):
     assert {question: best(collection, question) for question in MEANT} == MEANT
 
 
-def test_the_encoder_before_is_used_while_the_one_prepared_again_is_no_good(
-    index, output, own_encoder
-):
-    index(encoder=own_encoder)
-    collection = Collection(output, SharedEncoder(own_encoder))
+def test_the_encoder_before_is_used_while_the_one_prepared_again_is_no_good(indexed, own_encoder):
+    collection = Collection(indexed, SharedEncoder(own_encoder))
     prepare_again(own_encoder, identity="another")
     collection.refresh()
     assert {question: best(collection, question) for question in MEANT} == MEANT

@@ -4,6 +4,7 @@ import json
 import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from qa_service.retrieval.open_search import OpenSearchIndex
 from qa_service.retrieval.search_messages import FoundPassage
 from qa_service.wire.messages import Passage
 
-pytest.importorskip("opensearchpy")
+pytestmark = pytest.mark.skipif(find_spec("opensearchpy") is None, reason="no opensearch-py")
 
 HITS = [
     {

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qa_service.errors import EngineFaultError
 from qa_service.instance.arrays import SPAN_VALUES
-from qa_service.instance.engines.base import MARK_BYTE, Engine, EngineFaultError, checked, marked
+from qa_service.instance.engines.base import MARK_BYTE, Engine, checked, marked
 from qa_service.instance.engines.buckets import (
     RUNS_BEFORE_RECORDING,
     TEXT_MASK,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from qa_service.errors import InternalError, QuestionTooLongError
 from qa_service.instance.arrays import NUM_BEST
 from qa_service.instance.batch_cost import BatchRule, CostTable
-from qa_service.instance.costs import TABLE_EVERY, LearnedCosts
+from qa_service.instance.learned_costs import TABLE_EVERY, LearnedCosts
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.reader.spans import find_answers
 from qa_service.instance.reader.windows import WindowBuilder, padded

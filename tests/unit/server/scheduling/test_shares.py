@@ -52,7 +52,7 @@ def test_nearly_free_batches_take_all_requests_of_the_heavier_client():
     assert answered["heavy"] / answered["light"] >= 6
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.lists(
         st.tuples(st.floats(0.5, 8), st.lists(st.integers(16, 384), min_size=1, max_size=4)),
