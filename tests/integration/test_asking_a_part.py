@@ -178,11 +178,10 @@ def test_several_collections_are_asked_in_every_protocol(server):
 
 
 def test_a_collection_is_asked_by_its_tokens_alone(builtin_model, collections, tmp_path):
-    looms = collections / "looms"
     file = tmp_path / "server.toml"
     file.write_text(
-        f'[collections.looms]\npath = "{looms}"\ntokens = ["weaver"]\n'
-        f'[collections.open]\npath = "{looms}"\n[cache]\ncache_bytes = 1048576\n'
+        f'[collections.looms]\npath = "{collections / "looms"}"\ntokens = ["weaver"]\n'
+        f'[collections.open]\npath = "{collections / "machines"}"\n[cache]\ncache_bytes = 1048576\n'
     )
     tokens = token_flags(tmp_path, "weaver-0123456789abcdef name=weaver", "miller-0123456789abcdef")
     with running_server(builtin_model, "--config", str(file), *tokens, *ONE_INSTANCE) as running:
@@ -227,10 +226,9 @@ def names_seen(port, token):
 
 
 def test_a_collection_for_tokens_needs_a_server_with_tokens(collections, tmp_path):
-    looms = collections / "looms"
     save_manifest(tmp_path, make_manifest("m"))
     (tmp_path / "server.toml").write_text(
-        f'[collections.looms]\npath = "{looms}"\ntokens = ["weaver"]\n'
+        f'[collections.looms]\npath = "{collections / "looms"}"\ntokens = ["weaver"]\n'
     )
     flags = (*INSTANT, "--model", tmp_path, "--config", tmp_path / "server.toml")
     for more in ((), ("--check",)):
