@@ -84,10 +84,7 @@ def look(monkeypatch, machine):
 
     def look(seen, *, onnx="12.8", torch="12.8", **options):
         monkeypatch.setattr(checked, "find_gpus", lambda: seen)
-        wanted = (
-            checked.Wanted("onnxruntime", True, onnx),
-            checked.Wanted("torch", True, torch),
-        )
+        wanted = (checked.Wanted("onnxruntime", True, onnx), checked.Wanted("torch", True, torch))
         monkeypatch.setattr(checked, "_all_wanted", lambda: wanted)
         config = ServerConfig.of(**{"devices": "cuda:0", **options})
         return list(checked.check_gpus(config, machine.root))

@@ -17,12 +17,7 @@ from qa_service.server import sidecars
 from qa_service.server.config import ServerConfig
 from qa_service.server.services.service_options import TraceOptions
 from qa_service.server.services.tracing import Tracer, record_model, record_run
-from qa_service.server.sidecars import (
-    FLUSH_DELAY_S,
-    MAX_OUTPUT_BYTES,
-    MAX_PENDING,
-    TraceExporter,
-)
+from qa_service.server.sidecars import FLUSH_DELAY_S, MAX_OUTPUT_BYTES, MAX_PENDING, TraceExporter
 from qa_service.server.telemetry.metrics import Metrics
 from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.frames import PREFIX

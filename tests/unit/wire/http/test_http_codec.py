@@ -13,12 +13,7 @@ import msgspec
 import pytest
 
 from harness.hostile_http import HOST, head
-from qa_service.errors import (
-    HttpError,
-    QueueFullError,
-    ShuttingDownError,
-    UnauthorizedError,
-)
+from qa_service.errors import HttpError, QueueFullError, ShuttingDownError, UnauthorizedError
 from qa_service.wire.codec import Wait
 from qa_service.wire.http import pages
 from qa_service.wire.http.http_access import HttpAccess
