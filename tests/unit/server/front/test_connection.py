@@ -299,14 +299,6 @@ def test_a_refused_length_ends_the_stream_after_what_came_before(make_owner, len
     owner.run_until(lambda: bool(owner.ended))
 
 
-def test_a_frame_may_come_a_byte_at_a_time(make_owner):
-    owner = make_owner()
-    for byte in frame({"id": 1, **ASK}):
-        owner.client.sendall(bytes([byte]))
-        owner.run_until(lambda: True)
-    owner.run_until(lambda: len(owner.calls) == 1)
-
-
 def test_end_of_file_inside_a_frame_closes_the_connection(make_owner):
     owner = make_owner()
     owner.client.sendall(frame(ASK)[:-1])
