@@ -407,7 +407,6 @@ class TestTokens:
         assert peer.codec.has_ended
         assert peer.codec.next_message() is None
 
-
     def test_break_off_without_a_request_writes_nothing(self):
         peer = Peer().send(get("/stats"))
         peer.written = b""
