@@ -15,7 +15,6 @@ from qa_service.instance.arrays import NUM_BEST
 from qa_service.instance.batch_cost import BatchRule, CostTable
 from qa_service.instance.costs import TABLE_EVERY, LearnedCosts
 from qa_service.instance.model_folder.manifest import ReadingConfig
-from qa_service.instance.reader.padding import padded
 from qa_service.instance.reader.spans import find_answers
 from qa_service.instance.reader.windows import WindowBuilder
 from qa_service.wire.messages import Answer, Question
@@ -259,16 +258,6 @@ def test_the_window_is_never_longer_than_the_model(make_reader):
     reader = make_reader(logits=model, reading=ReadingConfig(window_tokens=10_000))
     reader.read([Question("why", "river " * 2000)])
     assert max(ids.shape[1] for ids, _, _ in model.batches) == 512
-
-
-def test_padding_stands_behind_each_row():
-    builder = WindowBuilder(tiny_tokenizer("roberta"), 24, 8)
-    windows = [builder.encode("the", text).windows[0] for text in ("river", "river the")]
-    ids, mask, types = padded(windows, pad_token_id=1)
-    assert mask.tolist() == [[1, 1, 1, 1, 1, 1, 0, 0], [1] * 8]
-    assert ids[0, 6:].tolist() == [1, 1]
-    assert ids[1].tolist() == windows[1].input_ids.tolist()
-    assert types.shape == ids.shape
 
 
 def test_the_batch_rule_follows_measured_times(make_reader):

@@ -267,17 +267,6 @@ def test_a_request_put_back_costs_its_flow_nothing():
     assert served(queue, 1) == ["b"]
 
 
-def test_no_more_padded_tokens_than_allowed():
-    leader, longer, shorter = (make_ticket(tokens=tokens) for tokens in (400, 501, 390))
-    assert scheduler(leader, longer, shorter).next_batch(2.0) == [leader, shorter]
-
-
-def test_a_request_longer_than_a_batch_goes_alone():
-    giant, small = make_ticket(tokens=5000), make_ticket(tokens=10)
-    queue = scheduler(giant, small)
-    assert [queue.next_batch(2.0) for _ in range(2)] == [[giant], [small]]
-
-
 def test_full_queue_refuses():
     queue = scheduler(make_ticket(), make_ticket(), max_queue_size=2)
     with pytest.raises(QueueFullError):

@@ -103,14 +103,6 @@ def test_one_bad_request_does_not_fail_its_batch(setting):
     assert setting.outcomes == ["question_too_long", ADA]
 
 
-def test_a_full_queue_refuses():
-    setting = Setting(max_queue_size=1)
-    setting.instance.batches.append([])  # it is busy
-    setting.submit()
-    setting.submit()
-    assert setting.outcomes == ["queue_full"]
-
-
 def test_a_request_past_its_deadline_is_failed_and_not_run(setting):
     setting.instance.batches.append([])
     setting.submit(deadline_s=101.0)

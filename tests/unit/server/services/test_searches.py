@@ -225,19 +225,3 @@ def test_a_result_that_comes_in_time_but_for_a_pause_replaces_no_process(setting
         setting.clock.advance(TIMEOUT_S - 1)
         setting.process.reply(FOUND)
     assert (setting.deaths, setting.results) == (0, ["a"] * 3)
-
-
-def test_an_opening_that_paused_too_gets_its_time_again(setting):
-    results = []
-    setting.searches.run(Open("docs"), results.append)
-    setting.clock.pause(2 * FIRST_TIMES * TIMEOUT_S)
-    setting.clock.advance(FIRST_TIMES * TIMEOUT_S - 1)
-    setting.process.reply(Opened("one"))
-    assert (setting.deaths, results) == (0, [Opened("one")])
-
-
-def test_a_process_that_hangs_is_replaced_after_a_pause(setting):
-    setting.ask("hangs")
-    setting.clock.pause(2 * TIMEOUT_S)
-    setting.clock.advance(TIMEOUT_S)
-    assert (setting.deaths, setting.faults) == (1, [("hangs", HUNG)])

@@ -110,21 +110,19 @@ def test_a_request_is_handed_on_once_with_its_outcome():
 
 
 @pytest.mark.parametrize(
-    ("error", "is_error"), [(UnknownModelError(), False), (QueueFullError(), True)]
+    ("error", "code", "is_error"),
+    [
+        (UnknownModelError(), "unknown_model", False),
+        (QueueFullError(), "queue_full", True),
+        (None, "abandoned", False),
+    ],
 )
-def test_an_error_is_named_and_is_one_if_it_is_the_servers(error, is_error):
+def test_an_error_is_named_and_is_one_if_it_is_the_servers(error, code, is_error):
     traced = Traced()
-    traced.begin().fail(error)
+    call = traced.begin()
+    call.fail(error) if error else call.cancel()
     [trace] = traced.taken
-    assert trace.root.attributes["error.type"] == error.code
-    assert trace.root.is_error == is_error
-
-
-def test_a_disconnected_clients_request_is_traced_as_abandoned():
-    traced = Traced()
-    traced.begin().cancel()
-    [trace] = traced.taken
-    assert trace.root.attributes["error.type"] == "abandoned"
+    assert (trace.root.attributes["error.type"], trace.root.is_error) == (code, is_error)
     assert trace.root.end_s
 
 

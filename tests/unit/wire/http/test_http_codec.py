@@ -354,7 +354,8 @@ def test_a_full_queues_reply_has_retry_after():
     [
         (post("/v2/models/fast/versions/canary/infer", infer(["Who?"])), "canary",
          {"model_name": "builtin", "model_version": "3"}),
-        (post("/qa", {**ASK, "model": "fast", "version": 2}), 2, {"model": "builtin", "version": 3}),
+        (post("/qa", {**ASK, "model": "fast", "version": 2}), 2,
+         {"model": "builtin", "version": 3}),
     ],
 )  # fmt: skip
 def test_a_question_names_a_model_and_the_reply_names_the_version(data, version, said):
