@@ -263,8 +263,6 @@ def test_answers_without_an_end_are_cut():
 
 
 class Doubtful(Hooks):
-    """Squares the scores."""
-
     def answers(self, answers):
         return [replace(answer, score=answer.score**2) for answer in answers]
 

@@ -13,8 +13,6 @@ BIG = bytes(range(256)) * 40_000
 
 
 class Peer:
-    """A stream, the socket at its other end, and what the stream has reported."""
-
     def __init__(self, loop):
         self.loop = loop
         ours, self.sock = socket.socketpair()

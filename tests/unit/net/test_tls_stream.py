@@ -25,8 +25,6 @@ BIG = bytes(range(256)) * 40_000
 
 
 class Peer:
-    """A stream, a client at its other end, and what the stream has reported."""
-
     def __init__(self, certificates, loop, queue=None, *, handshake_timeout_s=20.0):
         self.loop = loop
         ours, self.sock = socket.socketpair()

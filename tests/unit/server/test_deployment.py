@@ -60,8 +60,6 @@ class Catalog:
 
 
 class Setting:
-    """A deployment that serves, with what is around it."""
-
     def __init__(self, monkeypatch, **options):
         self.loop, self.catalog, self.used = ThreadClock(), Catalog(), []
         self.source = Source(ServerConfig.of(poll_interval_s=POLL_S, **options))

@@ -36,8 +36,6 @@ with socket.socket(fileno=int(sys.argv[1])) as sock:
 
 
 class Setting:
-    """A child and what came of it."""
-
     def __init__(self, loop, **options):
         self.loop = loop
         self.received, self.late = b"", []

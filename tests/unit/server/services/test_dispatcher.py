@@ -51,8 +51,6 @@ class FakeInstances:
 
 
 class Setting:
-    """A dispatcher with one instance, and what its requests came to."""
-
     def __init__(self, **options):
         self.clock, self.instance, self.outcomes = ManualClock(), FakeInstance(), []
         self.metrics = ModelMetrics(ERROR_KINDS)

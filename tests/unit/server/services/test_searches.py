@@ -19,8 +19,6 @@ TIMEOUT_S = 10.0
 
 
 class Setting:
-    """Searches, and all that was heard of them."""
-
     def __init__(self, concurrency=1, max_waiting=1000):
         self.clock, self.results, self.outcomes, self.faults = ManualClock(), [], {}, []
         self.starts = self.deaths = 0

@@ -45,8 +45,6 @@ ANSWERS = Answered(
 
 
 class Traced:
-    """A tracer, and what it has handed on."""
-
     def __init__(self, sample_rate=1.0, draw=random.random):
         self.loop = LoopClock()
         self.taken = []
@@ -187,8 +185,6 @@ class FakeProgram:
 
 
 class Exporting:
-    """An exporter and its program."""
-
     def __init__(self, monkeypatch):
         monkeypatch.setattr(sidecars, "Child", FakeProgram)
         self.loop = LoopClock()
