@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -206,16 +204,6 @@ def test_a_file_that_is_not_text_is_one_line(tmp_path):
     (tmp_path / "server.toml").write_bytes(b"\xff\xfea")
     with pytest.raises(SetupError, match="is not TOML"):
         parse_server_flags(["--config", str(tmp_path / "server.toml")])
-
-
-def test_the_program_ends_with_code_2_and_one_line(tmp_path):
-    file = written(tmp_path, "[instances]\nmax_batch_size = 5000\n")
-    command = [sys.executable, str(ROOT / "server.py"), "--config", file]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        f"server.py: {file}: [instances] max_batch_size: 5000 is not an integer from 1 to 4096\n"
-    )
 
 
 def test_the_password_of_a_collection_is_not_printed(tmp_path, capsys):

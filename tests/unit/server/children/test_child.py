@@ -97,13 +97,6 @@ def setting(tmp_path, monkeypatch):
     loop.close()
 
 
-def test_a_child_receives_and_sends_bytes(setting):
-    setting.start()
-    setting.child.write(b"once")
-    setting.wait_for(b"once")
-    assert setting.child.is_running
-
-
 @pytest.mark.parametrize(("has_end", "level"), [(True, "INFO"), (False, "WARNING")])
 def test_only_a_program_that_has_an_end_may_exit_by_itself(
     setting, tmp_path, caplog, has_end, level

@@ -86,13 +86,6 @@ def setting():
 ADA = [Answer("Ada", 0.9, 0, 3)]
 
 
-def test_a_request_is_given_to_an_instance_and_resolved(setting):
-    setting.submit()
-    setting.dispatcher.dispatch()
-    setting.finish(Answers(ADA))
-    assert setting.outcomes == [ADA]
-
-
 def test_one_bad_request_does_not_fail_its_batch(setting):
     setting.submit()
     setting.submit()
@@ -170,14 +163,6 @@ def test_an_idle_machine_is_not_judged_by_how_slow_it_was():
     setting.submit()
     with pytest.raises(TextTooLongError):
         setting.dispatcher.admit(text, is_long=True)
-
-
-def test_a_cancelled_request_is_not_run(setting):
-    call = setting.submit()
-    call.cancel()
-    setting.dispatcher.dispatch()
-    assert setting.instance.batches == []
-    assert setting.outcomes == []
 
 
 def test_a_request_that_kills_three_instances_is_not_run_again(setting):
