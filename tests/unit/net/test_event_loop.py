@@ -1,7 +1,5 @@
 """Sockets, timers and signals on the real clock, waiting for events and never for time."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

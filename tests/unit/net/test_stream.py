@@ -1,7 +1,5 @@
 """A stream over a real socket pair: partial writes, backpressure, ends of every kind."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """A TLS stream over a real socket pair, its client driven by hand, all in one thread."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Flags and a file in, a configuration out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Looks for changes of what is served."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from types import SimpleNamespace

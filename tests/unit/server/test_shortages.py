@@ -1,7 +1,5 @@
 """What the machine is too small for."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

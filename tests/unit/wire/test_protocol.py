@@ -1,7 +1,5 @@
 """The wire, byte by byte: the golden frames of docs/, and what no list can hold."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 

@@ -1,7 +1,5 @@
 """One client's connection, with a scripted owner in place of the server."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import select

@@ -1,7 +1,5 @@
 """A connection's states, timeouts and faults, on a clock and a stream of the test's own."""
 
-from __future__ import annotations
-
 import json
 import logging
 

@@ -1,7 +1,5 @@
 """The file of tokens, and who is authenticated by it."""
 
-from __future__ import annotations
-
 import hashlib
 from datetime import UTC, datetime
 

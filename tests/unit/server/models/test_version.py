@@ -1,7 +1,5 @@
 """One version of a model, with workers that the test plays."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The queue and its batches, with a clock of the test's own."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter, deque

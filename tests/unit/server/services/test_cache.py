@@ -1,7 +1,5 @@
 """The response cache and single flight, with a service and a clock of the test's own."""
 
-from __future__ import annotations
-
 import gc
 import math
 import random

@@ -1,7 +1,5 @@
 """Answers from collections: the search, the passages, and how they are merged. Sans-IO."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import cast

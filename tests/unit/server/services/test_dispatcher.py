@@ -1,7 +1,5 @@
 """The dispatcher, with instances and a clock of the test's own."""
 
-from __future__ import annotations
-
 import math
 from typing import cast
 
@@ -95,11 +93,12 @@ def test_one_bad_request_does_not_fail_its_batch(setting):
 
 
 def test_a_request_past_its_deadline_is_failed_and_not_run(setting):
-    setting.instance.batches.append([])
+    setting.instance.batches.append([])  # it is busy
     setting.submit(deadline_s=101.0)
+    setting.dispatcher.dispatch()
     setting.clock.advance(2.0)
     assert setting.outcomes == ["deadline_exceeded"]
-    assert setting.dispatcher.queue_length == 0
+    assert (setting.instance.batches, setting.dispatcher.queue_length) == ([[]], 0)
 
 
 @pytest.mark.parametrize("left_s", [-1.0, 0.0, 1e-6])

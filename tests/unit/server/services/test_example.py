@@ -1,7 +1,5 @@
 """The service of a user's own that docs/ARCHITECTURE.md names."""
 
-from __future__ import annotations
-
 import pytest
 
 from examples.rounded_scores import RoundedScores

@@ -1,7 +1,5 @@
 """Where requests go by what they name, and cascades; models and a clock are the test's own."""
 
-from __future__ import annotations
-
 import pytest
 
 from qa_service.errors import (

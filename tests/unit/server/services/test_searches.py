@@ -1,7 +1,5 @@
 """The queue before a search process: shares, deadlines, deaths, hangs."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import pytest

@@ -1,7 +1,5 @@
 """Questions to several collections, and which of them a token may ask. Sans-IO."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Shadow traffic, with versions of the test's own."""
 
-from __future__ import annotations
-
 import random
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Which requests are traced, what is recorded of them, and what the exporter is given."""
 
-from __future__ import annotations
-
 import random
 from typing import cast
 

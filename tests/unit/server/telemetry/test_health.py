@@ -1,7 +1,5 @@
 """Whether a server is ready: only while it serves, and if one instance answers."""
 
-from __future__ import annotations
-
 import pytest
 
 from qa_service.server.telemetry.health import why_not_ready

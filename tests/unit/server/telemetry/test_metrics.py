@@ -1,7 +1,5 @@
 """Counters, histograms and the service time: what they say against what is true."""
 
-from __future__ import annotations
-
 import math
 import re
 from bisect import bisect_left

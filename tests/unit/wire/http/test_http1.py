@@ -1,7 +1,5 @@
 """HTTP/1.1, byte by byte: what is a request, what is refused, and where the next one begins."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

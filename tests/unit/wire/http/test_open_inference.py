@@ -1,7 +1,5 @@
 """The Open Inference Protocol's tensors: read from JSON and from binary, and written as both."""
 
-from __future__ import annotations
-
 import json
 import struct
 
