@@ -185,11 +185,6 @@ def test_a_missing_file_is_one_line():
         parse_server_flags(["--config", "no.toml"])
 
 
-def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
-    file = written(tmp_path, "\ufeff[listen]\nport = 7\n")
-    assert parse_server_flags(["--config", str(file)]).listen.port == 7
-
-
 def test_the_environment_wins_over_the_file_and_flags_over_both(tmp_path, monkeypatch):
     file = written(tmp_path, "[listen]\nport = 1\nmax_connections = 2\ngrpc_port = 3\n")
     monkeypatch.setenv("QA_MAX_CONNECTIONS", "20")

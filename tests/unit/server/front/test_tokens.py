@@ -37,10 +37,6 @@ def test_a_token_a_line_with_comments_and_blank_lines(write, caplog):
     assert caplog.text == ""
 
 
-def test_a_file_with_a_byte_order_mark_has_its_first_token(write):
-    load_tokens(write(f"\ufeff{GOOD}")).check(GOOD, NOW)
-
-
 @pytest.mark.parametrize("expires", ["2026-11-21T12:00:00Z", "2026-11-21T13:00:00+01:00"])
 def test_a_token_is_good_until_it_expires(write, expires):
     tokens = load_tokens(write(f"{GOOD} {expires}"))
