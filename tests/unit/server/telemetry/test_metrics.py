@@ -115,9 +115,13 @@ class TestHistogram:
         assert histogram.quantile(0.25) == 5
 
 
+def report(metrics, **gauges):
+    return metrics.report(gauges)
+
+
 class TestMetrics:
     def test_every_outcome_is_reported_from_the_start(self):
-        counters = Metrics(ERROR_KINDS, QUERY_TYPES).report({})["counters"]
+        counters = report(Metrics(ERROR_KINDS, QUERY_TYPES))["counters"]
         assert set(counters["requests_total"]) == {ANSWERED, ABANDONED, *ERROR_KINDS}
         assert counters["queries_total"] == dict.fromkeys(QUERY_TYPES, 0)
 
@@ -125,7 +129,7 @@ class TestMetrics:
         metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
         batch = (3, 10.0, StagesMs(tokenize=1.0, model=8.0, read=0.5))
         metrics.for_version("builtin", 1).count_batch(*batch)
-        stats = metrics.report({"queue_length": 5})
+        stats = report(metrics, queue_length=5)
         assert stats["gauges"] == {"queue_length": 5}
         assert stats["counters"]["batches_total"] == 1
         sums = {name: h["sum"] for name, h in stats["histograms"].items() if h["count"]}
@@ -144,15 +148,15 @@ class TestMetrics:
             counted = metrics.for_version("builtin", version)
             counted.count_batch(version, 10.0, StagesMs(1.0, 8.0, 0.5))
             counted.model_requests_total[ANSWERED] += version
-            before = metrics.report({})
+            before = report(metrics)
             metrics.end_version("builtin", version)
-            assert metrics.report({}) == before
+            assert report(metrics) == before
         assert before["counters"]["batches_total"] == 2
         assert before["histograms"]["batch_size"]["sum"] == 3
 
     def test_every_metric_is_documented(self):
         page = (ROOT / "docs" / "PROTOCOL.md").read_text()
-        stats = Metrics(ERROR_KINDS, QUERY_TYPES).report({})
+        stats = report(Metrics(ERROR_KINDS, QUERY_TYPES))
         for name in (*stats["counters"], *stats["histograms"]):
             assert re.search(rf"^\| `{name}` \| \w", page, re.MULTILINE), name
 
