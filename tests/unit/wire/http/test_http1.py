@@ -134,6 +134,11 @@ def test_a_request_is_read_and_so_is_the_next(name):
     assert_any_split_gives(data + SMUGGLED, taken)
 
 
+def test_a_blank_line_between_requests_is_skipped():
+    _, _, following, _ = events([head() + b"\r\n" + SMUGGLED])
+    assert following.path == "/smuggled"
+
+
 @pytest.mark.parametrize("name", LAST)
 def test_nothing_is_read_after_the_last_request(name):
     taken = events([LAST[name] + SMUGGLED])
