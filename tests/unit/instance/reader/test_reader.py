@@ -191,13 +191,13 @@ def test_batches_keep_within_the_limits(make_reader, word_counts, max_batch_size
         assert ids.size <= max_batch_tokens or len(ids) == 1
         assert mask.any(axis=0).all(), "a column of nothing but padding"
     rows = sorted(
-        tuple(row[:length].tolist())
-        for ids, mask, _ in model.batches
-        for row, length in zip(ids, mask.sum(axis=1), strict=True)
+        (row[:length].tolist(), kinds[:length].tolist())
+        for ids, mask, types in model.batches
+        for row, kinds, length in zip(ids, types, mask.sum(axis=1), strict=True)
     )
     builder = WindowBuilder(tiny_tokenizer("bert"), 24, 8)
     windows = [w for n in word_counts for w in builder.encode("why", "river " * n).windows]
-    assert rows == sorted(tuple(window.input_ids.tolist()) for window in windows)
+    assert rows == sorted((w.input_ids.tolist(), w.token_type_ids.tolist()) for w in windows)
 
 
 def test_a_bad_question_fails_alone(make_reader):
