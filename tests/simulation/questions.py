@@ -13,22 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 FILLERS = [
-    "the",
-    "notes",
-    "of",
-    "Ada",
-    "say",
-    "that",
-    "café",
-    "and",
-    "work",
-    "run",
-    "on",
-    "beside",
-    "many",
-    "other",
-    "things",
-]
+    "the", "notes", "of", "Ada", "say", "that", "café", "and", "work", "run", "on", "beside",
+    "many", "other", "things",
+]  # fmt: skip
 PLAIN, ABSENT, POISON, FAULT = "where is", "whither went", "who dies of", "what breaks on"
 """What a question begins with. The last two kill their worker, and fail alone."""
 

@@ -40,7 +40,6 @@ from tests.scripted_peer import (
     close_at_once,
     error_to,
     kept_connections,
-    unknown_to,
 )
 from tests.support import FakeClock, present
 
@@ -105,19 +104,6 @@ class TestAsk:
         assert answer.alternatives == ()
         assert answer.timings_ms == {"queue": 0.1}
         assert answer.response["engine"] == "onnx"
-
-    def test_sends_the_options_that_were_given(self):
-        def script(peer):
-            request = peer.receive()
-            assert request["top_k"] == 2
-            assert request["timeout_ms"] == 1500
-            assert request["priority"] == 9
-            spans = [answer_to(request, "a"), unknown_to(request)]
-            peer.send(answer_to(request, "a", answers=spans))
-
-        with ScriptedPeer(script) as peer, client_of(peer) as client:
-            answer = client.ask("q", "a b", top_k=2, timeout_ms=1500, priority=9)
-        assert answer.alternatives == (Span("a", 0.5, 0, 1), Span("", 0.9, None, None))
 
     def test_an_unknown_option_is_refused(self):
         with pytest.raises(TypeError, match="'topk' is not an option"):

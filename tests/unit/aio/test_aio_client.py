@@ -151,17 +151,6 @@ def test_a_link_with_a_close_notice_is_reopened_and_answers_outstanding_requests
     asyncio.run(run())
 
 
-def test_a_stopped_servers_questions_go_to_the_other():
-    async def scenario(client, first, second):
-        await client.ask_many(PAIRS * 4)
-        first.stop_listening()
-        first.close_connections()
-        results = await client.ask_many(PAIRS * 4)
-        return {found.answer for found in results}, len(second.requests) > 0
-
-    assert play(scenario, answered, answered) == ({text for _, text in PAIRS}, True)
-
-
 def test_a_dead_server_is_not_asked_every_question():
     pairs = iter([("q", f"t{i}") for i in range(1000)])
 

@@ -1,7 +1,5 @@
 """Cost tables, the rule made from them, and where they come from."""
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Which devices instances run on, and the GPUs that the driver knows."""
 
-from __future__ import annotations
-
 import sys
 
 import msgspec

@@ -1,7 +1,5 @@
 """The file of a hooks' module, found without running it."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -20,8 +20,6 @@ WRONG = WrongAnswerError("it computes wrongly")
 
 
 class Climber:
-    """Attempts steps, of which some fail."""
-
     def __init__(self, folder, failing=(), error=WRONG):
         self.folder, self.failing, self.error, self.tried = folder, failing, error, []
 

@@ -1,7 +1,5 @@
 """Tokenizers of a few words, and a reader that needs no model."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from string import ascii_lowercase, digits, punctuation

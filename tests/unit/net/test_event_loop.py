@@ -1,7 +1,5 @@
 """Sockets, timers and signals on the real clock, waiting for events and never for time."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal
@@ -46,12 +44,6 @@ def test_time_on_a_core_and_time_spent_waiting_are_counted_apart(loop):
     spent = {name: loop.times[name] - before[name] for name in before}
     assert spent["cpu"] >= 0.02
     assert 0.0 < spent["waiting"] < took_s - 0.02
-
-
-def test_call_soon_runs_in_the_next_round(loop):
-    ran = []
-    loop.call_soon(lambda: loop.call_soon(lambda: ran.append(1)))
-    run_until(loop, lambda: bool(ran))
 
 
 def test_run_in_thread_runs_off_the_loop_and_returns_the_result_on_it(loop):

@@ -1,7 +1,5 @@
 """Where a server listens: all addresses of a name, and a Unix socket."""
 
-from __future__ import annotations
-
 import resource
 import socket
 

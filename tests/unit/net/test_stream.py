@@ -1,7 +1,5 @@
 """A stream over a real socket pair: partial writes, backpressure, ends of every kind."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest
@@ -13,8 +11,6 @@ BIG = bytes(range(256)) * 40_000
 
 
 class Peer:
-    """A stream, the socket at its other end, and what the stream has reported."""
-
     def __init__(self, loop):
         self.loop = loop
         ours, self.sock = socket.socketpair()

@@ -1,7 +1,5 @@
 """TLS without sockets: two sessions that hand each other bytes."""
 
-from __future__ import annotations
-
 import ssl
 
 import pytest

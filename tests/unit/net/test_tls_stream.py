@@ -1,7 +1,5 @@
 """A TLS stream over a real socket pair, its client driven by hand, all in one thread."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from contextlib import suppress
@@ -25,8 +23,6 @@ BIG = bytes(range(256)) * 40_000
 
 
 class Peer:
-    """A stream, a client at its other end, and what the stream has reported."""
-
     def __init__(self, certificates, loop, queue=None, *, handshake_timeout_s=20.0):
         self.loop = loop
         ours, self.sock = socket.socketpair()

@@ -16,50 +16,27 @@ def instances(number=2, *, waiting=0.02, tokenize=0.0, model=0.0, read=0.0, rest
 
 
 @pytest.mark.parametrize(
-    ("spent", "bound", "sentence"),
+    ("spent", "bound", "words"),
     [
-        (Spent(0.97, 0.02, IDLE), LOOP, "bounded by the loop (0.97 of a core)"),
-        (
-            Spent(0.55, 0.02, IDLE),
-            LOOP,
-            "bounded by the loop, which lacks a core (busy 0.98, on a core 0.55)",
-        ),
-        (
-            Spent(0.3, 0.7, instances(model=0.93, read=0.05)),
-            MODEL,
-            "bounded by the model (0.93 of 2 instances' time)",
-        ),
-        (
-            Spent(0.3, 0.7, instances(1, model=0.9), gpu_busy=0.41),
-            MODEL,
-            "bounded by the model (0.90 of an instance's time; the GPU computes 0.41 of it)",
-        ),
-        (
-            Spent(0.3, 0.7, instances(tokenize=0.41, read=0.33, model=0.24)),
-            INSTANCES,
-            "bounded by the instances' own work (tokenizing 0.41, reading 0.33)",
-        ),
-        (
-            Spent(0.3, 0.7, instances(tokenize=0.4, read=0.5, rest=0.1, lock=0.3)),
-            INSTANCES,
-            "bounded by the instances' own work (tokenizing 0.40, reading 0.50, the rest 0.10; "
-            "of it waiting for a lock or a core 0.30)",
-        ),
-        (
-            Spent(0.1, 0.9, IDLE),
-            CLIENTS,
-            "bounded by the clients (the loop waits 0.90 of the time, the instances 0.90)",
-        ),
-        (
-            Spent(0.1, 0.9, None),
-            CLIENTS,
-            "bounded by the clients (the loop waits 0.90 of the time)",
-        ),
+        (Spent(0.97, 0.02, IDLE), LOOP, "loop (0.97 of a core)"),
+        (Spent(0.55, 0.02, IDLE), LOOP, "loop, which lacks a core (busy 0.98, on a core 0.55)"),
+        (Spent(0.3, 0.7, instances(model=0.93, read=0.05)), MODEL,
+         "model (0.93 of 2 instances' time)"),
+        (Spent(0.3, 0.7, instances(1, model=0.9), gpu_busy=0.41), MODEL,
+         "model (0.90 of an instance's time; the GPU computes 0.41 of it)"),
+        (Spent(0.3, 0.7, instances(tokenize=0.41, read=0.33, model=0.24)), INSTANCES,
+         "instances' own work (tokenizing 0.41, reading 0.33)"),
+        (Spent(0.3, 0.7, instances(tokenize=0.4, read=0.5, rest=0.1, lock=0.3)), INSTANCES,
+         "instances' own work (tokenizing 0.40, reading 0.50, the rest 0.10; "
+         "of it waiting for a lock or a core 0.30)"),
+        (Spent(0.1, 0.9, IDLE), CLIENTS,
+         "clients (the loop waits 0.90 of the time, the instances 0.90)"),
+        (Spent(0.1, 0.9, None), CLIENTS, "clients (the loop waits 0.90 of the time)"),
     ],
     ids=["loop", "no core", "model", "gpu", "own work", "lock", "clients", "no instance"],
-)
-def test_the_sentence_names_what_is_full(spent, bound, sentence):
-    assert (spent.bound(), spent.sentence()) == (bound, sentence)
+)  # fmt: skip
+def test_the_sentence_names_what_is_full(spent, bound, words):
+    assert (spent.bound(), spent.sentence()) == (bound, f"bounded by the {words}")
 
 
 def test_a_full_load_generator_is_named_only_if_nothing_of_the_server_is_full():

@@ -122,8 +122,11 @@ class TestOneShot:
         assert scores == [b"score 0.50", b"score 0.50", b"score 0.90"]
         assert latency.startswith(b"latency ")
 
-    def test_no_server_is_one_clear_line(self, absent):
-        done = run(*CLIENT, *absent, "--question", "q", "--text", "t")
+    @pytest.mark.parametrize(
+        "flags", [["--question", "q", "--text", "t"], ["--health"], ["--stats"]]
+    )
+    def test_no_server_is_one_clear_line(self, absent, flags):
+        done = run(*CLIENT, *absent, *flags)
         assert (done.stdout, done.returncode) == (b"", 2)
         assert done.stderr.startswith(b"Error: no server can be reached at 127.0.0.1:")
         assert done.stderr.count(b"\n") == 1
@@ -211,12 +214,6 @@ class TestMonitor:
 
     def test_health_without_readiness_is_an_error(self):
         assert self.ask({"health": {"live": True}}, "--health").returncode == 2
-
-    @pytest.mark.parametrize("flag", ["--health", "--stats"])
-    def test_health_and_stats_of_an_unreachable_server_exit_with_2(self, absent, flag):
-        done = run(*CLIENT, *absent, flag)
-        assert (done.returncode, done.stdout) == (2, b"")
-        assert done.stderr.startswith(b"Error: no server can be reached at 127.0.0.1:")
 
     def test_with_several_servers_the_worst_sets_the_exit_code(self):
         def script(report):

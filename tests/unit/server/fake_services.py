@@ -1,7 +1,5 @@
 """What the tests of services share: a clock that is set by hand, and a service that remembers."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

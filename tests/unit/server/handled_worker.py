@@ -5,10 +5,13 @@ import socket
 
 from qa_service.errors import ERROR_KINDS
 from qa_service.instance.channel import WorkerChannel
-from qa_service.instance.worker_messages import MAX_MESSAGE_BYTES, Ready, Setup
+from qa_service.instance.instance_options import InstanceOptions
+from qa_service.instance.stages import StagesMs
+from qa_service.instance.worker_messages import MAX_MESSAGE_BYTES, Answers, Ready, Results, Setup
 from qa_service.server.children.child import Child
 from qa_service.server.instances.base import InstanceProgram, Worker, WorkerState
 from qa_service.server.instances.pool import WorkerPool
+from qa_service.server.instances.ray_pool import RayPool
 from qa_service.server.telemetry.metrics import ModelMetrics
 from tests.support import run_until
 
@@ -65,11 +68,17 @@ class HandledPool:
 
     waiting_s = 0.0
 
-    def __init__(self, loop, options, kind=WorkerPool, drain_timeout_s=DRAIN_TIMEOUT_S):
-        self.loop, self.options = loop, options
+    def __init__(self, loop, num_local=1, *, drain_timeout_s=DRAIN_TIMEOUT_S, **options):
+        self.loop = loop
+        self.options = InstanceOptions(
+            num_inference_sessions=num_local, inference_engine_type="instant", **options
+        )
         self.workers, self.lost, self.results = {}, [], []
         self.metrics = ModelMetrics(ERROR_KINDS)
-        self.pool = kind(loop, options, self.make, self.metrics, drain_timeout_s=drain_timeout_s)
+        kind = RayPool if "ray_instances" in options else WorkerPool
+        self.pool = kind(
+            loop, self.options, self.make, self.metrics, drain_timeout_s=drain_timeout_s
+        )
         self._begin, self.pool._begin = self.pool._begin, self.begin
         self.pool.batches = self
 
@@ -109,9 +118,24 @@ class HandledPool:
         run_until(self.loop, lambda: worker.state is awaited)
         return worker
 
+    def end(self, number, *messages, code: int | None = 1):
+        """Ends an instance's process; it is reaped once its status is known."""
+        self.workers[number].process.code = code
+        return self.hear(number, *messages, end=True)
+
     def become_ready(self, *numbers, ready=READY):
         for number in numbers:
             self.hear(number, ready)
+
+    def give(self, number, *tickets):
+        """An instance's next message is this batch."""
+        self.workers[number].run(tickets)
+        return self.workers[number].peer.receive()
+
+    def finish(self, number, batch):
+        worker, answers = self.workers[number], [Answers([]) for _ in batch.tasks]
+        worker.peer.send(Results(batch.number, [*answers], self.loop.now_s(), 1.0, StagesMs()))
+        run_until(self.loop, lambda: batch.number not in worker.in_flight)
 
     def close(self):
         self.pool.close()

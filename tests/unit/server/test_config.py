@@ -1,9 +1,5 @@
 """Flags and a file in, a configuration out."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -189,11 +185,6 @@ def test_a_missing_file_is_one_line():
         parse_server_flags(["--config", "no.toml"])
 
 
-def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
-    file = written(tmp_path, "\ufeff[listen]\nport = 7\n")
-    assert parse_server_flags(["--config", str(file)]).listen.port == 7
-
-
 def test_the_environment_wins_over_the_file_and_flags_over_both(tmp_path, monkeypatch):
     file = written(tmp_path, "[listen]\nport = 1\nmax_connections = 2\ngrpc_port = 3\n")
     monkeypatch.setenv("QA_MAX_CONNECTIONS", "20")
@@ -206,16 +197,6 @@ def test_a_file_that_is_not_text_is_one_line(tmp_path):
     (tmp_path / "server.toml").write_bytes(b"\xff\xfea")
     with pytest.raises(SetupError, match="is not TOML"):
         parse_server_flags(["--config", str(tmp_path / "server.toml")])
-
-
-def test_the_program_ends_with_code_2_and_one_line(tmp_path):
-    file = written(tmp_path, "[instances]\nmax_batch_size = 5000\n")
-    command = [sys.executable, str(ROOT / "server.py"), "--config", file]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        f"server.py: {file}: [instances] max_batch_size: 5000 is not an integer from 1 to 4096\n"
-    )
 
 
 def test_the_password_of_a_collection_is_not_printed(tmp_path, capsys):

@@ -1,7 +1,5 @@
 """Looks for changes of what is served."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,8 +58,6 @@ class Catalog:
 
 
 class Setting:
-    """A deployment that serves, with what is around it."""
-
     def __init__(self, monkeypatch, **options):
         self.loop, self.catalog, self.used = ThreadClock(), Catalog(), []
         self.source = Source(ServerConfig.of(poll_interval_s=POLL_S, **options))
@@ -82,6 +78,14 @@ class Setting:
         self.deployment.start()
         self.deployment.end_start()
 
+    def poll(self):
+        self.loop.advance(POLL_S)
+        self.loop.run_thread()
+
+    def reload(self):
+        self.deployment.reload()
+        self.loop.run_thread()
+
     def _make_plan(self, *given):
         self.planned.append(given[0])
         self.generations.append(given[-1])
@@ -101,14 +105,12 @@ def errors(caplog):
 def test_a_failed_check_for_changes_is_repeated(setting, fault, caplog):
     setting.source.fault = fault
     for _ in range(3):
-        setting.loop.advance(POLL_S)
-        setting.loop.run_thread()
+        setting.poll()
     assert setting.source.reads == 3
     assert errors(caplog) == [f"reload failed, configuration unchanged: {fault}"]
     assert setting.deployment.fault == str(fault)
     setting.source.fault = None
-    setting.loop.advance(POLL_S)
-    setting.loop.run_thread()
+    setting.poll()
     assert len(setting.used) == 2
     assert not setting.deployment.fault
 
@@ -183,10 +185,8 @@ def test_the_number_of_hanging_checks_for_changes_is_bounded(setting, caplog):
 
 
 def test_a_poll_keeps_the_generation_of_the_last_reload(setting):
-    setting.deployment.reload()
-    setting.loop.run_thread()
-    setting.loop.advance(POLL_S)
-    setting.loop.run_thread()
+    setting.reload()
+    setting.poll()
     assert setting.generations == [0, 1, 1]
     assert setting.catalog.retries == 1
 
@@ -201,21 +201,17 @@ def test_while_the_server_starts_nothing_is_read_again(monkeypatch):
 def test_a_poll_reads_a_file_once_it_has_been_still_since_the_poll_before(setting):
     for number in (1, 2):
         setting.source.written = number
-        setting.loop.advance(POLL_S)
-        setting.loop.run_thread()
+        setting.poll()
         assert setting.source.reads == 0
-    setting.loop.advance(POLL_S)
-    setting.loop.run_thread()
+    setting.poll()
     assert setting.source.reads == 1
 
 
 def test_a_reload_reads_a_file_at_once(setting):
     setting.source.written = 1
-    setting.deployment.reload()
-    setting.loop.run_thread()
+    setting.reload()
     assert setting.source.reads == 1
-    setting.loop.advance(POLL_S)
-    setting.loop.run_thread()
+    setting.poll()
     assert setting.source.reads == 2
 
 
@@ -229,15 +225,13 @@ class TestModelsOfTheFile:
     @pytest.fixture
     def setting(self, setting):
         setting.source.config = models("ab")
-        setting.deployment.reload()
-        setting.loop.run_thread()
+        setting.reload()
         return setting
 
     @staticmethod
     def read(setting, names):
         setting.source.config = models(names)
-        setting.deployment.reload()
-        setting.loop.run_thread()
+        setting.reload()
         return setting.deployment.fault
 
     @pytest.mark.parametrize(
@@ -267,8 +261,7 @@ def test_a_reload_after_a_change_of_the_tokens_loads_no_model_again(monkeypatch,
     if changed:
         tokens.write_text("another")
     for _ in range(2):
-        setting.deployment.reload()
-        setting.loop.run_thread()
+        setting.reload()
     assert setting.generations == ([0, 0, 1] if changed else [0, 1, 2])
 
 

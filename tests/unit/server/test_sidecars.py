@@ -2,8 +2,6 @@
 for NVIDIA's management library: there is no GPU here.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Each row of `wire/fields.py` is served by each protocol that it names; no field is named here."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any, cast, get_type_hints

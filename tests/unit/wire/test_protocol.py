@@ -1,7 +1,5 @@
 """The wire, byte by byte: the golden frames of docs/, and what no list can hold."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 
@@ -244,14 +242,6 @@ def test_a_length_over_the_limit_is_refused_on_its_prefix(length):
         reader.next_frame()
 
 
-@given(st.binary(max_size=300))
-def test_any_body_is_parsed_or_refused(body):
-    try:
-        parse_request(body)
-    except RejectedError as rejected:
-        json.loads(rejected.id_json)
-
-
 @given(
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=100),
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=1000),
@@ -266,17 +256,12 @@ def test_any_text_is_decoded_unchanged(question, text):
         assert (request.question, request.text) == (question, text)
 
 
-@pytest.mark.parametrize(
-    ("size", "code"), [(MAX_QUESTION_CHARS, None), (MAX_QUESTION_CHARS + 1, "invalid_request")]
-)
-def test_a_questions_length_is_bounded_in_characters(size, code):
-    body = json.dumps({"id": 7, "question": "é" * size, "text": "t"}).encode()
-    if code is None:
-        parse_request(body)
-    else:
-        with pytest.raises(RejectedError, match=str(size)) as caught:
-            parse_request(body)
-        assert (caught.value.error.code, caught.value.id_json) == (code, b"7")
+def test_a_questions_length_is_bounded_in_characters():
+    body = '{"id": 7, "question": "%s", "text": "t"}'
+    assert question_of((body % ("é" * MAX_QUESTION_CHARS)).encode()).text == "t"
+    with pytest.raises(RejectedError, match=str(MAX_QUESTION_CHARS + 1)) as caught:
+        parse_request((body % ("é" * (MAX_QUESTION_CHARS + 1))).encode())
+    assert (caught.value.error.code, caught.value.id_json) == ("invalid_request", b"7")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Spans of a text's parts, merged."""
 
-from __future__ import annotations
-
 import itertools
 
 from qa_service.wire.spans import ScoredSpan, SegmentResult, merge

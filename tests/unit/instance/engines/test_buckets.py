@@ -1,7 +1,5 @@
 """Batches run in buckets; outputs that no run has written are noticed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """A model's folder: its manifest, and how often rows of each length ran."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.reader import whole_words as words
 from qa_service.instance.reader.answer_rule import AnswerRule
-from qa_service.instance.reader.spans import find_answers
 from qa_service.instance.reader.whole_words import whole_words
-from tests.unit.instance.reader.test_spans import encode, token_logits
+from tests.unit.instance.reader.test_spans import encode, read
 
 FAQ = "Where is the key?"
 
@@ -106,19 +105,17 @@ def test_an_answer_stays_in_one_item_or_cell(text, words, expected):
     assert text[start:end].rstrip("; \n") == expected
 
 
+CELLS = "a: b; c: d\na: e; c: f"
+
+
 def test_a_span_over_a_cells_end_becomes_the_cell():
-    text = "a: b; c: d\na: e; c: f"
-    encoded = encode(text)
-    logits = token_logits(encoded, {2: 9.0}, {6: 9.0})
-    (answer,) = find_answers(text, encoded, logits, ReadingConfig(max_answer_tokens=9))
+    (answer,) = read(CELLS, {2: 9.0}, {6: 9.0}, ReadingConfig(max_answer_tokens=9))
     assert (answer.answer, answer.score) == ("b", 1.0)
 
 
 def test_the_start_of_one_cell_with_the_end_of_another_counts_for_neither_if_one_is_an_answer():
-    text = "a: b; c: d\na: e; c: f"
-    encoded = encode(text)
-    logits = token_logits(encoded, {2: 9.0, 6: 8.5}, {2: 7.5, 6: 9.0})
-    (answer,) = find_answers(text, encoded, logits, ReadingConfig(max_answer_tokens=9))
+    config = ReadingConfig(max_answer_tokens=9)
+    (answer,) = read(CELLS, {2: 9.0, 6: 8.5}, {2: 7.5, 6: 9.0}, config)
     assert answer.answer == "d"
     assert answer.score == pytest.approx(1 / (1 + math.exp(16.5 - 17.5)), abs=0.01)
 
@@ -140,18 +137,14 @@ def test_the_table_of_spans_agrees_with_the_rule_for_one_span(text):
 
 
 def test_disallowed_spans_leave_their_probability_to_the_others():
-    text = "## b c?\n\nd e"
-    encoded = encode(text, question="b c")
-    logits = token_logits(encoded, {2: 9.0, 5: 4.0}, {2: 9.0, 5: 4.0})
-    (answer,) = find_answers(text, encoded, logits, ReadingConfig(max_answer_tokens=4))
+    raised = {2: 9.0, 5: 4.0}
+    (answer,) = read("## b c?\n\nd e", raised, raised, question="b c")
     assert (answer.answer, answer.score) == ("d", 1.0)
 
 
 def test_a_text_that_only_repeats_the_question_has_no_answer():
-    text = "## b c?"
-    encoded = encode(text, question="b c")
-    logits = token_logits(encoded, {2: 9.0}, {2: 9.0})
-    (answer,) = find_answers(text, encoded, logits, ReadingConfig(null_threshold=0.0))
+    config = ReadingConfig(null_threshold=0.0)
+    (answer,) = read("## b c?", {2: 9.0}, {2: 9.0}, config, question="b c")
     assert (answer.answer, answer.start) == ("", None)
 
 
@@ -228,11 +221,8 @@ def test_the_search_in_a_run_without_white_space_is_bounded():
 
 
 def test_the_words_of_a_url_count_as_one_answer():
-    text = "b://c.d/e"
-    encoded = encode(text)
-    raised = {0: 5.0, 4: 5.0, 8: 5.0}
-    logits = token_logits(encoded, raised, raised)
-    (answer,) = find_answers(text, encoded, logits, ReadingConfig(max_answer_tokens=9))
+    text, raised = "b://c.d/e", {0: 5.0, 4: 5.0, 8: 5.0}
+    (answer,) = read(text, raised, raised, ReadingConfig(max_answer_tokens=9))
     assert (answer.answer, answer.score, answer.places) == (text, 1.0, ())
 
 

@@ -1,7 +1,5 @@
 """A long text has the same answers, whether the loop cuts it or the reader reads it whole."""
 
-from __future__ import annotations
-
 import random
 from functools import cache
 from typing import cast

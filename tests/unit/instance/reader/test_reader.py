@@ -191,13 +191,13 @@ def test_batches_keep_within_the_limits(make_reader, word_counts, max_batch_size
         assert ids.size <= max_batch_tokens or len(ids) == 1
         assert mask.any(axis=0).all(), "a column of nothing but padding"
     rows = sorted(
-        tuple(row[:length].tolist())
-        for ids, mask, _ in model.batches
-        for row, length in zip(ids, mask.sum(axis=1), strict=True)
+        (row[:length].tolist(), kinds[:length].tolist())
+        for ids, mask, types in model.batches
+        for row, kinds, length in zip(ids, types, mask.sum(axis=1), strict=True)
     )
     builder = WindowBuilder(tiny_tokenizer("bert"), 24, 8)
     windows = [w for n in word_counts for w in builder.encode("why", "river " * n).windows]
-    assert rows == sorted(tuple(window.input_ids.tolist()) for window in windows)
+    assert rows == sorted((w.input_ids.tolist(), w.token_type_ids.tolist()) for w in windows)
 
 
 def test_a_bad_question_fails_alone(make_reader):
@@ -258,16 +258,6 @@ def test_the_window_is_never_longer_than_the_model(make_reader):
     reader = make_reader(logits=model, reading=ReadingConfig(window_tokens=10_000))
     reader.read([Question("why", "river " * 2000)])
     assert max(ids.shape[1] for ids, _, _ in model.batches) == 512
-
-
-def test_padding_stands_behind_each_row():
-    builder = WindowBuilder(tiny_tokenizer("roberta"), 24, 8)
-    windows = [builder.encode("the", text).windows[0] for text in ("river", "river the")]
-    ids, mask, types = padded(windows, pad_token_id=1)
-    assert mask.tolist() == [[1, 1, 1, 1, 1, 1, 0, 0], [1] * 8]
-    assert ids[0, 6:].tolist() == [1, 1]
-    assert ids[1].tolist() == windows[1].input_ids.tolist()
-    assert types.shape == ids.shape
 
 
 def test_the_batch_rule_follows_measured_times(make_reader):

@@ -46,9 +46,9 @@ def token_logits(encoded, starts, ends, level=-20.0):
     return logits
 
 
-def read(text, starts, ends, config=CONFIG, *, level=-20.0, top_k=1, kind="bert"):
+def read(text, starts, ends, config=CONFIG, *, level=-20.0, top_k=1, kind="bert", question="why"):
     """The answers in a text whose tokens have these logits, and all others `level`."""
-    encoded = encode(text, config, kind=kind)
+    encoded = encode(text, config, question, kind)
     logits = token_logits(encoded, starts, ends, level)
     return find_answers(text, encoded, logits, config, top_k)
 

@@ -76,17 +76,6 @@ def test_a_window_is_laid_out_as_the_tokenizer_lays_out_a_pair(kind, question_wo
     assert [window.text_begin, window.text_end - 1] == [positions[0], positions[-1]]
 
 
-def test_the_layouts_are_those_of_the_architectures():
-    rows = {kind: builder(kind).encode("the", "river").windows[0] for kind in KINDS}
-    the, river = token_ids("bert", "the river")
-    assert rows["bert"].input_ids.tolist() == [2, the, 3, river, 3]
-    assert rows["bert"].token_type_ids.tolist() == [0, 0, 0, 1, 1]
-    assert rows["distilbert"].token_type_ids.tolist() == [0, 0, 0, 0, 0]
-    (the,), (river,) = token_ids("roberta", "the"), token_ids("roberta", "river")
-    assert rows["roberta"].input_ids.tolist() == [0, the, 2, 2, river, 2]
-    assert rows["roberta"].token_type_ids.tolist() == [0, 0, 0, 0, 0, 0]
-
-
 @settings(max_examples=30)
 @given(cut=cuts, text_words=st.integers(1, 60))
 def test_the_longest_question_leaves_room_and_a_longer_one_is_refused(cut, text_words):
@@ -106,13 +95,6 @@ def refuses(windows, question):
     except QuestionTooLongError:
         return True
     return False
-
-
-@pytest.mark.parametrize("text", ["", " \n\t ", "\u200b"])
-def test_a_text_without_tokens_has_no_windows(text):
-    encoded = builder("bert").encode("the", text)
-    assert encoded.windows == ()
-    assert encoded.offsets.shape == (0, 2)
 
 
 @pytest.mark.parametrize(("kind", "special"), [("bert", "[SEP]"), ("roberta", "</s>")])

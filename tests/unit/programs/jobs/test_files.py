@@ -1,7 +1,5 @@
 """Files of questions and answers: what is read, whose answers they are, and their order."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

@@ -100,13 +100,6 @@ def test_no_server_is_one_clear_line():
     assert_one_clear_line(done, "Error: no server can be reached at 127.0.0.1:")
 
 
-@pytest.mark.parametrize("flag", ["num_simultaneous_clients", "num_total_clients", "port"])
-def test_numbers_below_one_are_refused(flag):
-    done = run(f"--{flag}", "0")
-    assert done.returncode == 2
-    assert f"error: argument --{flag}" in done.stderr
-
-
 def test_shuffle_draws_from_the_whole_file_by_its_seed(tmp_path):
     def asked(seed: int) -> list[str]:
         seen = []
@@ -161,6 +154,8 @@ def test_a_sweep_of_rates_prints_a_table_and_writes_a_plot(tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
+        *(([f"--{flag}", "0"], f"error: argument --{flag}")
+          for flag in ("num_simultaneous_clients", "num_total_clients", "port")),
         (["--rate", "1,2"], "only with --sweep"),
         (["--rate", "0"], "argument --rate: 0 is not a rate above 0"),
         (["--sweep", "--clients", "1,x"], "argument --clients: invalid"),
@@ -168,7 +163,7 @@ def test_a_sweep_of_rates_prints_a_table_and_writes_a_plot(tmp_path):
         (["--max_batch_size", "1"], "unrecognized arguments: --max_batch_size 1"),
         (["--duration_s", "inf"], "argument --duration_s: inf is not a time above 0"),
     ],
-)
+)  # fmt: skip
 def test_contradicting_flags_are_refused(given, words):
     done = run(*given)
     assert (done.stdout, done.returncode) == ("", 2)

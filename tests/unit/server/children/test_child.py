@@ -36,8 +36,6 @@ with socket.socket(fileno=int(sys.argv[1])) as sock:
 
 
 class Setting:
-    """A child and what came of it."""
-
     def __init__(self, loop, **options):
         self.loop = loop
         self.received, self.late = b"", []
@@ -97,13 +95,6 @@ def setting(tmp_path, monkeypatch):
     setting.child.kill()
     run_until(loop, setting.child.reap)
     loop.close()
-
-
-def test_a_child_receives_and_sends_bytes(setting):
-    setting.start()
-    setting.child.write(b"once")
-    setting.wait_for(b"once")
-    assert setting.child.is_running
 
 
 @pytest.mark.parametrize(("has_end", "level"), [(True, "INFO"), (False, "WARNING")])

@@ -1,7 +1,5 @@
 """What the tests of a connection share: what stands around one, and a stream without a socket."""
 
-from __future__ import annotations
-
 from qa_service.errors import ERROR_KINDS
 from qa_service.server.front.connection import Connection
 from qa_service.server.front.connection_options import AuthOptions, ConnectionOptions

@@ -1,7 +1,5 @@
 """One client's connection, with a scripted owner in place of the server."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import select
@@ -64,6 +62,11 @@ class Owner(Surroundings):
     def answer(self, call, text="some"):
         self.resolve(call, text)
 
+    def answered(self, call):
+        """The reply that the client has once a call is answered."""
+        self.answer(call)
+        return receive(self.client)
+
     def send(self, *messages, calls=None):
         """Sends frames, and waits until this many calls were submitted in all."""
         self.client.sendall(b"".join(map(frame, messages)))
@@ -106,8 +109,7 @@ def test_answers_may_come_in_any_order(make_owner):
     owner = make_owner()
     owner.send(*asks(0, 1, 2), calls=3)
     for i in (2, 0, 1):
-        owner.answer(owner.calls[i])
-        assert receive(owner.client)["id"] == i
+        assert owner.answered(owner.calls[i])["id"] == i
     assert owner.connection.calls.in_flight == set()
 
 
@@ -147,8 +149,7 @@ def test_an_id_in_flight_is_refused_and_free_again_once_answered(make_owner):
     owner = make_owner()
     owner.send(*asks(7, 7))
     assert_code(owner, 7, "duplicate_id")
-    owner.answer(owner.calls[0])
-    assert receive(owner.client)["answer"] == "some"
+    assert owner.answered(owner.calls[0])["answer"] == "some"
     owner.send(*asks(7), calls=2)
 
 
@@ -182,8 +183,7 @@ def test_a_number_and_a_string_of_its_digits_are_two_ids(make_owner):
 def test_an_id_that_was_cancelled_is_free_again(make_owner):
     owner = make_owner()
     owner.send(*asks(1), CANCEL, *asks(1), calls=2)
-    owner.answer(owner.calls[1])
-    assert receive(owner.client)["error"]["code"] == "cancelled"
+    assert owner.answered(owner.calls[1])["error"]["code"] == "cancelled"
     assert receive(owner.client)["answer"] == "some"
 
 
@@ -292,19 +292,10 @@ def test_a_refused_length_ends_the_stream_after_what_came_before(make_owner, len
     owner.client.sendall(frame({"id": 1, **ASK}) + length.to_bytes(4, "big") + b"junk" * 50)
     assert_code(owner, None, "frame_too_large")
     owner.client.sendall(b"more junk")
-    owner.answer(owner.calls[0])
-    assert receive(owner.client)["id"] == 1
+    assert owner.answered(owner.calls[0])["id"] == 1
     assert receive(owner.client) is None
     owner.client.close()
     owner.run_until(lambda: bool(owner.ended))
-
-
-def test_a_frame_may_come_a_byte_at_a_time(make_owner):
-    owner = make_owner()
-    for byte in frame({"id": 1, **ASK}):
-        owner.client.sendall(bytes([byte]))
-        owner.run_until(lambda: True)
-    owner.run_until(lambda: len(owner.calls) == 1)
 
 
 def test_end_of_file_inside_a_frame_closes_the_connection(make_owner):
@@ -417,8 +408,7 @@ def test_a_client_that_asks_now_and_then_is_not_closed(make_owner):
     owner = make_owner(idle_timeout_ms=50)
     for number in range(1, 4):
         owner.send(ASK, calls=number)
-        owner.answer(owner.calls[-1])
-        assert receive(owner.client)["answer"] == "some"
+        assert owner.answered(owner.calls[-1])["answer"] == "some"
         owner.pass_s(0.04)
     assert owner.ended == []
     owner.pass_s(0.02)
@@ -429,12 +419,10 @@ def test_an_old_connection_is_closed_when_nothing_is_in_flight(make_owner):
     owner = make_owner(max_connection_age_s=0.05)
     owner.send(*asks(1, 2), calls=2)
     owner.pass_s(0.06)
-    owner.answer(owner.calls[0])
-    assert receive(owner.client)["id"] == 1
+    assert owner.answered(owner.calls[0])["id"] == 1
     owner.pass_s(2 * CLOSING_GRACE_S)
     assert not sent_to(owner.client)
-    owner.answer(owner.calls[1])
-    assert receive(owner.client)["id"] == 2
+    assert owner.answered(owner.calls[1])["id"] == 2
     assert receive(owner.client) is None
 
 
@@ -442,8 +430,7 @@ def test_an_old_connection_is_closed_when_nothing_is_in_flight(make_owner):
 def test_each_reply_says_that_the_connection_is_about_to_be_closed(make_owner, is_old):
     owner = make_owner(max_connection_age_s=0.05)
     owner.send(*asks(1, 2, 3), calls=3)
-    owner.answer(owner.calls[0])
-    assert "closing" not in receive(owner.client)
+    assert "closing" not in owner.answered(owner.calls[0])
     owner.pass_s(0.06) if is_old else owner.connection.close_when_idle(math.inf)
     owner.answer(owner.calls[1])
     owner.calls[2].fail(QueueFullError())
@@ -470,8 +457,7 @@ def test_a_client_that_ignores_the_close_notice_is_closed_after_a_later_answer(m
     for number in (1, 2, 3):
         owner.send(*asks(number), calls=number)
         owner.pass_s(0.6 * CLOSING_GRACE_S)
-        owner.answer(owner.calls[-1])
-        assert receive(owner.client)["id"] == number
+        assert owner.answered(owner.calls[-1])["id"] == number
     assert receive(owner.client) is None
 
 
@@ -492,8 +478,7 @@ def test_a_partly_received_request_keeps_an_old_connection_open(make_owner):
     assert not sent_to(owner.client)
     owner.client.sendall(message[9:])
     owner.run_until(lambda: bool(owner.calls))
-    owner.answer(owner.calls[0])
-    assert receive(owner.client)["id"] == 1
+    assert owner.answered(owner.calls[0])["id"] == 1
     owner.pass_s(1.1 * CLOSING_GRACE_S)
     assert receive(owner.client) is None
 
@@ -507,8 +492,7 @@ def test_a_frame_past_its_timeout_gets_an_error_and_a_close(make_owner):
     owner.pass_s(0.02)
     assert_code(owner, None, "frame_timeout")
     assert owner.ended == []
-    owner.answer(owner.calls[0])
-    assert receive(owner.client)["id"] == 1
+    assert owner.answered(owner.calls[0])["id"] == 1
     assert receive(owner.client) is None
 
 

@@ -1,7 +1,5 @@
 """A connection's states, timeouts and faults, on a clock and a stream of the test's own."""
 
-from __future__ import annotations
-
 import json
 import logging
 
@@ -105,14 +103,11 @@ class TestProbes:
         setting.clock.advance(11)
         assert setting.ended
 
-    def test_a_connection_that_sends_nothing_is_closed(self, make):
+    @pytest.mark.parametrize("pieces", [[], [get(READY)[:-1]]], ids=["nothing", "part of a probe"])
+    def test_a_connection_without_a_probe_is_closed(self, make, pieces):
         setting = make(tokens=True)
-        setting.clock.advance(1.1)
-        assert not setting.stream.is_open
-
-    def test_a_connection_with_part_of_a_probe_is_closed(self, make):
-        setting = make(tokens=True)
-        setting.send(get(READY)[:-1])
+        for piece in pieces:
+            setting.send(piece)
         setting.clock.advance(1.1)
         assert not setting.stream.is_open
 
@@ -132,42 +127,20 @@ class TestProbes:
         assert setting.statuses == [200, 408]
         assert not setting.stream.is_open
 
-    def test_a_probe_connection_may_authenticate_later(self, make):
+    @pytest.mark.parametrize(("token", "status"), [(BEARER, 200), (b"", 401)])
+    def test_a_probe_connection_asks_with_a_token_alone(self, make, token, status):
         setting = make(tokens=True)
-        setting.send(get(READY) + post("/qa", ASK, BEARER))
-        setting.answer()
-        assert setting.statuses == [200, 200]
-
-    def test_a_probe_connection_without_token_may_only_probe(self, make):
-        setting = make(tokens=True)
-        setting.send(get(READY) + post("/qa", ASK))
-        assert (setting.statuses, setting.calls) == ([200, 401], [])
-        assert not setting.stream.is_open
+        setting.send(get(READY) + post("/qa", ASK, token))
+        for call in setting.calls:
+            setting.resolve(call, "Ada")
+        assert setting.statuses == [200, status]
+        assert (bool(setting.calls), setting.stream.is_open) == (status == 200, status == 200)
 
     def test_an_old_probe_connection_is_closed(self, make):
         setting = make(tokens=True, max_connection_age_s=10)
         setting.send(get(READY))
         setting.clock.advance(11.1)
         assert not setting.stream.is_open
-
-
-class TestLeaving:
-    def test_an_old_connection_over_http_says_that_it_closes(self, make):
-        setting = make(max_connection_age_s=10)
-        setting.send(post("/qa", ASK))
-        setting.clock.advance(11.1)
-        setting.answer()
-        [(status, fields, _)] = setting.replies
-        assert (status, fields["Connection"]) == (200, "close")
-        assert not setting.stream.is_open
-
-    def test_a_young_connection_does_not_say_close(self, make):
-        setting = make(max_connection_age_s=10)
-        setting.send(post("/qa", ASK))
-        setting.clock.advance(8.9)
-        setting.answer()
-        assert "Connection" not in setting.replies[0][1]
-        assert setting.stream.is_open
 
 
 def test_the_siblings_of_a_question_that_fails_are_cancelled(make):
@@ -188,12 +161,6 @@ def test_without_a_token_a_long_frame_and_a_cancellation_are_refused(make, first
     setting.send(first)
     assert setting.frames[0]["error"]["code"] == "unauthorized"
     assert not setting.stream.is_open
-
-
-def test_http_has_no_message_that_cancels(make):
-    setting = make()
-    setting.send(post("/qa", {"id": 7, "type": "cancel"}))
-    assert setting.statuses == [400]
 
 
 @pytest.mark.parametrize("tokens", [True, False])
@@ -226,28 +193,42 @@ class TestFaults:
         yield
         assert [record.exc_info[0] for record in caplog.get_records("call")] == [ZeroDivisionError]
 
-    def test_a_fault_in_the_service_fails_its_request_alone(self, make):
+    @pytest.mark.parametrize("data", [frame({"id": 1, **ASK}), post("/qa", ASK)])
+    def test_a_fault_in_the_service_fails_its_request_alone(self, make, data):
         setting = make()
         setting.submitting = ZeroDivisionError()
-        setting.send(frame({"id": 1, **ASK}))
+        setting.send(data)
         setting.submitting = None
-        setting.send(frame({"id": 1, **ASK}))
+        setting.send(data)
         setting.answer(1)
-        assert [one.get("error", one)["code" if "error" in one else "answer"]
-                for one in setting.frames] == ["internal_error", "Ada"]  # fmt: skip
+        assert setting.stream.written.count(b"internal_error") == 1
+        assert setting.stream.written.count(b"Ada") == 1
         assert setting.calls[0].is_settled
         assert setting.metrics.requests_total["internal_error"] == 1
 
-    def test_a_fault_in_the_service_fails_its_http_request_alone(self, make):
+    @pytest.mark.parametrize(
+        ("faulty", "data", "words"),
+        [
+            ("parse_infer", post("/v2/models/m/infer", infer(["a?"])), "POST /v2/models/m/infer"),
+            ("find_model", get("/v2/models/m"), "GET /v2/models/m"),
+            ("", get("/stats"), "stats query"),
+        ],
+        ids=["a path's handler", "rendering a report", "a report"],
+    )
+    def test_a_fault_in_an_exchange_gets_500(self, make, monkeypatch, caplog, faulty, data, words):
         setting = make()
         setting.send(post("/qa", ASK))
-        setting.submitting = ZeroDivisionError()
-        setting.send(post("/v2/models/m/infer", infer(["a?"])))
-        setting.submitting = None
-        setting.send(post("/qa", ASK))
-        setting.answer(0)
-        setting.answer(2)
+        if faulty:
+            monkeypatch.setattr(http_routes, faulty, fail)
+        else:
+            setting.reporting = ZeroDivisionError()
+        setting.send(data)
+        setting.reporting = None
+        setting.send(get(READY))
+        setting.answer()
         assert setting.statuses == [200, 500, 200]
+        assert setting.replies[1][2] == {"error": "the server failed to answer this request"}
+        assert words in caplog.text
 
     @pytest.mark.parametrize("data", [frame({"id": 1, **ASK}), post("/qa", ASK)])
     def test_a_fault_before_the_service_fails_its_request_alone(self, make, monkeypatch, data):
@@ -259,33 +240,6 @@ class TestFaults:
         setting.answer()
         assert setting.stream.written.count(b"internal_error") == 1
         assert setting.stream.written.count(b"Ada") == 1
-
-    def test_a_fault_in_a_report_gets_500(self, make):
-        setting = make()
-        setting.send(post("/qa", ASK))
-        setting.reporting = ZeroDivisionError()
-        setting.send(get("/stats"))
-        setting.reporting = None
-        setting.send(get(READY))
-        setting.answer()
-        assert setting.statuses == [200, 500, 200]
-        assert setting.replies[1][2] == {"error": "the server failed to answer this request"}
-
-    def test_a_fault_in_rendering_a_report_gets_500(self, make, monkeypatch, caplog):
-        setting = make()
-        monkeypatch.setattr(http_routes, "find_model", fail)
-        setting.send(get("/v2/models/m") + get(READY))
-        assert setting.statuses == [500, 200]
-        assert "GET /v2/models/m" in caplog.text
-
-    def test_a_fault_in_a_paths_handler_gets_500(self, make, monkeypatch, caplog):
-        setting = make()
-        setting.send(post("/qa", ASK))
-        monkeypatch.setattr(http_routes, "parse_infer", fail)
-        setting.send(post("/v2/models/m/infer", infer(["a?"])) + get(READY))
-        setting.answer()
-        assert setting.statuses == [200, 500, 200]
-        assert "POST /v2/models/m/infer" in caplog.text
 
     def test_a_fault_in_parsing_a_frame_gets_internal_error(self, make, monkeypatch):
         setting = make()
@@ -334,12 +288,6 @@ def test_an_empty_line_before_a_request_is_passed_over(make, first):
     setting.send(first)
     setting.send(whole[len(first) :])
     assert setting.statuses == [200]
-
-
-def test_blank_lines_between_requests_are_skipped(make):
-    setting = make()
-    setting.send(get(READY) + b"\r\n" + get(READY))
-    assert setting.statuses == [200, 200]
 
 
 class TestShapes:

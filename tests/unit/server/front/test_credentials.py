@@ -62,33 +62,18 @@ def test_a_faulty_file_leaves_all_credentials_unchanged(world, caplog, fault):
     assert credentials.fault == ""
 
 
-def test_a_reading_that_began_before_another_does_not_count(world):
+def test_readings_that_hang_are_logged_and_bounded_and_the_latest_is_used(world, caplog):
     loop, transport, _, _, credentials = world
-    credentials.reload()
-    credentials.reload()
-    transport.on_disk = 1
-    loop.run_thread(1)
-    loop.run_thread(0)
-    assert transport.used == [1]
-
-
-def test_a_hanging_reading_is_logged_and_used_when_it_ends(world, caplog):
-    loop, transport, _, _, credentials = world
-    credentials.reload()
+    for _ in range(MAX_READINGS):
+        credentials.reload()
     loop.advance(HANGS_AFTER_S - 1)
     assert not caplog.text
     loop.advance(1)
     assert "could not be read for 10 s" in caplog.text
-    loop.run_thread(0)
-    assert transport.used == [0]
-
-
-def test_the_number_of_hanging_readings_is_bounded(world, caplog):
-    loop, _, _, _, credentials = world
-    for _ in range(MAX_READINGS + 1):
-        credentials.reload()
-    assert len(loop.threads) == MAX_READINGS
-    assert "4 readings of their files hang" in caplog.text
-    loop.run_thread()
     credentials.reload()
     assert len(loop.threads) == MAX_READINGS
+    assert "4 readings of their files hang" in caplog.text
+    for _ in range(MAX_READINGS):
+        transport.on_disk += 1
+        loop.run_thread()
+    assert transport.used == [MAX_READINGS]

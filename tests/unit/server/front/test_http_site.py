@@ -1,7 +1,5 @@
 """What connections of one server share over HTTP: the date, and who may ask where."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """The file of tokens, and who is authenticated by it."""
 
-from __future__ import annotations
-
 import hashlib
 from datetime import UTC, datetime
 
@@ -37,10 +35,6 @@ def test_a_token_a_line_with_comments_and_blank_lines(write, caplog):
         with pytest.raises(UnauthorizedError, match="not accepted"):
             tokens.check(wrong, NOW)
     assert caplog.text == ""
-
-
-def test_a_file_with_a_byte_order_mark_has_its_first_token(write):
-    load_tokens(write(f"\ufeff{GOOD}")).check(GOOD, NOW)
 
 
 @pytest.mark.parametrize("expires", ["2026-11-21T12:00:00Z", "2026-11-21T13:00:00+01:00"])

@@ -5,53 +5,25 @@ import signal
 
 import pytest
 
-from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.worker_messages import Failed
 from qa_service.server.children.child import MAX_BACKOFF_S
 from qa_service.server.instances.pool import MAX_FAILED_STARTS
-from tests.support import FakeTimeLoop
 from tests.unit.calls import make_ticket
-from tests.unit.server.handled_worker import DRAIN_TIMEOUT_S, HandledPool
+from tests.unit.server.handled_worker import DRAIN_TIMEOUT_S
 
 WRONG = Failed("it computes wrongly", is_blameless=True, is_wrong=True)
 
 
-class Setting(HandledPool):
-    """A pool of instances that the test plays, and a clock that it moves."""
-
-    def __init__(self, size):
-        options = InstanceOptions(num_inference_sessions=size, inference_engine_type="instant")
-        super().__init__(FakeTimeLoop(), options)
-        self.pool.resize(size)
-
-    def end(self, number, *messages, code: int | None = 1):
-        """Ends an instance's process; it is reaped once its status is known."""
-        self.workers[number].process.code = code
-        return self.hear(number, *messages, end=True)
-
-    def is_started_again(self, worker):
-        """Whether another instance has its number, once any backoff is over."""
-        self.settle(MAX_BACKOFF_S)
-        self.settle(MAX_BACKOFF_S)
-        return self.workers[worker.number] is not worker
-
-
-@pytest.fixture
-def start():
-    made = []
-
-    def start(size=1):
-        made.append(Setting(size))
-        return made[-1]
-
-    yield start
-    for setting in made:
-        setting.close()
+def is_started_again(setting, worker):
+    """Whether another instance has its number, once any backoff is over."""
+    setting.settle(MAX_BACKOFF_S)
+    setting.settle(MAX_BACKOFF_S)
+    return setting.workers[worker.number] is not worker
 
 
 @pytest.mark.parametrize("has_served", [False, True])
 def test_starts_that_signals_end_fail_no_pool_however_many_they_are(start, has_served):
-    setting = start(size=2)
+    setting = start(2)
     if has_served:
         for number in (0, 1):
             setting.become_ready(number)
@@ -61,10 +33,9 @@ def test_starts_that_signals_end_fail_no_pool_however_many_they_are(start, has_s
     for _ in range(3 * MAX_FAILED_STARTS):
         for number in (0, 1):
             worker = setting.end(number, code=-signal.SIGKILL)
-            assert setting.is_started_again(worker)
+            assert is_started_again(setting, worker)
     assert setting.pool.take_failure() == ""
-    setting.become_ready(0)
-    setting.become_ready(1)
+    setting.become_ready(0, 1)
     assert (setting.pool.is_booting, setting.pool.alive) == (False, 2)
 
 
@@ -73,7 +44,7 @@ def test_a_start_that_a_signal_ends_counts_for_the_backoff(start, caplog):
     with caplog.at_level(logging.INFO):
         for _ in range(4):
             worker = setting.end(0, code=-signal.SIGKILL)
-            assert setting.is_started_again(worker)
+            assert is_started_again(setting, worker)
     delays = [r.args[-1] for r in caplog.records if "starts again" in r.msg]
     assert delays == [0.1, 0.2, 0.4, 0.8]
 
@@ -86,7 +57,7 @@ def test_what_ended_a_start_is_decided_when_its_process_is_reaped(start):
     assert setting.workers[0] is worker
     assert not worker.process.is_killed  # which would hide the signal that ends it
     worker.process.code = -signal.SIGTERM
-    assert setting.is_started_again(worker)
+    assert is_started_again(setting, worker)
     assert setting.pool.take_failure() == ""
 
 
@@ -101,12 +72,12 @@ def test_a_start_that_fails_by_itself_fails_a_pool_that_boots(start):
 def test_failed_starts_are_given_up_though_some_are_killed_between(start):
     setting = start()
     setting.become_ready(0)
-    assert setting.is_started_again(setting.end(0))
+    assert is_started_again(setting, setting.end(0))
     for _ in range(MAX_FAILED_STARTS):
         assert setting.pool.take_failure() == ""
-        assert setting.is_started_again(setting.end(0, code=-signal.SIGKILL))
+        assert is_started_again(setting, setting.end(0, code=-signal.SIGKILL))
         failed = setting.end(0, Failed("no memory"))
-        setting.is_started_again(failed)
+        is_started_again(setting, failed)
     assert setting.pool.take_failure() == "instance 0 cannot start: no memory"
 
 
@@ -130,14 +101,14 @@ def test_a_process_that_is_killed_before_it_gets_its_setup_is_replaced(start, mo
     setting.settle()
     monkeypatch.undo()
     assert killed
-    assert setting.is_started_again(worker)
+    assert is_started_again(setting, worker)
     setting.become_ready(0)
     setting.settle()
     assert (setting.pool.alive, setting.pool.num_processes) == (1, 1)
 
 
 def test_a_number_that_is_wanted_again_is_not_started_twice(start):
-    setting = start(size=2)
+    setting = start(2)
     setting.become_ready(0)
     gone = setting.end(1, code=None)
     setting.pool.resize(1)
@@ -151,16 +122,15 @@ def test_a_number_that_is_wanted_again_is_not_started_twice(start):
 
 
 def test_a_wrong_start_is_forgotten_once_the_instance_has_proved_itself(start):
-    setting = start(size=2)
-    for number in (0, 1):
-        setting.become_ready(number)
-    assert setting.is_started_again(setting.end(0))
-    assert setting.is_started_again(setting.end(0, WRONG))
+    setting = start(2)
+    setting.become_ready(0, 1)
+    assert is_started_again(setting, setting.end(0))
+    assert is_started_again(setting, setting.end(0, WRONG))
     setting.become_ready(0)
-    assert setting.is_started_again(setting.end(0))
-    assert setting.is_started_again(setting.end(1))
+    assert is_started_again(setting, setting.end(0))
+    assert is_started_again(setting, setting.end(1))
     for _ in range(MAX_FAILED_STARTS):
-        assert setting.is_started_again(setting.end(1))
+        assert is_started_again(setting, setting.end(1))
     assert (setting.pool.take_failure(), setting.pool.is_wrong) == ("", False)
 
 
@@ -185,9 +155,8 @@ def test_a_drained_instance_that_does_not_end_is_killed_with_a_line(start, caplo
 
 
 def test_an_instance_that_leaves_finishes_its_batch_and_takes_no_self_test(start):
-    setting = start(size=2)
-    for number in (0, 1):
-        setting.become_ready(number)
+    setting = start(2)
+    setting.become_ready(0, 1)
     leaving = setting.workers[1]
     leaving.run([make_ticket()])
     assert leaving.can_be_tested

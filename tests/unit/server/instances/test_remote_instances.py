@@ -8,7 +8,6 @@ import pytest
 
 from qa_service.errors import SetupError
 from qa_service.instance.channel import WorkerChannel
-from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import fingerprint_of, load_manifest
 from qa_service.instance.ray_instance import RayInstance, find_model, pack
 from qa_service.instance.worker_messages import (
@@ -20,84 +19,56 @@ from qa_service.instance.worker_messages import (
     encode,
     to_loop_decoder,
 )
-from qa_service.net.event_loop import EventLoop
+from qa_service.server.children.child import MAX_BACKOFF_S
 from qa_service.server.instances.base import WorkerState
-from qa_service.server.instances.pool import WorkerPool
-from qa_service.server.instances.ray_pool import RayPool
+from qa_service.server.instances.ray_pool import IDLE_TIMEOUT_S, LOOK_INTERVAL_S, Autoscaler
 from qa_service.wire.frames import PREFIX, FrameReader
 from tests.support import run_until
 from tests.unit.calls import make_ticket
-from tests.unit.server.handled_worker import HandledPool
 
 
-class Listening(HandledPool):
-    """A pool, and what it reports."""
-
-    def __init__(self, num_local, num_remote):
-        options = InstanceOptions(
-            num_inference_sessions=num_local,
-            ray_instances=num_remote,
-            inference_engine_type="instant",
-        )
-        super().__init__(EventLoop(), options, RayPool if num_remote else WorkerPool)
-        self.pool.resize(options.num_instances)
-
-    @property
-    def is_ready(self):
-        return self.pool.is_complete and not self.pool.is_booting
-
-
-@pytest.fixture
-def start():
-    started = []
-
-    def make(**numbers):
-        started.append(Listening(**numbers))
-        return started[-1]
-
-    yield make
-    for listening in started:
-        listening.close()
+def is_ready(listening):
+    return listening.pool.is_complete and not listening.pool.is_booting
 
 
 def test_a_pool_does_not_wait_for_remote_instances(start):
-    listening = start(num_local=1, num_remote=2)
+    listening = start(1, ray_instances=2)
     listening.become_ready(1)
-    assert not listening.is_ready
+    assert not is_ready(listening)
     listening.become_ready(0)
-    assert listening.is_ready
+    assert is_ready(listening)
     listening.become_ready(2)
-    assert (listening.is_ready, listening.pool.alive) == (True, 3)
+    assert (is_ready(listening), listening.pool.alive) == (True, 3)
 
 
 def test_a_pool_marks_when_it_is_complete_again(start):
     """A version that grows may have waited for that."""
     seen = []
-    listening = start(num_local=2, num_remote=0)
+    listening = start(2)
     listening.become_ready(0, 1)
     listening.hear(0, end=True)
-    run_until(listening.loop, lambda: listening.workers[0].state is WorkerState.STARTING)
-    assert not listening.is_ready
-    listening.loop.on_mark = lambda: seen.append(listening.is_ready)
+    listening.settle(MAX_BACKOFF_S)
+    assert not is_ready(listening)
+    listening.loop.on_mark = lambda: seen.append(is_ready(listening))
     listening.become_ready(0)
     assert (seen, listening.pool.alive) == ([True], 2)
 
 
 def test_a_remote_instance_that_cannot_start_is_no_failure_if_there_are_local_ones(start):
-    listening = start(num_local=1, num_remote=1)
+    listening = start(1, ray_instances=1)
     listening.hear(1, Failed("no cluster"), end=True)
     listening.become_ready(0)
-    assert (listening.is_ready, listening.pool.take_failure()) == (True, "")
+    assert (is_ready(listening), listening.pool.take_failure()) == (True, "")
 
 
 def test_without_local_instances_the_first_remote_one_makes_the_pool_ready(start):
-    listening = start(num_local=0, num_remote=2)
+    listening = start(0, ray_instances=2)
     listening.become_ready(1)
-    assert listening.is_ready
+    assert is_ready(listening)
 
 
 def test_without_local_instances_the_first_failure_is_the_pools(start):
-    listening, failures = start(num_local=0, num_remote=2), []
+    listening, failures = start(0, ray_instances=2), []
     listening.loop.on_mark = lambda: failures.append(listening.pool.take_failure())
     listening.hear(0, Failed("no cluster"), end=True)
     assert failures == ["instance 0 cannot start: no cluster"]
@@ -105,7 +76,7 @@ def test_without_local_instances_the_first_failure_is_the_pools(start):
 
 @pytest.mark.parametrize("is_blameless", [True, False])
 def test_a_batch_lost_with_a_node_counts_no_attempt(start, is_blameless):
-    listening = start(num_local=0, num_remote=1)
+    listening = start(0, ray_instances=1)
     listening.become_ready(0)
     worker = listening.workers[0]
     worker.run([make_ticket()])
@@ -114,46 +85,46 @@ def test_a_batch_lost_with_a_node_counts_no_attempt(start, is_blameless):
 
 
 @pytest.fixture
-def growing(start, monkeypatch):
-    """One local instance, and one to three on Ray; it is looked at in every round."""
-    monkeypatch.setattr("qa_service.server.instances.ray_pool.LOOK_INTERVAL_S", 0.0)
-    monkeypatch.setattr("qa_service.server.instances.ray_pool.IDLE_TIMEOUT_S", 0.001)
-    listening = start(num_local=1, num_remote="1:3")
-    listening.become_ready(0, 1)
-    listening.waiting_s = 100.0
-    run_until(listening.loop, lambda: len(listening.workers) == 4)
-    return listening
+def growing(start):
+    """One local instance, and one to three on Ray."""
+    pool = start(1, ray_instances="1:3", execution_timeout_ms=10**7)
+    pool.become_ready(0, 1)
+    pool.waiting_s = 100.0
+    pool.settle(LOOK_INTERVAL_S)
+    return pool
 
 
 def test_remote_instances_grow_with_queued_work(growing):
     assert sorted(growing.workers) == [0, 1, 2, 3]
-    assert growing.is_ready
+    assert is_ready(growing)
 
 
-def test_a_surplus_instance_finishes_its_batch_before_it_ends(growing):
-    growing.become_ready(2, 3)
-    first, last = growing.workers[1], growing.workers[3]
-    first.run([make_ticket()])
-    last.run([make_ticket()])
-    growing.waiting_s = 0.0
-    run_until(growing.loop, lambda: last.is_leaving)
-    assert last.takes_from_s() == math.inf
-    assert last.state is WorkerState.READY
-    last.peer.send(Results(0, [Answers([])], 0.0, 1.0))
-    run_until(growing.loop, lambda: last.state is WorkerState.DEAD)
-    run_until(growing.loop, lambda: growing.workers[2].state is WorkerState.DEAD)
-    assert (growing.pool.alive, len(growing.results)) == (2, 1)
-
-
-def test_a_surplus_instance_that_dies_is_not_restarted(growing):
+@pytest.fixture
+def shrinking(growing):
+    """The last one holds a batch, and there is no other work for long."""
     growing.become_ready(2, 3)
     growing.workers[3].run([make_ticket()])
     growing.waiting_s = 0.0
-    run_until(growing.loop, lambda: growing.workers[3].is_leaving)
-    growing.hear(3, end=True)
-    run_until(growing.loop, lambda: growing.pool.alive <= 2)
-    assert growing.lost == [(-1, True)]
-    assert growing.metrics.session_restarts_total == 0
+    growing.settle(LOOK_INTERVAL_S)
+    growing.settle(IDLE_TIMEOUT_S)
+    return growing
+
+
+def test_a_surplus_instance_finishes_its_batch_before_it_ends(shrinking):
+    last = shrinking.workers[3]
+    assert (last.is_leaving, last.takes_from_s(), last.state) == (True, math.inf, WorkerState.READY)
+    last.peer.send(Results(0, [Answers([])], 0.0, 1.0))
+    run_until(shrinking.loop, lambda: last.state is WorkerState.DEAD)
+    shrinking.settle(IDLE_TIMEOUT_S)
+    assert shrinking.workers[2].state is WorkerState.DEAD
+    assert (shrinking.pool.alive, len(shrinking.results)) == (2, 1)
+
+
+def test_a_surplus_instance_that_dies_is_not_restarted(shrinking):
+    shrinking.hear(3, end=True)
+    shrinking.settle(IDLE_TIMEOUT_S)
+    assert (shrinking.pool.alive, shrinking.lost) == (2, [(-1, True)])
+    assert shrinking.metrics.session_restarts_total == 0
 
 
 class TestModel:
@@ -213,3 +184,43 @@ def test_an_actor_forwards_self_tests_and_their_results(asked, reply):
         body, came_s, went_s = running.result()
     assert to_loop_decoder.decode(body) == reply
     assert came_s <= went_s
+
+
+# How many there should be.
+
+
+def scaler():
+    return Autoscaler(fewest=2, most=8, idle_timeout_s=IDLE_TIMEOUT_S, now_s=0.0)
+
+
+def wanted(autoscaler, at_s=1.0, **found):
+    usual = {"remote": 2, "alive": 3, "starting": 0, "idle": 0, "waiting_s": 0.0}
+    return autoscaler.wanted(at_s, **(usual | found))
+
+
+def test_instances_grow_by_queued_seconds():
+    assert [wanted(scaler(), waiting_s=s) for s in (3.0, 4.5, 100.0)] == [2, 4, 8]
+
+
+def test_no_instance_is_added_while_others_start():
+    assert wanted(scaler(), waiting_s=100.0, starting=1) == 2
+
+
+IDLE = {"remote": 4, "alive": 5, "idle": 1}
+
+
+def test_one_instance_is_removed_after_the_idle_timeout():
+    pool = scaler()
+    assert [wanted(pool, at_s, **IDLE) for at_s in (1.0, 59.0, 60.0, 61.0)] == [4, 4, 3, 4]
+
+
+def test_waiting_work_restarts_the_idle_timeout():
+    pool = scaler()
+    wanted(pool, 30.0, remote=4, alive=5)
+    assert wanted(pool, 60.0, **IDLE) == 4
+    wanted(pool, 80.0, **IDLE, waiting_s=0.1)
+    assert [wanted(pool, at_s, **IDLE) for at_s in (139.0, 140.0)] == [4, 3]
+
+
+def test_autoscaling_keeps_the_minimum():
+    assert wanted(scaler(), 1000.0, idle=2) == 2

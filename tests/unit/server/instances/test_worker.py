@@ -20,8 +20,6 @@ TABLE = CostTable((100,), (1,), ((COST_MS,),))
 
 
 class Pool:
-    """One worker, and what it reports."""
-
     def __init__(self, costs=TABLE, device="cpu"):
         self.loop = EventLoop()
         self.results, self.deaths = [], 0

@@ -1,7 +1,5 @@
 """What serves before the engines are measured, and what takes its place."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A model brought to its plan, step by step: with versions and a clock of the test's own."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from itertools import count

@@ -1,7 +1,5 @@
 """A model's versions on disk, and what is asked for of them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

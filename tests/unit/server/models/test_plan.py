@@ -1,7 +1,5 @@
 """A plan whose engines are chosen after it was made."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

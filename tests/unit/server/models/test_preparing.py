@@ -1,7 +1,5 @@
 """What `--model` names, and what is served for it."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,14 +1,11 @@
 """One version of a model, with workers that the test plays."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from qa_service.errors import ERROR_KINDS, InternalError, UnavailableError
-from qa_service.instance.instance_options import InstanceOptions
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.plan import VersionSpec
 from qa_service.server.models.version import Version, VersionState
@@ -22,9 +19,7 @@ from tests.unit.calls import make_call
 from tests.unit.server.fake_services import ANSWER, TIMINGS, FakeService
 from tests.unit.server.handled_worker import HandledPool, HandledProcess
 
-OPTIONS = InstanceOptions(inference_engine_type="instant", num_inference_sessions=1)
 PASSAGE = Passage("a.md", "A", "", 0, 3, "Ada")
-SPEC = VersionSpec("m", FoundVersion(1, Path("m"), "f"), OPTIONS)
 
 
 class HungPool(HandledPool):
@@ -36,11 +31,11 @@ class HungPool(HandledPool):
 
 
 def make_version(loop, service=None):
-    pool = HungPool(loop, OPTIONS, drain_timeout_s=0.001).pool
-    metrics = ModelMetrics(ERROR_KINDS)
-    queue = QueueOptions()
-    dispatcher = Dispatcher(loop, Scheduler(queue), pool, metrics)
-    return Version(SPEC, loop, pool, dispatcher, service or dispatcher, metrics=metrics)
+    hung = HungPool(loop, drain_timeout_s=0.001)
+    spec = VersionSpec("m", FoundVersion(1, Path("m"), "f"), hung.options)
+    pool, metrics = hung.pool, ModelMetrics(ERROR_KINDS)
+    dispatcher = Dispatcher(loop, Scheduler(QueueOptions()), pool, metrics)
+    return Version(spec, loop, pool, dispatcher, service or dispatcher, metrics=metrics)
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 The scheduler is the real one; two instances take what their cost table says, in milliseconds.
 """
 
-from __future__ import annotations
-
 import math
 import random
 

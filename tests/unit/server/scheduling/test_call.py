@@ -1,7 +1,5 @@
 """A call's ends: what runs, once and in which order, and what ends with it."""
 
-from __future__ import annotations
-
 import gc
 from functools import partial
 

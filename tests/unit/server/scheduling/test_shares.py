@@ -1,7 +1,5 @@
 """Shares and weights, with batches and over simulated instances: counts of answers, not times."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 

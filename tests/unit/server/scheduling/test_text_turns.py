@@ -1,7 +1,5 @@
 """Long texts in the real scheduler: read one after another, at nobody's cost. Counts, not times."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Admission by work, over a real scheduler."""
 
-from __future__ import annotations
-
 import pytest
 
 from qa_service.errors import DeadlineExceededError, QueueFullError, TextTooLongError

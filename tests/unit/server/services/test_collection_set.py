@@ -1,7 +1,5 @@
 """Which collections are served: how they come, are opened and go, and what is said of them."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Answers from collections: the search, the passages, and how they are merged. Sans-IO."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import cast
@@ -24,6 +22,7 @@ from qa_service.retrieval.search_messages import (
 from qa_service.server.scheduling.call import SegmentRead
 from qa_service.server.services.collections import Collections
 from qa_service.server.services.dispatcher import Dispatcher
+from qa_service.server.services.service import Service
 from qa_service.server.services.service_options import CollectionOptions
 from qa_service.wire.messages import Passage, Place
 from qa_service.wire.spans import ReadPassage, ScoredSpan, SegmentResult, answers_from_passages
@@ -54,23 +53,30 @@ FOUND = [
 ]
 
 
-class Setting(Searching):
-    def __init__(self):
-        super().__init__()
-        self.dispatcher, self.texts, self.found = FakeDispatcher(MODEL), FakeService(), FOUND
-        self.options = {"docs": CollectionOptions(path=Path("docs"), max_passages=5)}
-        self.collections.use(self.options)
-        self.process = self.processes["docs"]
-        self.process.settle()
+class Asking(Searching):
+    """Questions to open collections, and what they came to."""
+
+    def __init__(self, options, **bounds):
+        super().__init__(**bounds)
+        self.dispatcher, self.texts, self.outcomes = FakeDispatcher(MODEL), FakeService(), []
+        self.collections.use(options)
+        self.settle()
         dispatcher = cast(Dispatcher, self.dispatcher)
-        self.service = Collections(self.texts, dispatcher, self.retrieval)
-        self.outcomes = []
+        self.service: Service = Collections(self.texts, dispatcher, self.retrieval)
 
     def ask(self, **fields):
         given = {"collection": "docs", "text": "", **fields}
         call = make_call(on_settled=self.outcomes.append, **given)
         self.service.submit(call)
         return call
+
+
+class Setting(Asking):
+    options, found = {"docs": CollectionOptions(path=Path("docs"), max_passages=5)}, FOUND
+
+    def __init__(self):
+        super().__init__(self.options)
+        self.process = self.processes["docs"]
 
     def ask_and_search(self, **fields):
         call = self.ask(**fields)

@@ -1,7 +1,5 @@
 """Where requests go by what they name, and cascades; models and a clock are the test's own."""
 
-from __future__ import annotations
-
 import pytest
 
 from qa_service.errors import (
@@ -19,20 +17,9 @@ from tests.unit.calls import make_call
 from tests.unit.server.fake_services import Client, FakeService, ManualClock
 
 
-class Taker:
-    """A service that takes everything, and remembers it."""
-
-    def __init__(self, name):
-        self.name, self.taken, self.ended = name, [], []
-
-    def submit(self, call):
-        call.on_end(self.ended.append)
-        self.taken.append(call)
-
-
 class Setting:
     def __init__(self, *routes):
-        self.models = {name: Taker(name) for name in ("small", "large")}
+        self.models = {name: FakeService() for name in ("small", "large")}
         self.made, self.outcomes = [], []
         self.router = Router(self, self.make_route)
         self.use(*routes)
@@ -45,8 +32,8 @@ class Setting:
 
     def make_route(self, name, options, models):
         assert models is self.router
-        self.made.append(Taker(name))
-        return self.made[-1]
+        self.made.append((name, FakeService()))
+        return self.made[-1][1]
 
     def use(self, *names, min_score=0.5):
         self.router.use({n: RouteOptions(cascade=["small"], min_score=min_score) for n in names})
@@ -60,15 +47,15 @@ class Setting:
 def test_a_model_is_asked_by_its_name():
     setting = Setting("default")
     call = setting.ask(model="large", version=3)
-    assert setting.models["large"].taken == [call]
+    assert setting.models["large"].submitted == [call]
 
 
 @pytest.mark.parametrize(("named", "route"), [({}, "default"), ({"model": "fast"}, "fast")])
 def test_a_route_is_asked_by_its_name_or_by_none(named, route):
     setting = Setting("default", "fast")
     call = setting.ask(**named)
-    (taker,) = [taker for taker in setting.made if taker.taken]
-    assert (taker.name, taker.taken) == (route, [call])
+    asked = [(name, service.submitted) for name, service in setting.made if service.submitted]
+    assert asked == [(route, [call])]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +83,8 @@ def test_a_cancellation_follows_the_request_though_the_route_has_changed():
     call = setting.ask()
     setting.use("default", min_score=0.9)
     call.cancel()
-    assert setting.made[0].ended == [call]
+    [(_, first), _] = setting.made
+    assert first.cancelled == [call]
 
 
 def test_a_route_that_has_not_changed_stays_the_same():

@@ -1,7 +1,5 @@
 """The queue before a search process: shares, deadlines, deaths, hangs."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import pytest
@@ -19,8 +17,6 @@ TIMEOUT_S = 10.0
 
 
 class Setting:
-    """Searches, and all that was heard of them."""
-
     def __init__(self, concurrency=1, max_waiting=1000):
         self.clock, self.results, self.outcomes, self.faults = ManualClock(), [], {}, []
         self.starts = self.deaths = 0
@@ -225,19 +221,3 @@ def test_a_result_that_comes_in_time_but_for_a_pause_replaces_no_process(setting
         setting.clock.advance(TIMEOUT_S - 1)
         setting.process.reply(FOUND)
     assert (setting.deaths, setting.results) == (0, ["a"] * 3)
-
-
-def test_an_opening_that_paused_too_gets_its_time_again(setting):
-    results = []
-    setting.searches.run(Open("docs"), results.append)
-    setting.clock.pause(2 * FIRST_TIMES * TIMEOUT_S)
-    setting.clock.advance(FIRST_TIMES * TIMEOUT_S - 1)
-    setting.process.reply(Opened("one"))
-    assert (setting.deaths, results) == (0, [Opened("one")])
-
-
-def test_a_process_that_hangs_is_replaced_after_a_pause(setting):
-    setting.ask("hangs")
-    setting.clock.pause(2 * TIMEOUT_S)
-    setting.clock.advance(TIMEOUT_S)
-    assert (setting.deaths, setting.faults) == (1, [("hangs", HUNG)])

@@ -1,7 +1,5 @@
 """Long texts cut into segments and merged, with a dispatcher of the test's own."""
 
-from __future__ import annotations
-
 import math
 from typing import cast
 

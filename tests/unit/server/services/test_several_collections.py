@@ -1,9 +1,6 @@
 """Questions to several collections, and which of them a token may ask. Sans-IO."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -17,15 +14,12 @@ from qa_service.retrieval.search_messages import (
     Search,
     WordCounts,
 )
-from qa_service.server.services.collections import Collections, joined
-from qa_service.server.services.dispatcher import Dispatcher
+from qa_service.server.services.collections import joined
 from qa_service.server.services.service import Access
 from qa_service.server.services.service_options import CollectionOptions
 from qa_service.wire.error_codes import status_of
 from tests.unit.calls import make_call
-from tests.unit.server.fake_services import FakeDispatcher, FakeService
-from tests.unit.server.services.search_processes import Searching
-from tests.unit.server.services.test_collections import MODEL, passage
+from tests.unit.server.services.test_collections import Asking, passage
 
 OPTIONS = {
     "a": CollectionOptions(path=Path("a"), max_passages=2),
@@ -34,21 +28,10 @@ OPTIONS = {
 }
 
 
-class Setting(Searching):
+class Setting(Asking):
     def __init__(self, max_processes=16):
-        super().__init__(max_processes=max_processes)
-        self.collections.use(OPTIONS)
-        self.settle()
-        self.dispatcher, self.outcomes = FakeDispatcher(MODEL), []
-        dispatcher = cast(Dispatcher, self.dispatcher)
-        self.inner = Collections(FakeService(), dispatcher, self.retrieval)
-        self.service = Access(self.inner, self.collections)
-
-    def ask(self, collection, flow="", **fields):
-        given = {"collection": collection, "text": "", "flow": flow, **fields}
-        call = make_call(on_settled=self.outcomes.append, **given)
-        self.service.submit(call)
-        return call
+        super().__init__(OPTIONS, max_processes=max_processes)
+        self.service = Access(self.service, self.collections)
 
     def reply(self, found):
         """Has the processes reply until none is asked: counts, and passages by collection."""
@@ -87,7 +70,7 @@ FOUND = {
 
 
 def test_the_best_passages_of_all_are_read(setting):
-    setting.ask(["a", "b"])
+    setting.ask(collection=["a", "b"])
     setting.reply(FOUND)
     words = [text.split("\n")[1].split(".")[0] for text in setting.read]
     assert words == ["First", "Second", "Last"]
@@ -103,13 +86,13 @@ def test_the_best_passages_of_all_are_read(setting):
 
 @pytest.mark.parametrize("names", ["a,b", "a, b", ["a", "b", "a"]])
 def test_names_may_be_a_list_or_have_commas(setting, names):
-    setting.ask(names)
+    setting.ask(collection=names)
     setting.reply(FOUND)
     assert len(setting.read) == 3
 
 
 def test_one_of_a_list_is_searched_as_by_its_name(setting):
-    setting.ask(["a"])
+    setting.ask(collection=["a"])
     assert [work.counts for work in setting.searches] == [None]
 
 
@@ -117,7 +100,7 @@ def test_one_of_a_list_is_searched_as_by_its_name(setting):
     ("token", "asked"), [("ada", {"a", "b", "c"}), ("", {"a", "b"}), ("bob", {"a", "b"})]
 )
 def test_all_are_those_that_the_token_may_ask(setting, token, asked):
-    setting.ask("*", flow=token)
+    setting.ask(collection="*", flow=token)
     setting.reply(FOUND)
     assert {work.collection for work in setting.searches} == asked
 
@@ -125,21 +108,21 @@ def test_all_are_those_that_the_token_may_ask(setting, token, asked):
 @pytest.mark.parametrize("names", ["c", "a,c", ["c"]])
 def test_a_collection_for_other_tokens_is_as_if_it_were_not_there(setting, names):
     for token in ("", "bob"):
-        setting.ask(names, flow=token)
+        setting.ask(collection=names, flow=token)
         error = setting.outcomes.pop()
         assert (error.code, status_of(error)) == ("unknown_collection", 404)
-        setting.ask("d", flow=token)
+        setting.ask(collection="d", flow=token)
         assert error.message == setting.outcomes.pop().message.replace("d;", "c;")
         assert error.message == "there is no collection c; there are a, b"
         assert set(setting.retrieval.collections.states(token)) == {"a", "b"}
     assert setting.searches == []
-    setting.ask(names, flow="ida")
+    setting.ask(collection=names, flow="ida")
     setting.reply(FOUND)
     assert setting.read
 
 
 def test_an_unknown_name_is_an_error_that_does_not_name_what_is_for_others(setting):
-    setting.ask("a,x")
+    setting.ask(collection="a,x")
     assert setting.outcomes[0].message == "there is no collection x; there are a, b"
 
 
@@ -152,17 +135,17 @@ def test_the_cache_keeps_the_collections_apart(setting):
 
 
 def test_an_error_of_one_is_the_questions(setting):
-    setting.ask(["a", "b"])
+    setting.ask(collection=["a", "b"])
     setting.reply({**FOUND, "b": Refused("damaged", "damaged")})
     assert [outcome.code for outcome in setting.outcomes] == ["unavailable"]
 
 
 def test_a_field_that_only_one_has_finds_nothing_in_the_other(setting):
     unknown = Refused("no document has the field `x`", "request")
-    setting.ask(["a", "b"], filter={"x": 1})
+    setting.ask(collection=["a", "b"], filter={"x": 1})
     setting.reply({**FOUND, "b": unknown})
     assert (len(setting.read), setting.outcomes) == (2, [])
-    setting.ask(["a", "b"], filter={"x": 1})
+    setting.ask(collection=["a", "b"], filter={"x": 1})
     setting.reply({"a": unknown, "b": unknown})
     assert [outcome.code for outcome in setting.outcomes] == ["invalid_request"]
 

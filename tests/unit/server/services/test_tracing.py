@@ -1,7 +1,5 @@
 """Which requests are traced, what is recorded of them, and what the exporter is given."""
 
-from __future__ import annotations
-
 import random
 from typing import cast
 
@@ -17,12 +15,7 @@ from qa_service.server import sidecars
 from qa_service.server.config import ServerConfig
 from qa_service.server.services.service_options import TraceOptions
 from qa_service.server.services.tracing import Tracer, record_model, record_run
-from qa_service.server.sidecars import (
-    FLUSH_DELAY_S,
-    MAX_OUTPUT_BYTES,
-    MAX_PENDING,
-    TraceExporter,
-)
+from qa_service.server.sidecars import FLUSH_DELAY_S, MAX_OUTPUT_BYTES, MAX_PENDING, TraceExporter
 from qa_service.server.telemetry.metrics import Metrics
 from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.frames import PREFIX
@@ -50,8 +43,6 @@ ANSWERS = Answered(
 
 
 class Traced:
-    """A tracer, and what it has handed on."""
-
     def __init__(self, sample_rate=1.0, draw=random.random):
         self.loop = LoopClock()
         self.taken = []
@@ -115,21 +106,19 @@ def test_a_request_is_handed_on_once_with_its_outcome():
 
 
 @pytest.mark.parametrize(
-    ("error", "is_error"), [(UnknownModelError(), False), (QueueFullError(), True)]
+    ("error", "code", "is_error"),
+    [
+        (UnknownModelError(), "unknown_model", False),
+        (QueueFullError(), "queue_full", True),
+        (None, "abandoned", False),
+    ],
 )
-def test_an_error_is_named_and_is_one_if_it_is_the_servers(error, is_error):
+def test_an_error_is_named_and_is_one_if_it_is_the_servers(error, code, is_error):
     traced = Traced()
-    traced.begin().fail(error)
+    call = traced.begin()
+    call.fail(error) if error else call.cancel()
     [trace] = traced.taken
-    assert trace.root.attributes["error.type"] == error.code
-    assert trace.root.is_error == is_error
-
-
-def test_a_disconnected_clients_request_is_traced_as_abandoned():
-    traced = Traced()
-    traced.begin().cancel()
-    [trace] = traced.taken
-    assert trace.root.attributes["error.type"] == "abandoned"
+    assert (trace.root.attributes["error.type"], trace.root.is_error) == (code, is_error)
     assert trace.root.end_s
 
 
@@ -194,8 +183,6 @@ class FakeProgram:
 
 
 class Exporting:
-    """An exporter and its program."""
-
     def __init__(self, monkeypatch):
         monkeypatch.setattr(sidecars, "Child", FakeProgram)
         self.loop = LoopClock()

@@ -1,7 +1,5 @@
 """The gateway's messages: what is shipped is what is written, and what Triton's clients send."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """The gateway's connections, drawn calls of drawn peers against what the bounds promise."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """A stream's places in its connection's room: each comes back, however the stream ends."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import cast
 

@@ -1,7 +1,5 @@
 """HTTP/1.1, byte by byte: what is a request, what is refused, and where the next one begins."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 
@@ -134,6 +132,11 @@ def test_a_request_is_read_and_so_is_the_next(name):
     assert not read.is_last
     assert (following.path, nothing) == ("/smuggled", b"")
     assert_any_split_gives(data + SMUGGLED, taken)
+
+
+def test_a_blank_line_between_requests_is_skipped():
+    _, _, following, _ = events([head() + b"\r\n" + SMUGGLED])
+    assert following.path == "/smuggled"
 
 
 @pytest.mark.parametrize("name", LAST)

@@ -1,7 +1,5 @@
 """What is said of a model, whatever runs it."""
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 import pytest

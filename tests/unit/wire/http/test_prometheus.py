@@ -1,7 +1,5 @@
 """Prometheus' text, line by line, and what the metrics become in it."""
 
-from __future__ import annotations
-
 import math
 import re
 

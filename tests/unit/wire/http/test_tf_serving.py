@@ -1,7 +1,5 @@
 """TensorFlow Serving's REST API: rows and columns in, predictions and outputs out, byte by byte."""
 
-from __future__ import annotations
-
 import json
 import re
 
