@@ -16,7 +16,7 @@ from qa_service.instance.batch_cost import BatchRule, CostTable
 from qa_service.instance.learned_costs import TABLE_EVERY, LearnedCosts
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.reader.spans import find_answers
-from qa_service.instance.reader.windows import WindowBuilder, padded
+from qa_service.instance.reader.windows import WindowBuilder
 from qa_service.wire.messages import Answer, Question
 from tests.support import needs_torch
 from tests.unit.instance.reader.texts import texts
