@@ -82,6 +82,7 @@ def serving(
         names = [model.name for model in models]
         tables += [f'[models.{model.name}]\npath = "{model.resolve()}"\n' for model in models]
         tables += [f"[routes.default]\ncascade = {names}\nmin_score = {min_score}\n"]
+        tables += ["ask_next_if_unknown = true\n"]
     config.write_text("".join(tables) + f"[connections]\nrequest_timeout_ms = {TIMEOUT_MS}\n")
     with running_server(models[0].resolve(), "--config", str(config)) as server:
         yield server
