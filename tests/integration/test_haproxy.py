@@ -66,7 +66,7 @@ class Replicas:
 
 
 PAUSE_S = 0.02
-"""Between two questions of a client: a crowd that waits for a drain asks all the time, not more."""
+"""Between two questions of a client, so that a crowd that waits for a drain leaves a core to it."""
 
 
 class Crowd:
@@ -74,10 +74,13 @@ class Crowd:
 
     Args:
         clients: Of each, what asks once and returns what came of it.
+        pause_s: Between two questions of a client. Without a pause, clients that share a
+            `QaClient` have a connection each all the time.
     """
 
-    def __init__(self, clients: Sequence[Callable[[], object]]) -> None:
+    def __init__(self, clients: Sequence[Callable[[], object]], pause_s: float = 0.0) -> None:
         self._stopped = threading.Event()
+        self._pause_s = pause_s
         self._counts: list[Counter] = [Counter() for _ in clients]
         self._threads = [
             threading.Thread(target=self._ask, args=each, daemon=True)
@@ -89,7 +92,7 @@ class Crowd:
     def _ask(self, client: Callable[[], object], counts: Counter) -> None:
         while not self._stopped.is_set():
             counts[client()] += 1
-            self._stopped.wait(PAUSE_S)
+            self._stopped.wait(self._pause_s)
 
     def total(self) -> int:
         return sum(counts.total() for counts in self._counts)
@@ -148,13 +151,14 @@ def client_of_http(connection: http.client.HTTPConnection) -> object:
         return type(error).__name__
 
 
-def frames_crowd(port: int, num_clients: int) -> Crowd:
-    return Crowd([partial(client_of_frames, QaClient("127.0.0.1", port))] * num_clients)
+def frames_crowd(port: int, num_clients: int, pause_s: float = 0.0) -> Crowd:
+    client = partial(client_of_frames, QaClient("127.0.0.1", port))
+    return Crowd([client] * num_clients, pause_s)
 
 
 def http_crowd(port: int, num_clients: int) -> Crowd:
     connect = partial(http.client.HTTPConnection, "127.0.0.1", port, GIVE_UP_S)
-    return Crowd([partial(client_of_http, connect()) for _ in range(num_clients)])
+    return Crowd([partial(client_of_http, connect()) for _ in range(num_clients)], PAUSE_S)
 
 
 @pytest.fixture
@@ -181,7 +185,7 @@ def test_a_drain_refuses_and_loses_nothing(start_replicas, config):
     """HAProxy hears that a server is to end before that server refuses what is asked."""
     replicas = start_replicas("--drain_delay_ms", "3000", config=config)
     port = replicas.balancer.port
-    crowd, clients = frames_crowd(port, 6), http_crowd(port, 12)
+    crowd, clients = frames_crowd(port, 6, PAUSE_S), http_crowd(port, 12)
     first = replicas.servers[0]
     first.signal(signal.SIGTERM)
     replicas.balancer.wait_for_log("qa/qa1 is stopping")
