@@ -64,8 +64,8 @@ def climb(
         SetupError: The last step cannot run the model.
         EngineFaultError: The last step computes wrongly.
     """
-    words = f"{key} {engine_type} {config} {gpu_driver()}"
-    path = kept_path(model_dir, words.encode(), "steps.")
+    depends_on = f"{key} {engine_type} {config} {gpu_driver()}"
+    path = kept_path(model_dir, depends_on.encode(), "steps.")
     steps = _steps(engine_type, config, assigned, path)
     while True:
         step = steps.pop(0)
