@@ -20,7 +20,7 @@ from qa_service.errors import SetupError, UnavailableError, hide_password
 from qa_service.installation import load
 from qa_service.logs import printable
 from qa_service.retrieval.filters import PATH, day_of
-from qa_service.retrieval.search_messages import FoundPassage, WordCounts
+from qa_service.retrieval.search_messages import FoundPassage, WordCounts, distinct
 from qa_service.wire.messages import Bounds, Condition, Filter, Passage
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class OpenSearchIndex:
         found = [passage for hit in hits if (passage := self._passage(hit))]
         if hits and not found:
             raise self._failed("none of the documents found is a passage")
-        return found
+        return distinct(found, max_passages)
 
     def count_words(self, question: str) -> WordCounts:
         """Nothing: a cluster weighs words by its own counts."""

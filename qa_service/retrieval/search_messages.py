@@ -122,7 +122,7 @@ class OpenIndex(Protocol):
         wanted: Filter | None = None,
         counts: WordCounts | None = None,
     ) -> list[FoundPassage]:
-        """The passages that match a question best, the best first.
+        """The passages that match a question best, the best first, copies left out.
 
         Args:
             wanted: The documents that they may be of; None for all.

@@ -91,6 +91,13 @@ def test_a_question_becomes_a_search_and_hits_become_passages(cluster):
     assert not index.refresh()
 
 
+def test_a_copy_of_a_passage_is_left_out(cluster):
+    copy = {**HITS[0], "_id": "9", "_source": {"text": "The Nile is long.", "document": "b.md"}}
+    cluster.reply = WHOLE | {"hits": WHOLE["hits"] | {"hits": [HITS[0], copy, HITS[1]]}}
+    found = OpenSearchIndex(f"{cluster.url}/docs").search("How long?", 3)
+    assert [its.passage.document for its in found] == ["a.md", "8"]
+
+
 def test_the_user_is_sent_to_the_cluster(cluster):
     url = cluster.url.replace("//", "//reader:p%40ss@")
     OpenSearchIndex(f"{url}/handbook").search("?", 1)
