@@ -132,7 +132,8 @@ class PageReader:
     """Reads the words on the pages of one PDF."""
 
     def __init__(self) -> None:
-        self._raw = library("pypdfium2.raw", "pypdfium2", "PDF")
+        self._package = library("pypdfium2", "pypdfium2", "PDF")
+        self._raw = self._package.raw
         self._get_box = self._plain("FPDFText_GetLooseCharBox", ctypes.c_int, 1)
         self._get_code = self._plain("FPDFText_GetUnicode", ctypes.c_uint)
         self._get_object = self._plain("FPDFText_GetTextObject", ctypes.c_void_p)
@@ -146,7 +147,7 @@ class PageReader:
         """
         address = ctypes.cast(getattr(self._raw, name), ctypes.c_void_p).value or 0
         kinds = (ctypes.c_void_p, ctypes.c_int, *[ctypes.c_void_p] * num_results)
-        return ctypes.CFUNCTYPE(result, *kinds)(address)
+        return ctypes.PYFUNCTYPE(result, *kinds)(address)
 
     def read(self, page: pypdfium2.PdfPage) -> Page:
         """Reads what is on a page, in the direction in which most of it is written."""
@@ -163,7 +164,7 @@ class PageReader:
                 waiting += others
         main = max(by_turn, key=lambda turn: len(by_turn[turn]))
         others = [words for turn, words in sorted(by_turn.items()) if turn != main and words]
-        return Page(by_turn[main], others, rules_on(self._raw, page, main))
+        return Page(by_turn[main], others, rules_on(self._package, page, main))
 
     def _characters(self, text: _TextPage) -> _Characters:
         number, page = max(0, self._raw.FPDFText_CountChars(text)), _address(text)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
+from collections.abc import Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qa_service.retrieval.formats.pdf_boxes import Box, around, turned
 
 if TYPE_CHECKING:
     import pypdfium2
 
+    _Matrix = pypdfium2.PdfMatrix
+
+_Object = Any
+"""PDFium's `FPDF_PAGEOBJECT`."""
 _MAX_RULES = 20_000
 """Drawings have more lines than tables have rules."""
 _MIN_RULE = 8.0
@@ -28,29 +33,26 @@ _SHADE = 1.0
 _FORM_DEPTH = 4
 
 
-def rules_on(raw: ModuleType, page: pypdfium2.PdfPage, turn: int) -> list[Box]:
+def rules_on(package: ModuleType, page: pypdfium2.PdfPage, turn: int) -> list[Box]:
     """The lines on a page, those in forms that it draws too, and the sides of what is filled.
 
     What is filled is not seen on paper of its colour, nor in a box of its colour: Word draws a
     paragraph's shading in its cell's.
     """
-    found, num_left_out = list[Box](), 0
+    raw, found, num_left_out = package.raw, list[Box](), 0
     boxes = dict[tuple[int, ...], deque[Box]]()  # of each colour the last ones that are in no other
-    for path in page.get_objects([raw.FPDF_PAGEOBJ_PATH], max_depth=_FORM_DEPTH):
+    fill, is_stroked = ctypes.c_int(), ctypes.c_int()
+    for path, matrix in _paths(package, page, None):
         if len(found) + num_left_out >= _MAX_RULES:
             break
-        if path.container is None and _is_small(path.get_bounds()):
-            num_left_out += 1
-            continue
-        fill, is_stroked = ctypes.c_int(), ctypes.c_int()
         raw.FPDFPath_GetDrawMode(path, fill, is_stroked)
         if is_stroked.value:
-            found += _lines(raw, path, turn)
+            found += _lines(raw, path, matrix, turn)
         elif fill.value:
             parts = [ctypes.c_uint() for _ in range(4)]
             raw.FPDFPageObj_GetFillColor(path, *parts)
             colour = tuple(part.value for part in parts)
-            if min(colour[:3]) >= _WHITE or not (lines := _lines(raw, path, turn)):
+            if min(colour[:3]) >= _WHITE or not (lines := _lines(raw, path, matrix, turn)):
                 continue
             box, filled = around(lines), boxes.setdefault(colour, deque(maxlen=_MAX_FILLED))
             if any(_holds(other, box) for other in filled):
@@ -62,18 +64,46 @@ def rules_on(raw: ModuleType, page: pypdfium2.PdfPage, turn: int) -> list[Box]:
     return found
 
 
-def _is_small(sides: tuple[float, ...]) -> bool:
-    left, bottom, right, top = sides
+def _paths(
+    package: ModuleType,
+    page: pypdfium2.PdfPage,
+    form: _Object,
+    outer: _Matrix | None = None,
+    depth: int = 1,
+) -> Iterator[tuple[_Object, _Matrix]]:
+    """The paths of a page, those of its forms too, with how their places become the page's.
+
+    What is smaller than a rule is left out. The package's own iterator makes an object of each
+    text.
+    """
+    raw, its = package.raw, package.raw.FS_MATRIX()
+    sides = [ctypes.c_float() for _ in range(4)]
+    count = raw.FPDFFormObj_CountObjects if form else raw.FPDFPage_CountObjects
+    get, holder = (raw.FPDFFormObj_GetObject, form) if form else (raw.FPDFPage_GetObject, page)
+    for index in range(count(holder)):
+        one = get(holder, index)
+        kind = raw.FPDFPageObj_GetType(one)
+        if kind not in {raw.FPDF_PAGEOBJ_PATH, raw.FPDF_PAGEOBJ_FORM}:
+            continue
+        raw.FPDFPageObj_GetBounds(one, *sides)
+        bounds = [side.value for side in sides]
+        if _is_small(*(outer.on_rect(*bounds) if outer else bounds)):
+            continue
+        raw.FPDFPageObj_GetMatrix(one, its)
+        matrix = package.PdfMatrix.from_raw(its)
+        matrix = matrix.multiply(outer) if outer else matrix
+        if kind == raw.FPDF_PAGEOBJ_PATH:
+            yield one, matrix
+        elif depth < _FORM_DEPTH:
+            yield from _paths(package, page, one, matrix, depth + 1)
+
+
+def _is_small(left: float, bottom: float, right: float, top: float) -> bool:
     return max(right - left, top - bottom) < _MIN_RULE
 
 
-def _lines(raw: ModuleType, path: pypdfium2.PdfObject, turn: int) -> list[Box]:
+def _lines(raw: ModuleType, path: _Object, matrix: _Matrix, turn: int) -> list[Box]:
     """A path's lines that are horizontal or vertical."""
-    matrix = path.get_matrix()
-    container = path.container
-    while container is not None:
-        matrix = matrix.multiply(container.get_matrix())
-        container = container.container
     found, first, last = list[Box](), None, None
     for index in range(min(_MAX_RULES, raw.FPDFPath_CountSegments(path))):
         segment = raw.FPDFPath_GetPathSegment(path, index)
@@ -94,7 +124,7 @@ def _lines(raw: ModuleType, path: pypdfium2.PdfObject, turn: int) -> list[Box]:
 def _line(start: tuple[float, float], end: tuple[float, float], turn: int) -> list[Box]:
     (x1, y1), (x2, y2) = start, end
     sides = min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)
-    if min(abs(x1 - x2), abs(y1 - y2)) < _SLANT and not _is_small(sides):
+    if min(abs(x1 - x2), abs(y1 - y2)) < _SLANT and not _is_small(*sides):
         return [Box(*turned(*sides, turn))]
     return []
 
