@@ -140,7 +140,7 @@ class PageReader:
         self._get_origin = self._plain("FPDFText_GetCharOrigin", ctypes.c_int, 2)
         self._widths = LetterWidths()
 
-    def _plain(self, name: str, result: Any, num_results: int = 0) -> Callable[..., Any]:
+    def _plain(self, name: str, result: type, num_results: int = 0) -> Callable[..., Any]:
         """A function of a page's address, a character's number and addresses for its results.
 
         The package's own checks the type of each argument.
@@ -163,8 +163,8 @@ class PageReader:
                 by_turn.setdefault(turn, []).extend(words)
                 waiting += others
         main = max(by_turn, key=lambda turn: len(by_turn[turn]))
-        others = [words for turn, words in sorted(by_turn.items()) if turn != main and words]
-        return Page(by_turn[main], others, rules_on(self._package, page, main))
+        turned = [words for turn, words in sorted(by_turn.items()) if turn != main and words]
+        return Page(by_turn[main], turned, rules_on(self._package, page, main))
 
     def _characters(self, text: _TextPage) -> _Characters:
         number, page = max(0, self._raw.FPDFText_CountChars(text)), _address(text)
@@ -204,7 +204,7 @@ class PageReader:
             return [], [*aslant, (turn, characters.those(turns == turn))]
         firsts = np.flatnonzero(begins)
         places = characters.places[firsts]
-        boxes = self._boxes(text, places.tolist(), box, firsts, looks, turn)
+        boxes = self._boxes(text, places.tolist(), box, firsts, looks)
         widths = np.rint(100 * (box.right - box.left) / np.maximum(1.0, box.height)).astype(
             np.int64
         )
@@ -247,14 +247,13 @@ class PageReader:
         box: _Boxes,
         firsts: _Array,
         looks: list[_Look],
-        turn: int,
     ) -> Iterator[tuple[float, ...]]:
         """The sides of words: of their characters, and of their font from where their line is."""
         origins = np.zeros((len(places), 2, 1))
         sizes = np.array([look.size for look in looks])
         sizes[~_filled(self._get_origin, _address(text), places, origins)] = math.nan
         x, y = origins[:, 0, 0], origins[:, 1, 0]
-        base = turned(x, y, x, y, turn)[3]
+        base = turned(x, y, x, y, looks[0].turn)[3]
         top, bottom = base - _ASCENT * sizes, base + _DESCENT * sizes
         sides = (
             np.minimum.reduceat(box.left, firsts),
@@ -275,10 +274,11 @@ def _filled(get: Callable[..., int], page: int, places: Sequence[int], results: 
     Args:
         results: [characters, results, numbers of a result], which is written to.
     """
-    start, (of_one, of_result, _) = results.ctypes.data, results.strides
+    number, num_results, num_values = results.shape
+    start, step = results.ctypes.data, num_values * results.itemsize
     addresses = [
-        range(start + of_result * number, start + of_result * number + results.nbytes, of_one)
-        for number in range(results.shape[1])
+        range(start + step * result, start + step * num_results * number, step * num_results)
+        for result in range(num_results)
     ]
     found = map(get, repeat(page), places, *addresses)
     return np.fromiter(found, bool, len(places))

@@ -13,8 +13,6 @@ from qa_service.retrieval.formats.pdf_boxes import Box, around, turned
 if TYPE_CHECKING:
     import pypdfium2
 
-    _Matrix = pypdfium2.PdfMatrix
-
 _Object = Any
 """PDFium's `FPDF_PAGEOBJECT`."""
 _MAX_RULES = 20_000
@@ -68,9 +66,9 @@ def _paths(
     package: ModuleType,
     page: pypdfium2.PdfPage,
     form: _Object,
-    outer: _Matrix | None = None,
+    outer: pypdfium2.PdfMatrix | None = None,
     depth: int = 1,
-) -> Iterator[tuple[_Object, _Matrix]]:
+) -> Iterator[tuple[_Object, pypdfium2.PdfMatrix]]:
     """The paths of a page, those of its forms too, with how their places become the page's.
 
     What is smaller than a rule is left out. The package's own iterator makes an object of each
@@ -102,7 +100,7 @@ def _is_small(left: float, bottom: float, right: float, top: float) -> bool:
     return max(right - left, top - bottom) < _MIN_RULE
 
 
-def _lines(raw: ModuleType, path: _Object, matrix: _Matrix, turn: int) -> list[Box]:
+def _lines(raw: ModuleType, path: _Object, matrix: pypdfium2.PdfMatrix, turn: int) -> list[Box]:
     """A path's lines that are horizontal or vertical."""
     found, first, last = list[Box](), None, None
     for index in range(min(_MAX_RULES, raw.FPDFPath_CountSegments(path))):
