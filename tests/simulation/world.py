@@ -75,8 +75,8 @@ class World:
         self._rounds_at_once = 0
 
     def now_s(self) -> float:
-        self.time_s += TICK_S
-        return self.time_s
+        self.time_s = now_s = self.time_s + TICK_S
+        return now_s
 
     def after(self, seconds: float, happening: Callable[[], None]) -> int:
         """Has something happen; returns its number."""
