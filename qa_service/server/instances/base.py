@@ -246,7 +246,7 @@ class Worker:
         if not self.in_flight:
             return -math.inf
         batches = self.in_flight.values()
-        if len(batches) >= self._max_held or any([batch.is_retry for batch in batches]):
+        if len(batches) >= self._max_held or any(batch.is_retry for batch in batches):
             return math.inf
         first = next(iter(batches))
         return first.since_s + self._pace.value * first.cost_s * len(batches) / 2
