@@ -512,7 +512,11 @@ def split_hosts(host: str | Sequence[str], port: int) -> list[tuple[str, int]]:
     # A name that begins with a slash is a Unix socket's path.
     if any("/" in name and not name.startswith("/") for name, _ in found):
         raise ValueError(f"{host!r} is a URL; a name is needed, as in localhost or a:9998")
-    if not found or not all(name and 0 < number < 1 << 16 for name, number in found):
+    # One colon ends a name without its port; an address of IPv6 has more.
+    if not found or not all(
+        name and 0 < number < 1 << 16 and (name.count(":") != 1 or name.startswith("/"))
+        for name, number in found
+    ):
         raise ValueError(f"{host!r} does not name servers and their ports")
     return found
 
