@@ -50,13 +50,15 @@ class Access:
 
         Raises:
             OSError: The token's file cannot be read.
-            UnicodeDecodeError: The token's file is not a text.
-            QaClientError: The token's file holds no token.
+            QaClientError: The token's file is not a text, or holds no token.
         """
         files = {name: flags.pop(name) for name in ("ca_file", "client_cert", "client_key")}
         token, token_file = os.environ.get(TOKEN_VARIABLE) or None, flags.pop("token_file")
         if isinstance(token_file, Path):  # it may have the format of a server's
-            lines = [line.split() for line in read_text(token_file).splitlines()]
+            try:
+                lines = [line.split() for line in read_text(token_file).splitlines()]
+            except UnicodeDecodeError as error:
+                raise QaClientError(f"{token_file} is not a text: {error}") from None
             tokens = [words[0] for words in lines if words and not words[0].startswith("#")]
             if not tokens:
                 raise QaClientError(f"{token_file} holds no token")

@@ -85,6 +85,15 @@ class TestOneShot:
         done = ask(unknown_to)
         assert (done.stdout, done.returncode) == (b"Unknown\n", 1)
 
+    def test_a_text_that_is_not_utf_8_is_named(self, absent, tmp_path):
+        file = tmp_path / "latin.txt"
+        file.write_bytes(b"caf\xe9")
+        given = [*CLIENT, *absent, "--question", "q", "--text_file"]
+        for source, stdin, name in ((str(file), b"", str(file)), ("-", b"\xe9", "standard input")):
+            done = run(*given, source, stdin=stdin)
+            assert (done.returncode, done.stdout) == (2, b"")
+            assert done.stderr.startswith(f"Error: {name} is not a text in UTF-8: ".encode())
+
     @pytest.mark.parametrize("source", [["-"], ["--text_file", "-"], ["--text_file", "text"]])
     def test_the_text_arrives_to_the_byte(self, source, tmp_path, monkeypatch):
         text = "\ufeffeins\r\nzwei 🍐\u0301\n\n"
