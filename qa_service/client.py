@@ -75,6 +75,8 @@ _LATENCIES, _MIN_LATENCIES = 100, 20
 """The p95 is that of the last 100 replies, and follows the load; before 20 it says nothing."""
 _MORE_TRIES = 2
 """The first may reach, behind a load balancer, the server that was killed or is starting again."""
+REFUSALS = {"unauthorized", "tls_required"}
+"""Errors of a client without the server's token or TLS, whatever it asks."""
 _RESENT = {"connection_lost", "server_unreachable", "shutting_down", "unavailable", "queue_full"}
 _LEAVING = {"shutting_down", "unavailable"}
 """Another connection to the same address, a load balancer's, may reach another server."""

@@ -12,10 +12,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from qa_service.client import MAX_RESPONSE_BYTES, QaClient, QaClientError, Terms, tls_context
+from qa_service.client import (
+    MAX_RESPONSE_BYTES,
+    QaClient,
+    QaClientError,
+    QaServerError,
+    Terms,
+    tls_context,
+)
 from qa_service.files import read_text
 
 TOKEN_VARIABLE = "QA_SERVER_TOKEN"
+
+_HINTS = {
+    "unauthorized": f"; --token_file or {TOKEN_VARIABLE} gives the token",
+    "tls_required": "; use --tls or --ca_file",
+}
+"""The flag that helps, by the error's code."""
+
+
+def with_hint(error: Exception) -> str:
+    """An error in one line, with the flag that helps."""
+    hint = _HINTS.get(error.code, "") if isinstance(error, QaServerError) else ""
+    return f"{error}{hint}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ import logging
 from qa_service.client import QaClientError
 from qa_service.command_line import ExitCode
 from qa_service.logs import complain, configure_logging
+from qa_service.programs.access import with_hint
 from qa_service.programs.jobs.brokers import BrokerError, SetupRefusedError
 from qa_service.programs.jobs.jobs_options import FlagError, GatewayOptions, parse
 from qa_service.programs.jobs.questions_file import FileError
@@ -45,5 +46,5 @@ def main() -> int:
         program = importlib.import_module(f"qa_service.programs.jobs.{module}")
         return int(asyncio.run(getattr(program, f"{command}_main")(options)))
     except _FAULTS as error:
-        complain(error)
+        complain(with_hint(error))
         return ExitCode.ERROR

@@ -45,7 +45,7 @@ from qa_service.command_line import (
 )
 from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.installation import PlotError, check_plot
-from qa_service.programs.access import Access
+from qa_service.programs.access import Access, with_hint
 from qa_service.programs.load.plan import LoadPlan, check_passage
 from qa_service.programs.load.plot import draw
 from qa_service.programs.load.sweep import (
@@ -197,7 +197,7 @@ def main() -> int:
     try:
         return measure(flags)
     except (OSError, ValueError, QaClientError, ServerStartError, PlotError) as error:
-        print(f"Error: {error}", file=sys.stderr)
+        print(f"Error: {with_hint(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:  # before or between loads
         return INTERRUPTED

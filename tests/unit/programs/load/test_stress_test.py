@@ -100,6 +100,20 @@ def test_no_server_is_one_clear_line():
     assert_one_clear_line(done, "Error: no server can be reached at 127.0.0.1:")
 
 
+@pytest.mark.parametrize(
+    ("code", "hint"), [("unauthorized", "; --token_file or "), ("tls_required", "; use --tls or ")]
+)
+def test_a_server_that_wants_a_token_or_tls_is_one_clear_line(code, hint):
+    refusal = {"code": code, "message": "no", "retryable": False}
+
+    def script(peer):
+        while peer.receive() is not None:
+            peer.send({"id": None, "error": refusal})
+
+    with ScriptedPeer(script) as peer:
+        assert_one_clear_line(run(*flags(peer)), f"Error: no ({code}){hint}")
+
+
 def test_a_load_without_a_request_has_nothing_to_report():
     with ScriptedPeer(answer_all) as peer:
         done = run(*flags(peer, rate=0.001, duration_s=0.1))
