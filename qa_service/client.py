@@ -1111,7 +1111,7 @@ class Server:
     idle: list[Stream] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return self.host if self.host.startswith("/") else f"{self.host}:{self.port}"
 
 
 class Servers:
@@ -1516,7 +1516,8 @@ def take_frames(inbox: bytearray, max_bytes: int) -> Iterator[bytes]:
     while len(inbox) >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(inbox)
         if length > max_bytes:
-            raise ProtocolError(f"the server sent a reply of {length} bytes")
+            words = f"a reply of {length} bytes, or is no QA server"  # HTTP's first four are that
+            raise ProtocolError(f"the server sent {words}")
         end = _LENGTH.size + length
         if len(inbox) < end:
             return
