@@ -226,8 +226,8 @@ def _parser() -> argparse.ArgumentParser:
     meaning += "if neither is given"
     add("--embeddings", action="store_true", default=None, help=meaning)
     words = "find passages by their words alone: no encoder is needed"
-    no, its = ("--no-embeddings", "--no_embeddings"), {"dest": "embeddings", "default": None}
-    add(*no, action="store_false", help=words, **its)
+    no = add("--no-embeddings", "--no_embeddings", action="store_false", dest="embeddings")
+    no.default, no.help = None, words
     encoder = f"the encoder's folder, which prepare_model.py makes ({DEFAULT_ENCODER} if not given)"
     add("--encoder", type=Path, metavar="DIRECTORY", help=encoder)
     threads = "threads that embed passages; one a CPU if not given"
