@@ -149,12 +149,14 @@ class ServerLink:
             raise unreachable(f"{self._host}:{self._port}", error) from error
         server = Server(self._host, self._port, tuple(itertools.chain(*servers)))
         connection = await open_connection(server, self._terms)
-        if self._terms.token is None:  # with one, the server has said what it thinks of it
-            try:
+        try:
+            if self._terms.token is None:  # with one, the server has said what it thinks of it
                 await self._check(connection)
-            except BaseException:
-                connection.close()
-                raise
+            if not connection.can_ask:  # a draining server, which is not to be asked at once again
+                raise ConnectionLostError("the server takes no more questions")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     async def _check(self, connection: AsyncConnection) -> None:

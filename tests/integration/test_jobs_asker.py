@@ -197,6 +197,19 @@ def test_a_server_that_wants_a_token_or_tls_is_asked_no_question(code):
     assert play(lambda *_: {"id": None, "error": refusal}, scenario, refuses=True) == b'"a"'
 
 
+def test_a_draining_server_is_tried_again_at_intervals():
+    def draining(request, _count):
+        return {"id": request["id"], "health": {}, "closing": True}
+
+    async def scenario(asker, server):
+        with pytest.raises(ConnectionLostError, match="takes no more questions"):
+            await asker.check()
+        await asyncio.sleep(0.5)
+        assert 1 < server.connections < 10
+
+    play(draining, scenario, refuses=True)
+
+
 def test_an_unreachable_server_is_an_error():
     async def run():
         asker = Asker(AskingOptions(host="127.0.0.1", port=reserve_port()))
