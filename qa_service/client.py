@@ -75,6 +75,8 @@ _LATENCIES, _MIN_LATENCIES = 100, 20
 """The p95 is that of the last 100 replies, and follows the load; before 20 it says nothing."""
 _MORE_TRIES = 2
 """The first may reach, behind a load balancer, the server that was killed or is starting again."""
+REFUSALS = {"unauthorized", "tls_required"}
+"""Errors of a client without the server's token or TLS, whatever it asks."""
 _RESENT = {"connection_lost", "server_unreachable", "shutting_down", "unavailable", "queue_full"}
 _LEAVING = {"shutting_down", "unavailable"}
 """Another connection to the same address, a load balancer's, may reach another server."""
@@ -512,7 +514,11 @@ def split_hosts(host: str | Sequence[str], port: int) -> list[tuple[str, int]]:
     # A name that begins with a slash is a Unix socket's path.
     if any("/" in name and not name.startswith("/") for name, _ in found):
         raise ValueError(f"{host!r} is a URL; a name is needed, as in localhost or a:9998")
-    if not found or not all(name and 0 < number < 1 << 16 for name, number in found):
+    # One colon ends a name without its port; an address of IPv6 has more.
+    if not found or not all(
+        name and 0 < number < 1 << 16 and (name.count(":") != 1 or name.startswith("/"))
+        for name, number in found
+    ):
         raise ValueError(f"{host!r} does not name servers and their ports")
     return found
 
@@ -1105,7 +1111,7 @@ class Server:
     idle: list[Stream] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return self.host if self.host.startswith("/") else f"{self.host}:{self.port}"
 
 
 class Servers:
@@ -1510,7 +1516,8 @@ def take_frames(inbox: bytearray, max_bytes: int) -> Iterator[bytes]:
     while len(inbox) >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(inbox)
         if length > max_bytes:
-            raise ProtocolError(f"the server sent a reply of {length} bytes")
+            words = f"a reply of {length} bytes, or is no QA server"  # HTTP's first four are that
+            raise ProtocolError(f"the server sent {words}")
         end = _LENGTH.size + length
         if len(inbox) < end:
             return

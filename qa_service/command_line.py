@@ -215,10 +215,26 @@ def port(value: str) -> int:
     return int(value)
 
 
-def count(value: str) -> int:
-    if int(value) < 1:
-        raise argparse.ArgumentTypeError(f"{value} is less than 1")
-    return int(value)
+def at_least(least: int) -> Callable[[str], int]:
+    """A flag's type: an integer from `least` on."""
+
+    def parse(value: str) -> int:
+        if int(value) < least:
+            raise argparse.ArgumentTypeError(f"{value} is less than {least}")
+        return int(value)
+
+    parse.__name__ = "count"
+    return parse
+
+
+count = at_least(1)
+
+
+def number(value: str) -> float:
+    """A number, and neither NaN nor infinity."""
+    if not math.isfinite(float(value)):
+        raise argparse.ArgumentTypeError(f"{value} is not a number")
+    return float(value)
 
 
 def seconds(value: str, *, what: str = "time") -> float:

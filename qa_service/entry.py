@@ -5,7 +5,7 @@ a SIGTERM to process 1 unless a handler is set, and loading takes longer than an
 supervisor waits. A descriptor of standard input, output or error that is closed would be the next
 file's or socket's: it is opened on `/dev/null`. What is written into a pipe that nobody reads any
 more is dropped, and the program ends with the code of its work. A package that is missing is one
-sentence, with the extra that brings it.
+sentence, with the extra that brings it. Ctrl-C ends the program with 130, as in shells.
 """
 
 from __future__ import annotations
@@ -30,20 +30,15 @@ CANNOT_RUN = 2
 
 def run(module: str, extra: str) -> int:
     """Runs a module's `main` as a program; returns its exit code."""
-    signal.signal(signal.SIGTERM, _end)
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor: this one
-            os.set_inheritable(descriptor, True)
-    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - None if it was closed
-    sys.stdout, sys.stderr = _output(sys.stdout, 1), _output(sys.stderr, 2)
     try:
+        signal.signal(signal.SIGTERM, _end)
+        _open_standard_streams()
         return int(importlib.import_module(module).main())  # the import may take a second
     except ModuleNotFoundError as error:
         print(f"{Path(sys.argv[0]).name}: {say_missing(error, extra)}", file=sys.stderr)
         return CANNOT_RUN
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 server = partial(run, "qa_service.server.main", "cpu")
@@ -54,6 +49,17 @@ jobs = partial(run, "qa_service.programs.jobs.program", "jobs")
 index = partial(run, "qa_service.retrieval.index_main", "cpu")
 prepare_model = partial(run, "qa_service.preparation.main", "cpu")
 evaluate_model = partial(run, "qa_service.evaluation.main", "cpu")
+
+
+def _open_standard_streams() -> None:
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor: this one
+            os.set_inheritable(descriptor, True)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - None if it was closed
+    sys.stdout, sys.stderr = _output(sys.stdout, 1), _output(sys.stderr, 2)
 
 
 def _end(signum: int, frame: FrameType | None) -> None:

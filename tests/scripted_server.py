@@ -20,9 +20,10 @@ FULL: dict[str, Any] = {
 class ScriptedServer:
     """Answers each request with what `script` makes of it; None closes the connection.
 
-    `SILENCE` answers nothing.
+    `SILENCE` answers nothing. Unless it `refuses`, it answers for its health by itself.
     """
 
+    refuses = False
     listener: asyncio.Server
 
     def __init__(self, script):
@@ -36,6 +37,9 @@ class ScriptedServer:
             while True:
                 (length,) = PREFIX.unpack(await reader.readexactly(PREFIX.size))
                 request = json.loads(await reader.readexactly(length))
+                if request.get("type") == "health" and not self.refuses:
+                    writer.write(frame({"id": request["id"], "health": {}}))
+                    continue
                 self.requests.append(request)
                 reply = self.script(request, len(self.requests))
                 if reply is None:

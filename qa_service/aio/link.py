@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from qa_service.aio.connection import AsyncConnection, open_connection
 from qa_service.client import (
+    REFUSALS,
     ConnectionLostError,
     ProtocolError,
     QaClientError,
@@ -28,8 +29,10 @@ from qa_service.client import (
     Server,
     Terms,
     TlsError,
+    decode_reply,
     frame_of,
     look_up,
+    server_error,
     unreachable,
 )
 
@@ -145,7 +148,28 @@ class ServerLink:
         except (OSError, UnicodeError) as error:
             raise unreachable(f"{self._host}:{self._port}", error) from error
         server = Server(self._host, self._port, tuple(itertools.chain(*servers)))
-        return await open_connection(server, self._terms)
+        connection = await open_connection(server, self._terms)
+        try:
+            if self._terms.token is None:  # with one, the server has said what it thinks of it
+                await self._check(connection)
+            if not connection.can_ask:  # a draining server, which is not to be asked at once again
+                raise ConnectionLostError("the server takes no more questions")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def _check(self, connection: AsyncConnection) -> None:
+        """Asks for the server's health, so that no question finds out that it wants a token or TLS.
+
+        Raises:
+            QaClientError: The server wants one, or does not answer.
+        """
+        wire_id = next(self._ids)
+        frame = frame_of(b'{"id":%d,"type":"health"}' % wire_id)
+        error = (await connection.ask(wire_id, frame, decode_reply)).get("error")
+        if error and (refusal := server_error(error)).code in REFUSALS:
+            raise refusal
 
     async def _hold(self, connection: AsyncConnection) -> None:
         """Lets questions be asked until the connection is lost, or the server wants it to end."""

@@ -16,6 +16,7 @@ import gzip
 import json
 import re
 import string
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,8 +56,11 @@ def read_squad(path: str | Path) -> list[SquadQuestion]:
     try:
         with opener(path, "rb") as file:
             return list(_questions(json.loads(file.read())))  # goes by the byte order mark
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is not a whole gzip file: {error}") from error
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not in SQuAD's format: {error!r}") from error
+        kind = type(error).__name__  # whose repr may have the whole file
+        raise ValueError(f"{path} is not in SQuAD's format: {kind}: {error}") from error
 
 
 def _questions(document: dict[str, Any]) -> Iterator[SquadQuestion]:
@@ -66,12 +70,19 @@ def _questions(document: dict[str, Any]) -> Iterator[SquadQuestion]:
                 answers = qa.get("answers", ())
                 yield SquadQuestion(
                     id=str(qa["id"]),
-                    question=qa["question"],
-                    context=paragraph["context"],
-                    answers=tuple(answer["text"] for answer in answers),
+                    question=_string(qa, "question"),
+                    context=_string(paragraph, "context"),
+                    answers=tuple(_string(answer, "text") for answer in answers),
                     answer_starts=tuple(int(answer["answer_start"]) for answer in answers),
                     is_impossible=bool(qa.get("is_impossible", False)),
                 )
+
+
+def _string(fields: dict[str, Any], name: str) -> str:
+    value = fields[name]
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is not a string")
+    return value
 
 
 def normalize_answer(text: str) -> str:

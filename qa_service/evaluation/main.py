@@ -12,7 +12,7 @@ import msgspec
 
 from qa_service.autotune.candidates import REFERENCE, runnable
 from qa_service.child_program import turn_off_telemetry
-from qa_service.command_line import make_parser
+from qa_service.command_line import at_least, count, make_parser, number
 from qa_service.engine_catalogue import MODEL_ENGINES, ROWS, precisions_of
 from qa_service.errors import SetupError
 from qa_service.evaluation.cascade import MIN_SCORES, CascadePoint, ModelRun, draw, run_model, sweep
@@ -43,7 +43,10 @@ _COLUMNS = (
 
 def main() -> int:
     turn_off_telemetry()
-    flags = _parser().parse_args()
+    parser = _parser()
+    flags = parser.parse_args()
+    if flags.plot and not flags.cascade:
+        parser.error("--plot is for --cascade")
     try:
         dev = DevSet.read(flags.dev)
         print(dev)
@@ -59,6 +62,9 @@ def main() -> int:
     except (PlotError, SetupError) as error:
         complain(error)
         return error.exit_code if isinstance(error, SetupError) else 1
+    except OSError as error:
+        complain(error)
+        return SetupError.exit_code
     return 0
 
 
@@ -152,8 +158,8 @@ def _calibrate(flags: argparse.Namespace, dev: DevSet) -> None:
     cost = None if flags.no_abstention else flags.max_cost_f1
     reading = calibrate(model, dev, model.manifest.reading, cost)
     encoded = msgspec.json.format(msgspec.json.encode(reading), indent=2)
+    print(encoded.decode(), flush=True)  # also if the file cannot be written
     flags.calibrate.write_bytes(encoded + b"\n")
-    print(encoded.decode())
 
 
 def _first_engine(flags: argparse.Namespace) -> str:
@@ -176,7 +182,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     known = sorted({precision for _, precision in ROWS})
     add("--precisions", nargs="+", choices=known, help=precisions)
-    add("--intra_op_num_threads", type=int, default=1, help="threads within one operator")
+    add("--intra_op_num_threads", type=count, default=1, help="threads within one operator")
     kinds = "also print F1 by question word and by length of the answer"
     add("--by_kind", action="store_true", help=kinds)
     settings = "do not compare: choose the first model's reading settings and write them here"
@@ -190,9 +196,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--ask_next_if_unknown", action="store_true", help=unknown)
     add("--plot", type=Path, metavar="FILE", help="with --cascade: draw F1 against cost")
     most = "how many of each kind to measure on; 0 for all"
-    add("--max_questions", type=int, default=0, help=most)
+    add("--max_questions", type=at_least(0), default=0, help=most)
     cost = "with --calibrate: points of F1 on answerable questions that abstention may cost"
-    add("--max_cost_f1", type=float, default=2.0, help=cost)
+    add("--max_cost_f1", type=number, default=2.0, help=cost)
     never = "with --calibrate: the model was never shown an unanswerable question"
     add("--no_abstention", action="store_true", help=never)
     return parser

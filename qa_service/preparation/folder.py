@@ -86,8 +86,8 @@ def link_files(target: Path, folder: Path, *, besides: str) -> None:
 
 
 def say(line: str) -> None:
-    """Prints a line at once, also to a pipe or a file."""
-    print(line, flush=True)
+    """Prints a line at once, also to a pipe or a file, and whole: the encoder's run prints too."""
+    print(f"{line}\n", end="", flush=True)
 
 
 def _sibling(target: Path, suffix: str) -> Path:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qa_service.child_program import environment_of_programs, turn_off_telemetry
-from qa_service.command_line import INTERRUPTED, Parser
+from qa_service.command_line import INTERRUPTED, Parser, number
 from qa_service.engine_catalogue import AUTO, precisions_of
 from qa_service.errors import SetupError
 from qa_service.logs import complain
@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--null_threshold",
-        type=float,
+        type=number,
         default=argparse.SUPPRESS,
         metavar="LOGITS",
         help="let the model abstain unless an answer's logits exceed the null answer's by this "

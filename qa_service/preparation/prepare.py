@@ -71,7 +71,7 @@ def prepare(args: PrepareArgs) -> Path:
     target = args.output_dir / source.name
     if target.resolve() == source.model_dir.resolve():
         raise SetupError(f"{target} would replace the model that it is made from")
-    with locked(target, lambda: print(f"waiting for another run to finish {target}")):
+    with locked(target, lambda: say(f"waiting for another run to finish {target}")):
         wanted = fingerprint(source, reading)
         refuse_foreign(target, source)
         started = time.monotonic()

@@ -57,8 +57,9 @@ def write(source: Path, folder: Path, max_tokens: int) -> tuple[int, float]:
         config = msgspec.json.decode((source / CONFIG_FILE).read_bytes(), type=dict)
         results = load_results(source, identity_of(source))
     tokenizer.enable_truncation(max_tokens)
-    tokenizer.save(str(folder / TOKENIZER_FILE))
-    with tempfile.TemporaryDirectory() as scratch:
+    with as_setup_error("the encoder's tokenizer cannot be written"):  # a full disk included
+        tokenizer.save(str(folder / TOKENIZER_FILE))
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:  # goes with it if this run is killed
         fp32 = Path(scratch, "encoder.onnx")
         onnx.save(shipped.filled(source / shipped.EMBEDDING_GRAPH, weights), str(fp32))
         if results:

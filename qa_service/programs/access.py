@@ -12,10 +12,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from qa_service.client import MAX_RESPONSE_BYTES, QaClient, QaClientError, Terms, tls_context
+from qa_service.client import (
+    MAX_RESPONSE_BYTES,
+    QaClient,
+    QaClientError,
+    QaServerError,
+    Terms,
+    tls_context,
+)
 from qa_service.files import read_text
 
 TOKEN_VARIABLE = "QA_SERVER_TOKEN"
+
+_HINTS = {
+    "unauthorized": f"; --token_file or {TOKEN_VARIABLE} gives the token",
+    "tls_required": "; use --tls or --ca_file",
+}
+"""The flag that helps, by the error's code."""
+
+
+def with_hint(error: Exception) -> str:
+    """An error in one line, with the flag that helps."""
+    hint = _HINTS.get(error.code, "") if isinstance(error, QaServerError) else ""
+    return f"{error}{hint}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +69,15 @@ class Access:
 
         Raises:
             OSError: The token's file cannot be read.
-            UnicodeDecodeError: The token's file is not a text.
-            QaClientError: The token's file holds no token.
+            QaClientError: The token's file is not a text, or holds no token.
         """
         files = {name: flags.pop(name) for name in ("ca_file", "client_cert", "client_key")}
         token, token_file = os.environ.get(TOKEN_VARIABLE) or None, flags.pop("token_file")
         if isinstance(token_file, Path):  # it may have the format of a server's
-            lines = [line.split() for line in read_text(token_file).splitlines()]
+            try:
+                lines = [line.split() for line in read_text(token_file).splitlines()]
+            except UnicodeDecodeError as error:
+                raise QaClientError(f"{token_file} is not a text: {error}") from None
             tokens = [words[0] for words in lines if words and not words[0].startswith("#")]
             if not tokens:
                 raise QaClientError(f"{token_file} holds no token")

@@ -16,10 +16,10 @@ import select
 import sys
 from collections.abc import Callable
 
-from qa_service.client import Answer, Passage, Place, QaClient, QaClientError, QaServerError, Span
+from qa_service.client import Answer, Passage, Place, QaClient, QaClientError, Span
 from qa_service.command_line import ExitCode
 from qa_service.headings import headings_over
-from qa_service.programs.access import TOKEN_VARIABLE
+from qa_service.programs.access import with_hint
 
 try:
     import readline
@@ -161,15 +161,7 @@ def describe(answer: Answer) -> str:
 
 def print_error(error: Exception) -> None:
     """Prints an error in one line, with the flag that helps."""
-    hint = _HINTS.get(error.code, "") if isinstance(error, QaServerError) else ""
-    print(f"Error: {error}{hint}", file=sys.stderr, flush=True)
-
-
-_HINTS = {
-    "unauthorized": f"; --token_file or {TOKEN_VARIABLE} gives the token",
-    "tls_required": "; use --tls or --ca_file",
-}
-"""The flag that helps, by the error's code."""
+    print(f"Error: {with_hint(error)}", file=sys.stderr, flush=True)
 
 
 def describe_source(span: Span) -> list[str]:

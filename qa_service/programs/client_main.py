@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import get_args, get_type_hints
 
 from qa_service.client import AskOptions, QaClientError
-from qa_service.command_line import INTERRUPTED, ExitCode, hosts, make_parser, port, seconds
+from qa_service.command_line import ExitCode, hosts, make_parser, port, seconds
 from qa_service.programs.access import Access
 from qa_service.programs.asking import Conversation, LineEditor, ask_once, print_error
 from qa_service.programs.monitor import show_health, show_models, show_stats
@@ -121,11 +121,15 @@ def asks_of_server(parsed: argparse.Namespace) -> bool:
 
 def read_text(parsed: argparse.Namespace) -> str:
     """The text, to the byte; empty if none was given."""
-    if parsed.text_file == STDIN:
-        return sys.stdin.buffer.read().decode()
-    if parsed.text_file is not None:
-        return str(parsed.text_file.read_bytes().decode())
-    return parsed.text or ""
+    if parsed.text_file is None:
+        return parsed.text or ""
+    is_stdin = parsed.text_file == STDIN
+    data = sys.stdin.buffer.read() if is_stdin else parsed.text_file.read_bytes()
+    try:
+        return str(data.decode())
+    except UnicodeDecodeError as error:
+        name = "standard input" if is_stdin else parsed.text_file
+        raise QaClientError(f"{name} is not a text in UTF-8: {error}") from None
 
 
 def monitor(parsed: argparse.Namespace, access: Access) -> int:
@@ -158,8 +162,6 @@ def main() -> int:
             if parsed.question is None:
                 return Conversation(client, LineEditor(), ask).run(text, parsed.words or "")
             return ask_once(ask, parsed.question, text, as_json=parsed.json)
-    except (OSError, UnicodeDecodeError, QaClientError) as error:
+    except (OSError, QaClientError) as error:
         print_error(error)
         return ExitCode.ERROR
-    except KeyboardInterrupt:
-        return INTERRUPTED

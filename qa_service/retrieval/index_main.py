@@ -26,7 +26,7 @@ from typing import Any
 from tqdm import tqdm
 
 from qa_service.child_program import turn_off_telemetry
-from qa_service.command_line import INTERRUPTED, count, make_parser
+from qa_service.command_line import INTERRUPTED, at_least, count, make_parser
 from qa_service.errors import SetupError
 from qa_service.logs import complain, printable
 from qa_service.machine import num_cpus
@@ -221,12 +221,13 @@ def _parser() -> argparse.ArgumentParser:
     stems = f"whose word stems are searched for ({LANGUAGE} if not given): {', '.join(LANGUAGES)}"
     add("--language", choices=LANGUAGES, metavar="LANGUAGE", help=stems)
     passages = f"about how long passages are ({PASSAGE_TOKENS} if not given)"
-    add("--passage_tokens", type=_passage_tokens, help=passages)
+    add("--passage_tokens", type=at_least(_MIN_PASSAGE_TOKENS), help=passages)
     meaning = "embed passages, so that they are found by their meaning too; so are English ones "
     meaning += "if neither is given"
     add("--embeddings", action="store_true", default=None, help=meaning)
     words = "find passages by their words alone: no encoder is needed"
-    add("--no-embeddings", "--no_embeddings", action="store_false", dest="embeddings", help=words)
+    no = add("--no-embeddings", "--no_embeddings", action="store_false", dest="embeddings")
+    no.default, no.help = None, words
     encoder = f"the encoder's folder, which prepare_model.py makes ({DEFAULT_ENCODER} if not given)"
     add("--encoder", type=Path, metavar="DIRECTORY", help=encoder)
     threads = "threads that embed passages; one a CPU if not given"
@@ -238,12 +239,6 @@ def _parser() -> argparse.ArgumentParser:
     memory = "most address space of the process that reads files"
     add("--max_memory_bytes", type=count, default=limits.max_memory_bytes, help=memory)
     return parser
-
-
-def _passage_tokens(value: str) -> int:
-    if int(value) < _MIN_PASSAGE_TOKENS:
-        raise argparse.ArgumentTypeError(f"{value} is less than {_MIN_PASSAGE_TOKENS}")
-    return int(value)
 
 
 class Watcher:

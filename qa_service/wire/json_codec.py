@@ -5,6 +5,7 @@ The sender of a wrong body gets an error; the stream goes on.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from datetime import date
@@ -131,6 +132,20 @@ def with_whole_numbers(value: Any) -> Any:  # noqa: ANN401 - any JSON
     return [with_whole_numbers(one) for one in value] if isinstance(value, list) else value
 
 
+def _number(word: str) -> float:
+    """A number with a point or an exponent, as an integer if it is one."""
+    value = float(word)
+    if math.isinf(value):
+        raise msgspec.ValidationError("Number out of range")
+    return int(value) if value.is_integer() else value
+
+
+_whole_decoder = msgspec.json.Decoder(float_hook=_number)
+"""Reads what `with_whole_numbers` returns; a body of many values takes it a tenth of the time."""
+_GOT_FLOAT = "got `float`"
+"""In msgspec's message."""
+
+
 def decode_leniently(decoder: msgspec.json.Decoder[_Part], body: bytes) -> _Part:
     """Decodes a body, with 1.0 as 1.
 
@@ -141,9 +156,10 @@ def decode_leniently(decoder: msgspec.json.Decoder[_Part], body: bytes) -> _Part
     """
     try:
         decoded = decoder.decode(body)
-    except msgspec.ValidationError:
-        value = with_whole_numbers(msgspec.json.decode(body))
-        decoded = msgspec.convert(value, decoder.type)
+    except msgspec.ValidationError as error:
+        if _GOT_FLOAT not in str(error):
+            raise
+        decoded = msgspec.convert(_whole_decoder.decode(body), decoder.type)
     str(body, "utf-8")  # msgspec does not check the strings in fields that it ignores
     return decoded
 

@@ -98,9 +98,10 @@ def test_a_key_of_another_certificate_is_an_error_and_the_other_parts_are_looked
 
 def test_check_names_an_unprepared_model_and_does_not_prepare_it(tmp_path):
     flags = ("--check", "--port", "0", "--model", "builtin")
-    done = run_python(ROOT / "server.py", *flags, cwd=tmp_path)
+    models = tmp_path / "saved_models"
+    done = run_python(ROOT / "server.py", *flags, "--saved_models", models, cwd=tmp_path)
     assert done.returncode == 1
-    assert "builtin is not prepared; a start prepares it first" in done.stdout
+    assert f"builtin is not prepared; a start prepares it first, in {models}/b" in done.stdout
     done = run_python(ROOT / "server.py", *flags, "--no-prepare", cwd=tmp_path)
     assert done.returncode == 2
     assert not any(tmp_path.iterdir())

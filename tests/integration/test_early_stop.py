@@ -60,6 +60,16 @@ def test_process_1_ends_at_a_sigterm_while_its_modules_are_loaded(program):
             outer.kill()
 
 
+@pytest.mark.parametrize("program", ["server", "jobs", "evaluate_model", "index"])
+def test_a_program_ends_at_ctrl_c_while_its_modules_are_loaded_without_a_traceback(program):
+    command = PROGRAMS.get(program, [*ENTRY, program])
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as process:
+        wait_until(lambda: catches_sigterm(process.pid))
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=GIVE_UP_S)
+    assert (process.returncode, errors) == (130, b"")
+
+
 def test_a_server_without_standard_error_keeps_descriptor_2_free(builtin_model):
     script = f"exec 2>&-; exec {' '.join(SERVER)} --model {builtin_model}"
     with subprocess.Popen(["sh", "-c", script], cwd=ROOT, stdout=subprocess.PIPE) as server:

@@ -30,11 +30,12 @@ from tests.scripted_server import (
 ASK = {"question": "q", "text": "t"}
 
 
-def play(script, scenario, **options):
+def play(script, scenario, *, refuses=False, **options):
     """Runs a scenario with an asker of a scripted server; returns what it returns."""
 
     async def run():
         server = ScriptedServer(script)
+        server.refuses = refuses
         async with asyncio.timeout(GIVE_UP_S), listening(server) as port:
             asker = Asker(AskingOptions(host="127.0.0.1", port=port, prefetch=8, **options))
             async with asker.running():
@@ -175,6 +176,38 @@ def test_a_wrong_token_is_an_error():
             await asker.check()
 
     play(lambda *_: {"id": None, "error": refusal}, scenario, access=Access(token="wrong"))
+
+
+@pytest.mark.parametrize("code", ["unauthorized", "tls_required"])
+def test_a_server_that_wants_a_token_or_tls_is_asked_no_question(code):
+    refusal = {"code": code, "message": "no", "retryable": False}
+
+    async def scenario(asker, server):
+        with pytest.raises(QaServerError, match=code):
+            await asker.check()
+        asking = asyncio.ensure_future(asker.ask(ASK, 0))
+        while server.connections < 3:  # it is tried again
+            await asyncio.sleep(0.01)
+        assert not asking.done()
+        assert all(request["type"] == "health" for request in server.requests)
+        server.refuses = False
+        server.script = answered
+        return bytes((await asking)["answer"])
+
+    assert play(lambda *_: {"id": None, "error": refusal}, scenario, refuses=True) == b'"a"'
+
+
+def test_a_draining_server_is_tried_again_at_intervals():
+    def draining(request, _count):
+        return {"id": request["id"], "health": {}, "closing": True}
+
+    async def scenario(asker, server):
+        with pytest.raises(ConnectionLostError, match="takes no more questions"):
+            await asker.check()
+        await asyncio.sleep(0.5)
+        assert 1 < server.connections < 10
+
+    play(draining, scenario, refuses=True)
 
 
 def test_an_unreachable_server_is_an_error():

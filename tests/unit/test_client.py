@@ -366,7 +366,7 @@ class TestServers:
     def test_split_hosts_reads_names_and_ports(self, hosts, found):
         assert split_hosts(hosts, 9) == found
 
-    @pytest.mark.parametrize("hosts", ["", "a,", [], "a:0", "a:65536", ":9"])
+    @pytest.mark.parametrize("hosts", ["", "a,", [], "a:0", "a:65536", ":9", "a:", "a:b"])
     def test_invalid_names_are_refused(self, hosts):
         with pytest.raises(ValueError, match="does not name servers"):
             QaClient(hosts)

@@ -198,8 +198,7 @@ def parse(docstring: str | None, arguments: list[str] | None = None) -> tuple[st
     Raises:
         SystemExit: The flags are wrong, or ask for help.
         OSError: The token's file cannot be read.
-        UnicodeDecodeError: The token's file is not UTF-8.
-        QaClientError: The token's file holds no token.
+        QaClientError: The token's file is not a text, or holds no token.
     """
     parser = make_parser(docstring)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

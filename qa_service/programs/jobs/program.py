@@ -19,16 +19,14 @@ import importlib
 import logging
 
 from qa_service.client import QaClientError
-from qa_service.command_line import INTERRUPTED, ExitCode
+from qa_service.command_line import ExitCode
 from qa_service.logs import complain, configure_logging
+from qa_service.programs.access import with_hint
 from qa_service.programs.jobs.brokers import BrokerError, SetupRefusedError
 from qa_service.programs.jobs.jobs_options import FlagError, GatewayOptions, parse
 from qa_service.programs.jobs.questions_file import FileError
 
-_FAULTS = (
-    *(OSError, UnicodeDecodeError, QaClientError),
-    *(FlagError, FileError, BrokerError, SetupRefusedError),
-)
+_FAULTS = (OSError, QaClientError, FlagError, FileError, BrokerError, SetupRefusedError)
 
 _MODULES = {"run": "file_run", "gateway": "job_gateway"}
 """Of the commands that have one alone."""
@@ -48,7 +46,5 @@ def main() -> int:
         program = importlib.import_module(f"qa_service.programs.jobs.{module}")
         return int(asyncio.run(getattr(program, f"{command}_main")(options)))
     except _FAULTS as error:
-        complain(error)
+        complain(with_hint(error))
         return ExitCode.ERROR
-    except KeyboardInterrupt:
-        return INTERRUPTED

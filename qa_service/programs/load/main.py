@@ -45,7 +45,7 @@ from qa_service.command_line import (
 )
 from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.installation import PlotError, check_plot
-from qa_service.programs.access import Access
+from qa_service.programs.access import Access, with_hint
 from qa_service.programs.load.plan import LoadPlan, check_passage
 from qa_service.programs.load.plot import draw
 from qa_service.programs.load.sweep import (
@@ -63,6 +63,7 @@ from qa_service.progress import progress_bar
 
 CLOSED_LOOP_CLIENTS, OPEN_LOOP_CLIENTS = 5, 50
 """The prototype's five; fifty, so that a rate comes from as many as the users of a server are."""
+SWEEP_CLIENTS = [1, 5, 20, 50]
 CLIENTS_HELP = (
     f"clients at a time (default: {CLOSED_LOOP_CLIENTS}); with --rate, connections that the "
     f"requests take in turn (default: {OPEN_LOOP_CLIENTS})"
@@ -89,7 +90,8 @@ def make_flags() -> argparse.ArgumentParser:
     add("--shuffle", action="store_true", help="ask from all over the file, in random order")
     add("--seed", type=int, default=0, help="decides the order of --shuffle, the moments of --rate")
     add("--sweep", action="store_true", help="measure a table, of the next two flags or --rate")
-    add("--clients", type=list_of(count), default="1,5,20,50", help="clients at a time")
+    at_a_time = f"clients at a time (default: {','.join(map(str, SWEEP_CLIENTS))})"
+    add("--clients", type=list_of(count), default=[], help=at_a_time)
     instances = "instances of servers that it starts itself"
     add("--sessions", type=list_of(count), default=[], help=instances)
     add("--csv", type=Path, help="file for the figures, in full, a row for each load")
@@ -104,8 +106,8 @@ def parse_arguments(arguments: list[str] | None = None) -> dict[str, Any]:
     flags = vars(known)
     if unknown and not flags["sessions"]:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    if not flags["sweep"] and (flags["sessions"] or flags["plot"]):
-        parser.error("--sessions and --plot are for --sweep")
+    if not flags["sweep"] and (flags["clients"] or flags["sessions"] or flags["plot"]):
+        parser.error("--clients, --sessions and --plot are for --sweep")
     if flags["max_passages"] and not flags["collection"]:
         parser.error("--max_passages needs --collection")
     if not flags["sweep"] and len(flags["rate"] or []) > 1:
@@ -136,7 +138,8 @@ def make_sweep(flags: dict[str, Any]) -> Sweep:
     if flags["collection"]:
         wire = partial(CollectionWire, flags["collection"], flags["max_passages"])
         plan = dataclasses.replace(plan, wire=wire, check=check_passage)
-    clients = flags["clients"] if flags["sweep"] else [plan.num_simultaneous_clients]
+    one = [plan.num_simultaneous_clients]
+    clients = (flags["clients"] or SWEEP_CLIENTS) if flags["sweep"] else one
     return Sweep(plan, clients, flags["rate"] or [], flags["sessions"], flags["server_flags"])
 
 
@@ -166,6 +169,9 @@ def measure(flags: dict[str, Any]) -> int:
         with flags["csv"].open("w", encoding="utf-8") if flags["csv"] else io.StringIO() as file:
             csv = CsvFile(file)
             for cell in sweep.run(load_progress):
+                report = cell.report
+                if not (report.num_answered or report.num_failed or report.interrupted):
+                    raise ValueError("nothing was asked: --duration_s is too short for this load")
                 csv.add(cell)
                 cells.append(cell)
     finally:
@@ -191,7 +197,7 @@ def main() -> int:
     try:
         return measure(flags)
     except (OSError, ValueError, QaClientError, ServerStartError, PlotError) as error:
-        print(f"Error: {error}", file=sys.stderr)
+        print(f"Error: {with_hint(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:  # before or between loads
         return INTERRUPTED

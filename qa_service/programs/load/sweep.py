@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 import qa_service
 from qa_service import __version__
-from qa_service.client import QaClientError
+from qa_service.client import REFUSALS, QaClientError, QaServerError
 from qa_service.machine import num_cpus, processor
 from qa_service.programs.bounds import Spent
 from qa_service.programs.load.generator import measure
@@ -131,12 +131,16 @@ def find_engine(plan: LoadPlan) -> str:
     """The engines of the plan's server, for example `openvino int8`; empty if it does not say.
 
     Raises:
-        QaClientError: The server cannot be reached, or does not accept the token.
+        QaClientError: The server cannot be reached, or does not accept the client.
     """
     with plan.access.client(plan.host, plan.port, plan.timeout_s) as client:
         client.connect()
         try:
             models = client.models()
+        except QaServerError as error:
+            if error.code in REFUSALS:
+                raise
+            return ""
         except QaClientError:
             return ""
     names = [

@@ -42,11 +42,11 @@ QUIET = LogOptions(log_level="error")
 
 def check_prepared(config: ServerConfig) -> Iterator[Finding]:
     its = config.repository
-    if not _is_prepared_first(config):
-        found = _versions(config)
+    if not (missing := None if config.models else unprepared(its)):
+        found = versions_of(config)
         yield ok(f"{plural(len(found), 'version')}: {', '.join(found)}")
     elif its.prepare:
-        yield warning(f"{its.model} is not prepared; a start prepares it first")
+        yield warning(f"{its.model} is not prepared; a start prepares it first, in {missing[1]}")
     else:
         yield error(
             f"{its.model} is not prepared, and --no-prepare is set",

@@ -108,7 +108,7 @@ class OpenConnections:
             logger.warning(
                 "%d connections, as many as --max_connections: from now on the one that has been "
                 "silent longest is closed to make room",
-                len(self._open),
+                self._max,
             )
         self._metrics.connections_evicted_total += 1
         logger.debug("%s makes room", connection.name)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 
 import pytest
 
@@ -48,6 +49,25 @@ def test_files_of_another_format_are_refused(tmp_path, content):
     path.write_text(content)
     with pytest.raises(ValueError, match=r"SQuAD|Expecting"):
         read_squad(path)
+
+
+def test_a_faulty_file_is_one_short_line_with_its_name(tmp_path):
+    whole = gzip.compress(json.dumps(DOCUMENT).encode())
+    number = json.dumps({"data": [{"paragraphs": [{"context": 5, "qas": QUESTIONS}]}]})
+    faults = {
+        "cut.gz": (whole[:-20], "is not a whole gzip file: Compressed file ended"),
+        "plain.gz": (b"{}", "is not a whole gzip file: Not a gzipped file"),
+        "damaged.gz": (whole[:20] + b"\xff" * 40 + whole[60:], "is not a whole gzip file: "),
+        "program": (b"\x7fELF\xd0" * 100_000, "format: UnicodeDecodeError: 'utf-8' codec"),
+        "number": (number.encode(), "format: TypeError: context is not a string"),
+    }
+    for name, (content, words) in faults.items():
+        path = tmp_path / name
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=re.escape(words)) as raised:
+            read_squad(path)
+        assert str(raised.value).startswith(f"{path} is not ")
+        assert len(str(raised.value)) < len(str(path)) + 200
 
 
 @pytest.mark.parametrize(

@@ -194,3 +194,19 @@ def test_evaluating_a_missing_file_is_one_line_and_code_2():
     assert done.stderr.startswith("evaluate_model.py: a file of questions cannot be read: ")
     assert "none.json" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--max_questions", "-5"], "--max_questions: -5 is less than 0"),
+        (["--intra_op_num_threads", "0"], "--intra_op_num_threads: 0 is less than 1"),
+        (["--max_cost_f1", "nan"], "--max_cost_f1: nan is not a number"),
+        (["--plot", "f1.png"], "--plot is for --cascade"),
+    ],
+)
+def test_flags_that_make_no_sense_are_refused(given, words):
+    command = [sys.executable, str(ROOT / "evaluate_model.py"), "none", "--dev", "none.json"]
+    done = subprocess.run([*command, *given], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from qa_service.errors import SetupError
 from qa_service.instance.model_folder.costs_dir import FIRST_KEPT, SeenLengths
-from qa_service.preparation.folder import link_files, locked, replacing
+from qa_service.preparation.folder import link_files, locked, replacing, say
 
 
 def _never() -> None:
@@ -111,3 +112,12 @@ def test_the_lengths_that_were_asked_are_kept(target, is_linked):
         _write(new, "new")
     assert SeenLengths(target).most_seen(1) == [64]
     assert _content(target) == "new"
+
+
+def test_a_line_is_one_write_as_another_process_writes_too(monkeypatch):
+    written: list[str] = []
+    stdout = SimpleNamespace(write=written.append, flush=lambda: None)
+    monkeypatch.setattr("sys.stdout", stdout)
+    say("one line")
+    assert "".join(written) == "one line\n"
+    assert len([part for part in written if part]) == 1

@@ -85,6 +85,30 @@ class TestOneShot:
         done = ask(unknown_to)
         assert (done.stdout, done.returncode) == (b"Unknown\n", 1)
 
+    def test_a_unix_socket_that_is_not_there_is_named_without_a_port(self):
+        done = run(*CLIENT, "--host", "/no/socket", "--health")
+        assert done.returncode == 2
+        assert b"no server can be reached at /no/socket (" in done.stderr
+
+    def test_a_server_that_speaks_another_protocol_is_said_to_be_none(self):
+        def script(peer):
+            peer.receive()
+            peer.sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        with ScriptedPeer(script) as peer:
+            done = run(*command(peer, "--health"))
+        assert done.returncode == 2
+        assert b"or is no QA server" in done.stderr
+
+    def test_a_text_that_is_not_utf_8_is_named(self, absent, tmp_path):
+        file = tmp_path / "latin.txt"
+        file.write_bytes(b"caf\xe9")
+        given = [*CLIENT, *absent, "--question", "q", "--text_file"]
+        for source, stdin, name in ((str(file), b"", str(file)), ("-", b"\xe9", "standard input")):
+            done = run(*given, source, stdin=stdin)
+            assert (done.returncode, done.stdout) == (2, b"")
+            assert done.stderr.startswith(f"Error: {name} is not a text in UTF-8: ".encode())
+
     @pytest.mark.parametrize("source", [["-"], ["--text_file", "-"], ["--text_file", "text"]])
     def test_the_text_arrives_to_the_byte(self, source, tmp_path, monkeypatch):
         text = "\ufeffeins\r\nzwei 🍐\u0301\n\n"

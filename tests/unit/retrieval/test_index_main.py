@@ -266,3 +266,10 @@ def test_a_collection_that_is_deleted_is_made_again(setting):
 def test_what_cannot_be_made_at_the_beginning_is_an_error(setting):
     with locked(setting.output), pytest.raises(SetupError, match="another run"):
         setting.watcher.index(list_files(setting.args))
+
+
+def test_help_gives_no_embeddings_no_default(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    words = " ".join(capsys.readouterr().out.split())
+    assert "find passages by their words alone: no encoder is needed --encoder" in words

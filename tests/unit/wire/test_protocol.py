@@ -216,6 +216,10 @@ def test_an_id_twice_is_the_clients_fault():
     assert grpc_code_of(DuplicateIdError()) == "INVALID_ARGUMENT"
 
 
+def test_a_name_that_is_too_long_for_a_path_is_the_clients_fault():
+    assert grpc_code_of(HttpError(status=414)) == "INVALID_ARGUMENT"
+
+
 def test_an_http_errors_status_and_fields_are_its_own():
     error = HttpError(status=405, fields={"Allow": "GET"})
     assert (status_of(error), header_fields_of(error)) == (405, {"Allow": "GET"})

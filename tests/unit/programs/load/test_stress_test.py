@@ -100,6 +100,26 @@ def test_no_server_is_one_clear_line():
     assert_one_clear_line(done, "Error: no server can be reached at 127.0.0.1:")
 
 
+@pytest.mark.parametrize(
+    ("code", "hint"), [("unauthorized", "; --token_file or "), ("tls_required", "; use --tls or ")]
+)
+def test_a_server_that_wants_a_token_or_tls_is_one_clear_line(code, hint):
+    refusal = {"code": code, "message": "no", "retryable": False}
+
+    def script(peer):
+        while peer.receive() is not None:
+            peer.send({"id": None, "error": refusal})
+
+    with ScriptedPeer(script) as peer:
+        assert_one_clear_line(run(*flags(peer)), f"Error: no ({code}){hint}")
+
+
+def test_a_load_without_a_request_has_nothing_to_report():
+    with ScriptedPeer(answer_all) as peer:
+        done = run(*flags(peer, rate=0.001, duration_s=0.1))
+    assert_one_clear_line(done, "nothing was asked: --duration_s is too short for this load")
+
+
 def test_shuffle_draws_from_the_whole_file_by_its_seed(tmp_path):
     def asked(seed: int) -> list[str]:
         seen = []
@@ -159,7 +179,8 @@ def test_a_sweep_of_rates_prints_a_table_and_writes_a_plot(tmp_path):
         (["--rate", "1,2"], "only with --sweep"),
         (["--rate", "0"], "argument --rate: 0 is not a rate above 0"),
         (["--sweep", "--clients", "1,x"], "argument --clients: invalid"),
-        (["--sessions", "1"], "--sessions and --plot are for --sweep"),
+        (["--sessions", "1"], "--clients, --sessions and --plot are for --sweep"),
+        (["--clients", "1"], "--clients, --sessions and --plot are for --sweep"),
         (["--max_batch_size", "1"], "unrecognized arguments: --max_batch_size 1"),
         (["--duration_s", "inf"], "argument --duration_s: inf is not a time above 0"),
     ],

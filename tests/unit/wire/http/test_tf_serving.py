@@ -17,6 +17,7 @@ from qa_service.errors import (
     UnavailableError,
     UnknownModelError,
 )
+from qa_service.wire import json_codec
 from qa_service.wire.http import pages
 from qa_service.wire.http.http_access import HttpAccess
 from qa_service.wire.http.http_codec import HttpCodec, HttpSite
@@ -141,6 +142,19 @@ WRONG = {
 def test_invalid_bodies_are_refused_with_the_reason(name):
     with pytest.raises(InvalidRequestError):
         parse(WRONG[name])
+
+
+def test_a_row_without_a_field_is_refused_without_a_second_reading(monkeypatch):
+    monkeypatch.setattr(json_codec, "_whole_decoder", None)
+    body = b'{"instances":[' + b",".join([b"{}"] * 60_000) + b"]}"
+    with pytest.raises(InvalidRequestError, match="missing required field `question`"):
+        parse_predict(body, "m", "")
+
+
+def test_a_number_that_is_out_of_range_is_refused_also_after_a_whole_float():
+    body = b'{"instances":[{"question":"q","text":"t","top_k":1.0,"timeout_ms":1e400}]}'
+    with pytest.raises(InvalidRequestError, match="Number out of range"):
+        parse_predict(body, "m", "")
 
 
 @pytest.mark.parametrize(
