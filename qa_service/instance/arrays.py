@@ -20,9 +20,8 @@ LogitsFunction = Callable[[Int64Array, Int64Array, Int64Array], Logits]
 """`Engine.logits`: ids, mask and types, int64 [batch, seq] each, to start and end logits."""
 
 NUM_BEST = 8
-"""How many of a window's best spans are compared: equal ones among them are one answer. A model that
-is sure has four or five that count; with more than 8 of flat logits no question has another answer,
-and each costs as much to read as the first."""
+"""How many of a window's best spans are compared: equal ones among them are one answer. Each takes
+time, of logits that are flat for all of them; a model that is sure has four or five that count."""
 SPAN_VALUES = 1 + 2 * NUM_BEST
 """The numbers of a row's best spans; see `Engine.best_spans`."""
 
