@@ -14,6 +14,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from statistics import median_low
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -223,18 +224,18 @@ class PageReader:
     def _spelled(self, glyphs: list[_Glyph], font: str) -> str:
         """A word, with all letters of ligatures of which the file names only the last.
 
-        Such a letter is wider than it usually is, while the ones around it are not: those of a
-        word that is spaced out are all wider.
+        Such a letter is wider than it usually is, while the ones around it are not: of a word that
+        is spaced out most are wider.
         """
         text = "".join(glyph.text for glyph in glyphs)
         may_be = [glyph for glyph in glyphs if glyph.text in _CUT_LIGATURES and font]
         if not any(self._excess(glyph, font) >= _LIGATURE_EXCESS for glyph in may_be):
             return text
-        if min(self._excess(glyph, font) for glyph in glyphs) > _LETTER_SPACING:
+        if median_low(self._excess(glyph, font) for glyph in glyphs) > _LETTER_SPACING:
             return text
         parts = list[str]()
         for place, glyph in enumerate(glyphs):
-            names = _CUT_LIGATURES.get(glyph.text, ())
+            names = () if glyph.text == "h" and place else _CUT_LIGATURES.get(glyph.text, ())
             is_shared = any(its.is_shared for its in glyphs[place : place + 2])
             ratio = glyph.width / max(1, glyph.width - self._excess(glyph, font))
             if not names or is_shared or ratio < _LIGATURE_RATIO:

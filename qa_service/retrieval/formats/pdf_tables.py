@@ -6,6 +6,7 @@ there are columns, name them; a name that stands over the middle of several colu
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -107,12 +108,12 @@ def _aligned_table(lines: Sequence[list[Piece]], above: list[list[Piece]]) -> Ta
     fitting = sum(first == last for _, (first, last) in spans)
     if fitting < _FITTING * len(spans):
         return None
-    lines = list(lines)
     size = full[-1][0].size
-    while lines and (
-        len(lines[0]) == 1 or _is_title(lines[0], columns) or lines[0][0].size > _TITLE_SIZE * size
-    ):
-        above.append(lines.pop(0))
+    titles = list(itertools.takewhile(lambda line: _is_title(line, columns, size), lines))
+    if len(titles) + MIN_ROWS > len(lines):
+        return None
+    above += titles
+    lines = list(lines[len(titles) :])
     for _ in range(_MAX_HEAD_LINES):
         if not above or not (names := _names(above[-1], lines[0], columns)):
             break
@@ -139,8 +140,10 @@ def _names(line: list[Piece], below: list[Piece], columns: Columns) -> list[Piec
     return names if is_apart and is_narrow else []
 
 
-def _is_title(line: list[Piece], columns: Columns) -> bool:
-    """Whether a line goes over columns in words that name none."""
+def _is_title(line: list[Piece], columns: Columns, size: float) -> bool:
+    """Whether a line is alone, large, or goes over columns in words that name none."""
+    if len(line) == 1 or line[0].size > _TITLE_SIZE * size:
+        return True
     long = [span_of(columns, piece.box) for piece in line if len(piece.words) > _NAME_WORDS]
     return any(first < last for first, last in long)
 

@@ -118,6 +118,16 @@ def test_a_table_without_rules_is_seen_by_its_columns():
     )
 
 
+def test_lines_that_are_all_titles_are_no_table():
+    page = words(72, 700, "A", size=14) + words(180, 700, "B", size=14)
+    page += words(300, 700, "C", size=14)
+    for y in (684, 672):
+        page += words(72, y, "words that go over both of the columns") + words(300, y, "12")
+    assert text_of(page).split() == [
+        "A", "B", "C", *2 * "words that go over both of the columns 12".split()
+    ]  # fmt: skip
+
+
 def test_an_indented_label_has_the_one_above_before_it():
     page = table(72, 700, ("Group", "2009", "2010"), ("Adults", "12", "13"))
     page += table(78, 674, ("Men", "5", "6"), ("Women", "7", "7"))
@@ -265,6 +275,14 @@ def test_a_ligature_that_the_file_names_by_its_last_letter_is_whole():
     assert read(pdf_of(page, more=(font.encode(), stream(mapping)))).text == (
         "it is in the file office The hill"
     )
+
+
+def test_a_word_that_is_spaced_out_has_no_ligatures():
+    plain = lines(72, 700, "the nights that he is first in are long; it is a shift after hills")
+    page = [content(plain, words(72, 680, "Weihnachtsfeier)", font="F3"))]
+    font = "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding"
+    wide = f"{font} /FirstChar 32 /LastChar 126 /Widths [{95 * '800 '}] >>"
+    assert read(pdf_of(page, more=(wide.encode(),))).text.endswith("Weihnachtsfeier)")
 
 
 def test_a_documents_blocks_know_their_page():
