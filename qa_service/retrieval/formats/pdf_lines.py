@@ -122,7 +122,15 @@ def is_bullet(text: str) -> bool:
     """Whether a word is a mark before an item: a sign, or one that only its font knows."""
     if len(text) != 1:
         return False
-    return text in "•‣·*-–—" or (category(text) in {"So", "Co"} and text not in "©®°")  # noqa: RUF001, dashes
+    return text in "•‣·*∗-–—" or (category(text) in {"So", "Co"} and text not in "©®°")  # noqa: RUF001, dashes
+
+
+def has_bullet(piece: Piece) -> bool:
+    """Whether a piece begins with a bullet, or with Word's for inner lists: an `o` set apart."""
+    first, *rest = piece.words
+    if first.text == "o" and rest:
+        return rest[0].box.left - first.box.right > _NUMBER_GAP * piece.size
+    return is_bullet(first.text)
 
 
 def cut_at(piece: Piece, gap: float) -> list[Piece]:
@@ -140,7 +148,9 @@ def _is_apart(piece: list[Word], word: Word) -> bool:
     gap = word.box.left - last.box.right
     are_numbers = NUMBER.fullmatch(last.text) and NUMBER.fullmatch(word.text)
     allowed = (_NUMBER_GAP if are_numbers else CELL_GAP) * max(last.box.height, word.box.height)
-    is_mark = len(piece) == 1 and (is_bullet(last.text) or NUMBERED.fullmatch(last.text))
+    is_mark = len(piece) == 1 and (
+        is_bullet(last.text) or last.text == "o" or NUMBERED.fullmatch(last.text)
+    )
     return not word.goes_on and gap > (3 * allowed if is_mark else allowed)
 
 

@@ -246,7 +246,7 @@ def _spreads(row: list[Piece], columns: Columns) -> list[tuple[int, int]]:
 def _rows(lines: Sequence[list[Piece]], columns: Columns) -> list[list[Piece]]:
     """Lines as rows: one that only goes on with the cells of the row above belongs to it."""
     rows = list[list[Piece]]()
-    tight = _tight_gap(lines)
+    tight = _tight_gap(lines, columns)
     for above, line in zip([None, *lines], lines, strict=False):
         is_text = not any(map(_is_value, line))
         gap = _gap(above, line) if above else _GAP_IN_TABLE
@@ -260,10 +260,16 @@ def _rows(lines: Sequence[list[Piece]], columns: Columns) -> list[list[Piece]]:
     return rows
 
 
-def _tight_gap(lines: Sequence[list[Piece]]) -> float:
-    """Below which distance lines are of one row: of texts, if rows are set apart; else 0."""
+def _tight_gap(lines: Sequence[list[Piece]], columns: Columns) -> float:
+    """Below which distance lines are of one row: of texts, if rows are set apart; else 0.
+
+    Where most lines have all columns and one gap alone is wide, that is the head's.
+    """
     gaps = sorted(_gap(above, line) for above, line in pairwise(lines))
     if len(gaps) < 2 or any(_is_value(piece) for line in lines for piece in line):
+        return 0.0
+    are_rows = 2 * sum(len(line) == len(columns) for line in lines) > len(lines) > MIN_ROWS
+    if are_rows and gaps[-2] <= _APART * gaps[0]:
         return 0.0
     is_apart = gaps[0] < _WRAPPED and gaps[-1] > _APART * gaps[0]
     return (gaps[0] + _APART * gaps[0]) / 2 if is_apart else 0.0

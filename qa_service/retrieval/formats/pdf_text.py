@@ -14,7 +14,7 @@ from itertools import chain, pairwise
 from math import inf
 from statistics import median
 
-from qa_service.retrieval.formats.pdf_lines import NUMBERED, Piece, is_bullet
+from qa_service.retrieval.formats.pdf_lines import NUMBERED, Piece, has_bullet
 from qa_service.retrieval.formats.pdf_page import HYPHEN
 
 _ENDS = re.compile(r"[.!?:;][\"'”’)\]]*$")  # noqa: RUF001, quotes
@@ -79,7 +79,9 @@ def without_margins(
 ) -> tuple[list[list[list[Piece]]], list[str]]:
     """Pages of lines without running heads, feet and page numbers; and the first of each head."""
     usual = median([line[0].size for lines in pages for line in lines] or [0.0])
-    margins = [[*_margin(lines, usual), *_margin(lines[::-1], usual)] for lines in pages]
+    margins = [[*_margin(lines, usual), *_margin(lines[::-1], usual)[::-1]] for lines in pages]
+    everywhere = Counter(_look(line) for lines in pages for line in lines)
+    at_end = Counter(_look(line) for lines in margins for line in lines)
     found = Counter[tuple[str, int]]()
     for lines in margins:
         found.update({key for line in lines for key in _keys(line)})
@@ -88,6 +90,8 @@ def without_margins(
     for line in chain.from_iterable(margins if len(pages) > 1 else ()):
         if _PAGE_NUMBER.fullmatch(text := _text(line)):
             dropped.add(id(line))
+        elif everywhere[look := _look(line)] > 2 * at_end[look]:
+            continue  # a line of each record of a list, of which some stand at a page's end
         elif any(found[key] >= enough for key in _keys(line)):
             heads.setdefault(_keys(line)[0][0], text)
             dropped.add(id(line))
@@ -104,6 +108,12 @@ def _margin(lines: list[list[Piece]], usual: float) -> list[list[Piece]]:
             break
         found.append(line)
     return found
+
+
+def _look(line: list[Piece]) -> tuple[str, str, int]:
+    """What is the same in lines of the same words."""
+    words = line[0].words
+    return words[0].text, words[-1].text, len(words)
 
 
 def _keys(line: list[Piece]) -> list[tuple[str, int]]:
@@ -136,7 +146,7 @@ def paragraphs(lines: Sequence[list[Piece]], page: int, counter: Counting) -> li
         ends = above is None or _ends(above, line, inf if hangs else edge, usual)
         text, mark = _text(line), ""
         first, _, rest = text.partition(" ")
-        if rest and is_bullet(first):
+        if rest and has_bullet(line[0]):
             mark = "-"
         elif rest and (numbered := NUMBERED.fullmatch(first)):
             mark = counter.mark(numbered["number"], is_apart=ends or is_within)

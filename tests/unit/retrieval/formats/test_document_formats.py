@@ -260,7 +260,8 @@ def test_a_tables_cell_may_be_long():
 @pytest.mark.parametrize(
     "title",
     [
-        "untitled", "Untitled 1", "(anonymous)", "Microsoft Word - template.docx", "Document1", "Sheet1", " - ",
+        "untitled", "Untitled 1", "(anonymous)", "Microsoft Word - template.docx", "Document1",
+        "Sheet1", " - ",
         "PowerPoint Presentation", "Tabelle1", "Dokument 2", "annual_report.PDF", "Slide 1",
     ],
 )  # fmt: skip
