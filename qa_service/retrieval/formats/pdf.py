@@ -110,24 +110,27 @@ def _add_page(
     for region in in_columns([*pieces, *holders]):
         column = list[Part]()
         run = list[list[Piece]]()
+        right = max((piece.box.right for piece in region), default=0.0)
         for line in lines_of(region):
             held = [placed[id(piece)] for piece in line if id(piece) in placed]
             if held:
-                _add_lines(column, run, page, counter)
+                _add_lines(column, run, page, counter, right)
                 run = []
                 column += [table._replace(page=page) for table in held]
             if rest := [piece for piece in line if id(piece) not in placed]:
                 run.append(rest)
-        _add_lines(column, run, page, counter)
+        _add_lines(column, run, page, counter, right)
         _append(parts, column)
 
 
-def _add_lines(column: list[Part], lines: list[list[Piece]], page: int, counter: Counting) -> None:
+def _add_lines(
+    column: list[Part], lines: list[list[Piece]], page: int, counter: Counting, right: float
+) -> None:
     for part in split_tables(lines):
         if isinstance(part, Table):
             column.append(part._replace(page=page))
         else:
-            column += paragraphs(part, page, counter)
+            column += paragraphs(part, page, counter, right)
 
 
 def _append(parts: list[Part], column: list[Part]) -> None:

@@ -43,6 +43,10 @@ _RAGGED = 0.1
 _INDENT = 0.8
 _FULL = 5.0
 """Of a font's size; a line that ends so near to the column's end may go on in another column."""
+_ROOM = 0.3
+"""Of a line's width; what is left free to the right of a statement that has a line for itself."""
+_SAYS = re.compile(r"[^\W\d_]{2}|[$€£]")
+_GOES_ON = re.compile(r"(?:[,&/-]|\b(?:and|or|of|the|for|to|in|by|with|a|an|at|on))$")
 _NAME_WORDS = 3
 _MAX_HEADING_CHARS = 150
 _MAX_HEADING_LINES = 3
@@ -130,8 +134,14 @@ def _text(line: Sequence[Piece]) -> str:
 # Paragraphs
 
 
-def paragraphs(lines: Sequence[list[Piece]], page: int, counter: Counting) -> list[Text]:
-    """A column's lines as paragraphs and items."""
+def paragraphs(
+    lines: Sequence[list[Piece]], page: int, counter: Counting, right: float = 0.0
+) -> list[Text]:
+    """A column's lines as paragraphs and items.
+
+    Args:
+        right: How far the column goes.
+    """
     if not lines:
         return []
     edge = max(line[-1].box.right for line in lines)
@@ -144,6 +154,8 @@ def paragraphs(lines: Sequence[list[Piece]], page: int, counter: Counting) -> li
         item = found[-1].left if found and found[-1].mark else inf
         hangs, is_within = line[0].box.left > item + 1, line[0].box.left > item - 1
         ends = above is None or _ends(above, line, inf if hangs else edge, usual)
+        near_by = lines[max(0, place - 2) : place + 2]
+        ends = ends or (not is_within and _is_statement(near_by, min(place, 2), right))
         text, mark = _text(line), ""
         first, _, rest = text.partition(" ")
         if rest and has_bullet(line[0]):
@@ -160,6 +172,21 @@ def paragraphs(lines: Sequence[list[Piece]], page: int, counter: Counting) -> li
             last.is_bold &= all(piece.is_bold for piece in line)
         found[-1].is_full = edge - line[-1].box.right < _FULL * line[-1].size
     return found
+
+
+def _is_statement(lines: Sequence[list[Piece]], place: int, right: float) -> bool:
+    """Whether a line is one of three that begin and end for themselves: names, or an address."""
+    own = [_stands_alone(line, right) for line in lines]
+    near = [*own[place - 2 : place - 1], *own[place + 1 :]]
+    return place > 0 and own[place - 1] and own[place] and any(near)
+
+
+def _stands_alone(line: list[Piece], right: float) -> bool:
+    """Whether a line begins as a sentence or a name does, and ends where it has room."""
+    text = _text(line)
+    has_begun = (text[:1].isupper() or text[:1].isdecimal()) and bool(_SAYS.search(text))
+    is_short = line[-1].box.right < right - _ROOM * (right - line[0].box.left)
+    return has_begun and is_short and not text.isupper() and not _GOES_ON.search(text)
 
 
 class Counting:

@@ -249,6 +249,15 @@ def test_a_table_of_words_whose_head_alone_is_set_apart_has_rows():
     ]  # fmt: skip
 
 
+def test_short_lines_that_each_begin_and_end_are_paragraphs():
+    prose = "The office of the society is open in the mornings of all days but Sunday"
+    names = ("Ann Lee, president", "Bob Roy, secretary", "12 High Street", "Ulm")
+    page = lines(72, 700, prose, "and may be reached by letter.") + lines(72, 660, *names)
+    assert text_of(page).splitlines()[2:] == [
+        "Ann Lee, president", "", "Bob Roy, secretary", "", "12 High Street", "", "Ulm"
+    ]  # fmt: skip
+
+
 def test_large_and_bold_lines_are_headings():
     page = words(72, 720, "Opening hours", size=16) + lines(72, 700, *LEFT)
     page += words(72, 640, "Holidays", font="F2") + lines(72, 626, *RIGHT)
