@@ -165,6 +165,15 @@ def test_dots_that_lead_to_a_number_are_no_text():
     assert text_of(page) == "Fraud: 14\nArson: 25\nTheft: 36"
 
 
+def test_a_table_of_contents_is_left_out():
+    rows = [("Welcome", "1"), ("Days off", "1"), ("Pay", "2"), ("Travel", "2"), ("Index", "3")]
+    page = words(72, 730, "Table of Contents", size=14) + table(72, 700, *rows)
+    assert text_of(page, lines(72, 700, "Welcome to us.")) == "Table of Contents\n\nWelcome to us."
+    days = [("Years", "Days off"), ("1", "10"), ("5", "15"), ("9", "20"), ("12", "25")]
+    text = text_of(lines(72, 730, "How many days off:") + table(72, 700, *days))
+    assert text.endswith("Years: 12; Days off: 25")
+
+
 def test_columns_below_a_wide_head_are_read_one_after_the_other():
     news = "News of the town for all who live in it, of the month of May in this year"
     head = words(72, 740, news)
