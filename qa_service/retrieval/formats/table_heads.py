@@ -100,9 +100,7 @@ def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
         return bool(row.from_above)
     if all(_UNIT.fullmatch(text) for text in texts):
         return True
-    if is_strong(above) and not is_strong(row) and row.from_left >= above.from_left:
-        return False  # it is not set off, nor has it names below one over several columns
-    if len(texts) == 1 and above.at(row.columns()[0]) and row.columns()[0] in row.strong:
+    if _is_below_names(row, above):
         return False
     below = rows[place + 1 : place + SAMPLE_ROWS]
     if len(texts) == 1 and any(len(one.columns()) == 1 for one in below):
@@ -111,6 +109,15 @@ def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
     has_words = all(row.at(column) for column in values) and len(values) > is_labelled
     may_go_on = has_words or (bool(above.from_left) and not is_labelled)
     return may_go_on and may_be_head(rows, place)
+
+
+def _is_below_names(row: Row, above: Row) -> bool:
+    """Whether the row above a row names its columns, so that it is none of the head."""
+    columns, names = row.columns(), above.columns()
+    if len(columns) == 1:
+        is_over_all = 1 < len(names) <= 1 + len(row.from_left)
+        return is_over_all or (columns[0] in row.strong and bool(above.at(columns[0])))
+    return is_strong(above) and not is_strong(row) and row.from_left >= above.from_left
 
 
 def may_be_head(rows: Sequence[Row], place: int) -> bool:

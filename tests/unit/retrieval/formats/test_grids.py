@@ -416,3 +416,9 @@ def test_keys_and_values_above_a_wider_head_are_titles():
 def test_times_that_go_on_by_a_step_are_names():
     rows = [["Name", "9:00", "10:00", "11:00"], ["Ann", "", "L", "11:20"], ["Bob", "9:30", "L", ""]]
     assert written(rows)[0] == "Name: Ann; 10:00: L; 11:00: 11:20"
+
+
+def test_a_cell_over_all_columns_below_a_head_names_the_rows_below():
+    head = ("Title", "Year", "Price")
+    rows = merged(head, [Cell("Main wall", columns=3)], ("Apple day", "2026", "18"))
+    assert written(rows) == ["Main wall", "Title: Apple day; Year: 2026; Price: 18"]

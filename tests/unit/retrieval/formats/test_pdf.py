@@ -267,6 +267,11 @@ def test_short_lines_that_each_begin_and_end_are_paragraphs():
     ]  # fmt: skip
 
 
+def test_letters_that_are_spaced_out_are_words():
+    assert text_of(words(72, 700, "M A I N   W A L L")) == "MAIN WALL"
+    assert text_of(words(72, 700, "Marks are A B C D E")) == "Marks are A B C D E"
+
+
 def test_large_and_bold_lines_are_headings():
     page = words(72, 720, "Opening hours", size=16) + lines(72, 700, *LEFT)
     page += words(72, 640, "Holidays", font="F2") + lines(72, 626, *RIGHT)
