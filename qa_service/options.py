@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import functools
 import json
 import re
 import typing
@@ -181,8 +182,14 @@ def _in_words(kind: inspect.Type) -> str:
     raise TypeError(f"an option without bounds: {kind}")
 
 
+@functools.cache
+def fields_of(kind: type[Struct]) -> tuple[structs.FieldInfo, ...]:
+    """A struct's fields, read once: each reading of its annotations compiles them again."""
+    return structs.fields(kind)
+
+
 def sections_of(tree: type[Struct]) -> dict[str, type[Struct]]:
-    return {f.name: f.type for f in structs.fields(tree) if _is_section(f.type)}
+    return {f.name: f.type for f in fields_of(tree) if _is_section(f.type)}
 
 
 def options_of(tree: type[Struct]) -> list[Option]:
@@ -190,13 +197,13 @@ def options_of(tree: type[Struct]) -> list[Option]:
     return [
         Option(name, field.name, field.type, field.default)
         for name, section in sections_of(tree).items()
-        for field in structs.fields(section)
+        for field in fields_of(section)
     ]
 
 
 def add_flags(parser: argparse.ArgumentParser, kind: type[Struct]) -> None:
     """Adds the flags of a program: a struct's options, and those of the structs in it."""
-    for field in structs.fields(kind):
+    for field in fields_of(kind):
         if _is_section(field.type):
             add_flags(parser, field.type)
         elif typing.get_origin(field.type) is Annotated:
@@ -204,7 +211,7 @@ def add_flags(parser: argparse.ArgumentParser, kind: type[Struct]) -> None:
 
 
 def from_flags(kind: type[_T], flags: Mapping[str, Any]) -> _T:
-    fields = {field.name: field.type for field in structs.fields(kind)}
+    fields = {field.name: field.type for field in fields_of(kind)}
     inner = {n: from_flags(its, flags) for n, its in fields.items() if _is_section(its)}
     return kind(**inner, **{name: flags[name] for name in fields.keys() & flags.keys()})
 
@@ -261,7 +268,7 @@ def from_toml(tree: type[_T], table: Mapping[str, object]) -> _T:
 def _from_table(kind: type[_T], table: object, at: str, homes: Mapping[str, str]) -> _T:
     if not isinstance(table, dict):
         raise OptionError(f"{at}: {_shown(table)} is not a table of keys")
-    fields = {field.name: field for field in structs.fields(kind)}
+    fields = {field.name: field for field in fields_of(kind)}
     for key in table:
         if key not in fields:
             raise OptionError(_unknown(key, at, list(fields), homes))

@@ -143,8 +143,10 @@ class Extractor:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             module = "qa_service.retrieval.extract_main"
+            # NumPy would reserve memory for a thread of each processor, out of what it may have.
             self._process = subprocess.Popen(
                 [sys.executable, "-W", "ignore", "-m", module, str(self._limits.max_memory_bytes)],
+                env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )

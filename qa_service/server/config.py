@@ -31,6 +31,7 @@ from qa_service.options import (
     OptionalMs,
     OptionError,
     add_flag,
+    fields_of,
     from_toml,
     options_of,
     sections_of,
@@ -182,7 +183,7 @@ def _with_defaults(table: dict[str, Any], given: Mapping[str, object]) -> dict[s
     instances, models = table.get("instances", {}), table.get("models", {})
     if not isinstance(instances, dict) or not isinstance(models, dict):
         return table
-    names = {known.name for known in structs.fields(InstanceOptions)}
+    names = {known.name for known in fields_of(InstanceOptions)}
     common = {name: value for name, value in {**instances, **given}.items() if name in names}
     whole = {
         name: {**common, **its} if isinstance(its, dict) else its for name, its in models.items()
@@ -251,7 +252,7 @@ def with_tables(page: str) -> str:
     ):  # without what they take over
         its = [
             (Option(name, field.name, field.type, field.default), _key_default(field))
-            for field in structs.fields(section)
+            for field in fields_of(section)
             if field.name not in known
         ]
         lines += _table(name, section, "key", its)

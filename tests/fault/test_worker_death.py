@@ -37,13 +37,15 @@ def test_workers_killed_under_fifty_clients_lose_no_request(builtin_model):
     A request that three kills meet is rightly answered `worker_crashed`: so before the next, all
     workers are there again, and more requests are answered than were in flight.
     """
+    num_clients = 50
     # The fastest engine is measured again for each bound on batches.
     with running_server(builtin_model, *FIXED_ENGINE, "--max_batch_size", "2") as server:
         num_ready = server.log.count("is ready")
-        with under_load(QuietAnswers(server.port).plan(50, GIVE_UP_S)) as samples:
+        plan = QuietAnswers(server.port).plan(num_clients, GIVE_UP_S)
+        with under_load(plan) as samples:
             for number in range(1, NUM_KILLS + 1):
                 before = len(samples)
-                wait_until(lambda before=before: len(samples) - before >= 100)
+                wait_until(lambda before=before: len(samples) - before > num_clients)
                 os.kill(server.worker_pids()[0], signal.SIGKILL)
                 server.wait_for_log("is ready", num_ready + number)
     report = Report.of(samples)

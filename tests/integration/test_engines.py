@@ -1,5 +1,7 @@
 """Both engines on the built-in model, and the reading of long and of odd texts."""
 
+from functools import cache
+
 import msgspec
 import numpy as np
 import pytest
@@ -47,19 +49,18 @@ QUESTIONS = (
 
 
 @pytest.fixture(scope="module")
-def engines(builtin_model):
+def engine(builtin_model):
+    """The engine of a kind; PyTorch is imported only if it is asked for."""
     manifest = load_manifest(builtin_model)
-    return {
-        kind: make_engine(kind, builtin_model, manifest, EngineConfig()) for kind in CPU_ENGINES
-    }
+    return cache(lambda kind: make_engine(kind, builtin_model, manifest, EngineConfig()))
 
 
 @pytest.fixture(scope="module")
-def make_reader(builtin_model, engines):
+def make_reader(builtin_model, engine):
     manifest = load_manifest(builtin_model)
 
     def make(kind="onnx", limits=BatchRule(), logits=None):  # noqa: B008
-        return Reader(builtin_model, manifest, logits or engines[kind].logits, limits)
+        return Reader(builtin_model, manifest, logits or engine(kind).logits, limits)
 
     return make
 
@@ -73,11 +74,11 @@ def spans(outcomes):
     return [[(answer.start, answer.end) for answer in answers] for answers in outcomes]
 
 
-def test_both_engines_give_the_same_logits_in_padded_batches(make_reader, engines):
+def test_both_engines_give_the_same_logits_in_padded_batches(make_reader, engine):
     lengths = set()
 
     def both(ids, mask, types):
-        ours, theirs = (engines[kind].logits(ids, mask, types) for kind in CPU_ENGINES)
+        ours, theirs = (engine(kind).logits(ids, mask, types) for kind in CPU_ENGINES)
         for mine, other in zip(ours, theirs, strict=True):
             assert mine.shape == other.shape == ids.shape
             assert mine.dtype == other.dtype == np.float32

@@ -21,7 +21,7 @@ NUM_OWN_TASKS = 3
 
 def over_bounds(gateway: Gateway) -> Iterator[str]:
     """Which bounds of the links are exceeded now, and which calls the links do not know."""
-    if not gateway.has_run() or gateway.program.loop.is_paused:
+    if gateway.program.loop.is_paused:
         return
     its, plan, users = gateway.program.server._links, gateway.plan, gateway.users()
     num_of_peer = Counter(peer for peer, _ in its._links)

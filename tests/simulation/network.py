@@ -110,6 +110,8 @@ class SimulatedSocket:
 
     def take(self, size: int) -> bytes:
         """What has arrived at the peer, at most so much."""
+        if not self.out:
+            return b""
         data = bytes(self.out[:size])
         del self.out[:size]
         self._update()

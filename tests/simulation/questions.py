@@ -19,6 +19,9 @@ FILLERS = [
 PLAIN, ABSENT, POISON, FAULT = "where is", "whither went", "who dies of", "what breaks on"
 """What a question begins with. The last two kill their worker, and fail alone."""
 
+_draws = random.Random()
+"""Made once: making one takes longer than the text."""
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -29,17 +32,18 @@ class Subject:
     kind: str = PLAIN
     top_k: int = 1
 
-    @property
+    @cached_property
     def key(self) -> str:
         return f"k{self.number}q"
 
-    @property
+    @cached_property
     def question(self) -> str:
         return f"{self.kind} {self.key}"
 
     @cached_property
     def text(self) -> str:
-        draws = random.Random(self.number)
+        draws = _draws
+        draws.seed(self.number)
         words = draws.choices(FILLERS, k=self.words)
         if self.kind != ABSENT:
             words[draws.randrange(self.words)] = self.key

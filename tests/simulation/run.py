@@ -278,9 +278,10 @@ class Simulation:
             self.started_s = self.world.time_s
         for what in inside.over_bounds(self.server):
             raise Violation("bound", what)
-        for what in inside_gateway.over_bounds(self.gateway):
-            raise Violation("links", what)
-        if inside.queue_length(self.server):
+        if self.gateway.has_run():
+            for what in inside_gateway.over_bounds(self.gateway):
+                raise Violation("links", what)
+        if inside.has_queue(self.server):
             self.empty_since_s = self.world.time_s
         if self.world.steps % STRAYS_EVERY == 0 or self.stop_s is not None:
             for check, what in inside.strays(self.server):

@@ -150,6 +150,8 @@ class HttpWire:
     def __init__(self, token: str | None) -> None:
         self._token = token
         self._buffer = bytearray()
+        self._needed = 0
+        """Bytes until which there is no whole reply."""
         self._asked: deque[Asked] = deque()
 
     @property
@@ -179,11 +181,12 @@ class HttpWire:
 
     def feed(self, data: bytes) -> Iterator[Reply]:
         self._buffer += data
-        while (at := self._buffer.find(HEAD_END)) >= 0:
+        while len(self._buffer) >= self._needed and (at := self._buffer.find(HEAD_END)) >= 0:
             head = bytes(self._buffer[:at])
-            end = at + len(HEAD_END) + int(present(_LENGTH.search(head))[1])
+            self._needed = end = at + len(HEAD_END) + int(present(_LENGTH.search(head))[1])
             if len(self._buffer) < end:
                 break
+            self._needed = 0
             body = bytes(self._buffer[at + len(HEAD_END) : end])
             del self._buffer[:end]
             asked = self._asked.popleft() if self._asked else None

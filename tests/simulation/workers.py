@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from qa_service.instance.batch_cost import CostTable
@@ -109,6 +110,7 @@ class Machine:
         process = Process(self, start)
         return process, process.sock
 
+    @cached_property
     def table(self) -> CostTable | None:
         """What instances say that batches cost."""
         if not self.measures:
@@ -198,7 +200,7 @@ class Process(Peer):
             folder = self._setup.model_dir.rsplit("/", 2)
             reading = ReadingConfig(window_overlap_tokens=OVERLAP_TOKENS)
             facts = ModelFacts(folder[-2], WINDOW_TOKENS, reading, self._setup.fingerprint)
-            table = self._machine.table()
+            table = self._machine.table
             self._send(Ready(facts, table, memory_bytes=1 << 20, can_test=True))
 
     def _has_its_files(self) -> bool:

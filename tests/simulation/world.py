@@ -13,6 +13,7 @@ import math
 import random
 import selectors
 from collections.abc import Callable
+from typing import Any
 
 START_S = 1000.0
 TICK_S = 1e-6
@@ -74,8 +75,8 @@ class World:
         self._rounds_at_once = 0
 
     def now_s(self) -> float:
-        self.time_s += TICK_S
-        return self.time_s
+        self.time_s = now_s = self.time_s + TICK_S
+        return now_s
 
     def after(self, seconds: float, happening: Callable[[], None]) -> int:
         """Has something happen; returns its number."""
@@ -128,13 +129,17 @@ class World:
             for happening in dirty:
                 happening()
 
-    def wait(self, timeout_s: float | None) -> None:
-        """Moves time on to the next happening, or by the timeout if that is shorter."""
+    def wait(self, timeout_s: float | None) -> bool:
+        """Moves time on to the next happening, or by the timeout if that is shorter.
+
+        Returns:
+            Whether something has happened.
+        """
         if timeout_s == 0.0:
             self._rounds_at_once += 1
             if self._rounds_at_once > MAX_ROUNDS_AT_ONCE:
                 raise Violation("spin", f"{MAX_ROUNDS_AT_ONCE} rounds while time stood still")
-            return
+            return False
         self._rounds_at_once = 0
         self.at_rest()
         self.steps += 1
@@ -143,8 +148,10 @@ class World:
             raise Violation("wait", "the loop waits for ever: no timer, and nothing is to happen")
         if self._happenings and self._happenings[0][0] <= limit_s:
             self._happen()
-        elif limit_s < math.inf:
+            return True
+        if limit_s < math.inf:
             self.time_s = limit_s
+        return False
 
     def _happen(self) -> None:
         at_s, number, happening = heapq.heappop(self._happenings)
@@ -158,26 +165,30 @@ class Selector:
     """What the event loop takes for its selector.
 
     What is registered has an attribute `ready`, the events that it is ready for; the loop's own
-    wakeup socket has none, and is never ready.
+    wakeup socket has none, and is never looked at.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._keys: dict[object, selectors.SelectorKey] = {}
+        self._keys: dict[Any, selectors.SelectorKey] = {}
+        self._looked_at: dict[Any, tuple[int, selectors.SelectorKey]] = {}
 
     def register(self, sock, events, data=None):
-        self._keys[sock] = selectors.SelectorKey(sock, 0, events, data)
+        self._keys[sock] = key = selectors.SelectorKey(sock, 0, events, data)
+        if hasattr(sock, "ready"):
+            self._looked_at[sock] = events, key
 
     modify = register
 
     def unregister(self, sock):
-        del self._keys[sock]
+        del self._keys[sock], self._looked_at[sock]
 
     def get_map(self):
         return self._keys
 
     def close(self):
         self._keys.clear()
+        self._looked_at.clear()
 
     def select(self, timeout=None):
         self._world.rounds += 1
@@ -185,16 +196,12 @@ class Selector:
         if self._world.stand_still():
             return []  # as epoll does when its process goes on
         ready = self._ready()
-        if not ready:
-            self._world.wait(timeout)
+        if not ready and self._world.wait(timeout):
             ready = self._ready()
         if len(ready) > 1:
             self._world.random.shuffle(ready)
         return ready
 
     def _ready(self):
-        found = []
-        for sock, key in self._keys.items():
-            if events := getattr(sock, "ready", 0) & key.events:
-                found.append((key, events))
-        return found
+        looked_at = self._looked_at.items()
+        return [(key, now) for sock, (events, key) in looked_at if (now := sock.ready & events)]

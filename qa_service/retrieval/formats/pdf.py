@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
+from types import ModuleType
 from typing import TYPE_CHECKING, BinaryIO
 
 from qa_service.retrieval.documents import (
@@ -65,7 +66,7 @@ def read_pdf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document |
     reader, pages, scanned, length = PageReader(), list[Page](), list[int](), 0
     pdf.init_forms()
     for number in range(len(pdf)):
-        page = _flat(pdf, number)
+        page = _flat(package.raw, pdf, number)
         read = reader.read(page)
         length += sum(len(word.text) + 1 for part in (read.words, *read.turned) for word in part)
         if length > max_bytes:
@@ -84,10 +85,10 @@ def read_pdf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document |
     yield lay_out(Parsed(_blocks(pages), title.strip()), name)
 
 
-def _flat(pdf: pypdfium2.PdfDocument, number: int) -> pypdfium2.PdfPage:
+def _flat(raw: ModuleType, pdf: pypdfium2.PdfDocument, number: int) -> pypdfium2.PdfPage:
     """A page with what is filled into its form, and its notes, as a part of it."""
     page = pdf[number]
-    if pdf.formenv:
+    if pdf.formenv and raw.FPDFPage_GetAnnotCount(page):
         page.flatten()
         page.close()
         page = pdf[number]

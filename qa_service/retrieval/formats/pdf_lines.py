@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -13,7 +12,8 @@ from typing import TypeVar
 from unicodedata import category
 
 from qa_service.retrieval.documents import scripted
-from qa_service.retrieval.formats.pdf_page import Box, Word, around
+from qa_service.retrieval.formats.pdf_boxes import Box, around
+from qa_service.retrieval.formats.pdf_page import Word
 
 CELL_GAP = 0.9
 """Of a font's size; what is farther apart may be in another column. Justified text has less."""
@@ -57,11 +57,13 @@ class Piece:
     Attributes:
         words: From left to right; none of what is no text, such as a table.
         size: Of most of its text, in points.
+        text: Its words with a space between them; of raised marks, powers alone.
     """
 
     words: list[Word]
     box: Box
     size: float
+    text: str = ""
 
     @property
     def is_bold(self) -> bool:
@@ -76,24 +78,6 @@ class Piece:
         """Whether one of its words is small and above its line: a note's mark, or a power."""
         is_small = word.box.height < _RAISED_SIZE * self.size
         return is_small and word.box.bottom < self.box.bottom - _RAISED_BY * self.size
-
-    @property
-    def text(self) -> str:
-        """Its words with a space between them; of raised marks, powers alone."""
-        shown = ""
-        for word in self.words:
-            is_raised, mark = self.is_raised(word), word.text
-            if is_raised and shown:
-                is_note = _NOTE_MARK.fullmatch(mark) and not (
-                    (mark.isdecimal() and _BASE.fullmatch(shown))
-                    or (mark in {"2", "3"} and _UNIT.fullmatch(shown))
-                )
-                shown += "" if is_note else scripted("sup", shown, mark)
-            elif is_raised:
-                shown = f"{word.text} "
-            else:
-                shown += word.text if word.goes_on or shown[-1:] in {"", " "} else f" {word.text}"
-        return shown.rstrip()
 
 
 Placed = TypeVar("Placed", Word, Piece)
@@ -181,36 +165,63 @@ def cut_at(piece: Piece, gap: float) -> list[Piece]:
 
 def _is_apart(piece: list[Word], word: Word) -> bool:
     last = piece[-1]
-    gap = word.box.left - last.box.right
+    gap, size = word.box.left - last.box.right, max(last.box.height, word.box.height)
+    if word.goes_on or gap <= _NUMBER_GAP * size:
+        return False
     are_numbers = NUMBER.fullmatch(last.text) and NUMBER.fullmatch(word.text)
-    allowed = (_NUMBER_GAP if are_numbers else CELL_GAP) * max(last.box.height, word.box.height)
     is_mark = len(piece) == 1 and (
         is_bullet(last.text) or last.text == "o" or NUMBERED.fullmatch(last.text)
     )
-    return not word.goes_on and gap > (3 * allowed if is_mark else allowed)
+    return gap > (3 if is_mark else 1) * (_NUMBER_GAP if are_numbers else CELL_GAP) * size
 
 
 def _piece(words: list[Word]) -> Piece:
-    sizes = Counter[float]()
+    sizes = dict[float, int]()
     for word in words:
-        sizes[word.box.height] += len(word.text)
+        size = word.box.height
+        sizes[size] = sizes.get(size, 0) + len(word.text)
     size = max(sizes, key=lambda size: (sizes[size], size))
     box = around([word.box for word in words if word.box.height >= _RAISED_SIZE * size])
-    return Piece(words, box._replace(left=words[0].box.left, right=words[-1].box.right), size)
+    box = Box(words[0].box.left, box.top, words[-1].box.right, box.bottom)
+    piece = Piece(words, box, size)
+    piece.text = _text(piece)
+    return piece
+
+
+def _text(piece: Piece) -> str:
+    words = piece.words
+    if min(word.box.height for word in words) >= _RAISED_SIZE * piece.size:
+        parts = [word.text if word.goes_on else f" {word.text}" for word in words]
+        return "".join(parts).lstrip()
+    shown = ""
+    for word in words:
+        is_raised, mark = piece.is_raised(word), word.text
+        if is_raised and shown:
+            is_note = _NOTE_MARK.fullmatch(mark) and not (
+                (mark.isdecimal() and _BASE.fullmatch(shown))
+                or (mark in {"2", "3"} and _UNIT.fullmatch(shown))
+            )
+            shown += "" if is_note else scripted("sup", shown, mark)
+        elif is_raised:
+            shown = f"{word.text} "
+        else:
+            shown += word.text if word.goes_on or shown[-1:] in {"", " "} else f" {word.text}"
+    return shown.rstrip()
 
 
 def lines_of(placed: Sequence[Placed]) -> list[list[Placed]]:
     """Groups what stands at one height, from top to bottom, each from left to right."""
-    lines = list[tuple[Box, list[Placed]]]()
+    lines = list[tuple[float, float, list[Placed]]]()
     for one in sorted(placed, key=lambda one: (one.box.middle, one.box.left)):
-        for box, line in reversed(lines[-3:]):
-            shared = min(box.bottom, one.box.bottom) - max(box.top, one.box.top)
-            if shared > _SAME_LINE * min(box.height, one.box.height):
+        _, top, _, bottom = one.box
+        for its_top, its_bottom, line in lines[:-4:-1]:
+            shared = min(its_bottom, bottom) - max(its_top, top)
+            if shared > _SAME_LINE * min(its_bottom - its_top, bottom - top):
                 line.append(one)
                 break
         else:
-            lines.append((one.box, [one]))
-    return [sorted(line, key=lambda one: one.box.left) for _, line in lines]
+            lines.append((top, bottom, [one]))
+    return [sorted(line, key=lambda one: one.box.left) for _, _, line in lines]
 
 
 def in_columns(pieces: Sequence[Piece], depth: int = 0) -> list[list[Piece]]:
@@ -271,6 +282,8 @@ def _bands(pieces: Sequence[Piece], gutter: float) -> list[list[list[Piece]]]:
 
 def _are_columns(left: list[Piece], right: list[Piece]) -> bool:
     """Whether two parts are read one after the other, rather than across as a table is."""
+    if min(len(left), len(right)) < _MIN_LINES:
+        return False
     lines = min(len(lines_of(left)), len(lines_of(right)))
     if lines < _MIN_LINES:
         return False

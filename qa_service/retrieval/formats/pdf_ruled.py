@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from qa_service.retrieval.formats.cells import Grid
+from qa_service.retrieval.formats.pdf_boxes import Box, around
 from qa_service.retrieval.formats.pdf_lines import Piece, lines_of, pieces_of
-from qa_service.retrieval.formats.pdf_page import Box, Word, around
+from qa_service.retrieval.formats.pdf_page import Word
 from qa_service.retrieval.formats.pdf_tables import (
     MIN_ROWS,
     Columns,
@@ -25,8 +26,6 @@ _MAX_GROUPS = 300
 """Groups of rules at one height of a page; more are a drawing's."""
 _TOUCH = 3.0
 """Points; rules that come so near to each other meet."""
-_MIN_RULE = 8.0
-"""Points; what is shorter is a part of a drawing."""
 _LABEL_WIDTH = 0.5
 """Of a table's width; labels outside its rules are no farther away."""
 _LEVEL = 0.3
@@ -83,9 +82,8 @@ def _touching(rules: Sequence[Box]) -> list[list[Box]]:
     flat = set[Box]()
     for rule in rules:
         left, top, right, bottom = (round(side, 1) for side in rule)
-        if max(rule.width, rule.height) >= _MIN_RULE:
-            is_level = right - left > bottom - top
-            flat.add(Box(left, top, right, top) if is_level else Box(left, top, left, bottom))
+        is_level = right - left > bottom - top
+        flat.add(Box(left, top, right, top) if is_level else Box(left, top, left, bottom))
     done, open_groups = list[list[Box]](), list[tuple[Box, list[Box]]]()
     for rule in sorted(flat, key=lambda rule: rule.top):
         near, box, apart = [rule], rule, list[tuple[Box, list[Box]]]()

@@ -13,8 +13,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from qa_service.retrieval.formats.cells import Cell, Grid
+from qa_service.retrieval.formats.pdf_boxes import Box, around
 from qa_service.retrieval.formats.pdf_lines import NUMBER, Piece, cut_at
-from qa_service.retrieval.formats.pdf_page import HYPHEN, Box, around
+from qa_service.retrieval.formats.pdf_page import HYPHEN
 
 MIN_ROWS = 3
 """Lines with several cells of a table without rules."""

@@ -245,10 +245,10 @@ class Worker:
             return math.inf
         if not self.in_flight:
             return -math.inf
-        batches = list(self.in_flight.values())
+        batches = self.in_flight.values()
         if len(batches) >= self._max_held or any(batch.is_retry for batch in batches):
             return math.inf
-        first = batches[0]
+        first = next(iter(batches))
         return first.since_s + self._pace.value * first.cost_s * len(batches) / 2
 
     def run(self, members: Sequence[Ticket]) -> None:

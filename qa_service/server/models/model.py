@@ -197,7 +197,8 @@ class Model:
         self._move()
         if any(version.is_growing for version in growing):
             return
-        is_done = all(spec in self.ready_specs for spec in self.plan.versions.values())
+        ready = self.ready_specs
+        is_done = all(spec in ready for spec in self.plan.versions.values())
         for version in self._unwanted():
             if is_done or self._serving(version.spec.number) is not version:
                 version.drain()

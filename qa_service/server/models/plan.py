@@ -51,7 +51,7 @@ class VersionSpec:
         return not self.instances.is_engine_open
 
     def is_same_as(self, other: VersionSpec) -> bool:
-        return replace(self, generation=0) == replace(other, generation=0)
+        return self == replace(other, generation=self.generation)
 
     def __str__(self) -> str:
         return f"{self.model}, version {self.number}"

@@ -187,6 +187,8 @@ class Scheduler:
     def next_deadline_s(self) -> float:
         """When the next request expires; infinity for never."""
         first_s = self._deadlines[0][0] if self._deadlines else math.inf
+        if not self._retries:
+            return first_s
         return min([first_s, *[ticket.deadline_s for ticket in self._retries]])
 
     def next_departure_s(self) -> float | None:

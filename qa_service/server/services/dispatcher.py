@@ -210,9 +210,7 @@ class Dispatcher:
     def _dispatch_one(self, now_s: float) -> bool:
         """Gives an instance a batch; returns whether there was one."""
         workers = [(w.takes_from_s(), w.number, w) for w in self.pool.workers]
-        for takes_from_s, _, worker in sorted(workers, key=lambda item: item[:2]):
-            if takes_from_s > now_s:
-                break
+        for _, _, worker in sorted([item for item in workers if item[0] <= now_s]):
             batch = self._scheduler.next_batch(
                 now_s, worker.rule, is_idle=worker.is_idle, num_instances=self._num_instances()
             )
