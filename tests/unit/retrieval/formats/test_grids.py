@@ -344,9 +344,8 @@ def test_a_grid_is_bounded():
 
 
 def test_a_row_below_a_bold_head_that_is_not_bold_is_none_of_its_names():
-    head = Row(1, ["Fees", "Cost"], strong={0, 1})
-    rows = [head, ["Entry", "EUR 10 (once)"], ["Deposit", "EUR 20 (paid back)"], ["Day", "18"]]
-    made = [row if isinstance(row, Row) else Row(n, row) for n, row in enumerate(rows, 1)]
+    rows = [["Entry", "EUR 10 (once)"], ["Deposit", "EUR 20 (paid back)"], ["Day", "18"]]
+    made = [Row(1, ["Fees", "Cost"], strong={0, 1}), *(Row(n, row) for n, row in enumerate(rows))]
     assert written(made) == [
         "Fees: Entry; Cost: EUR 10 (once)",
         "Fees: Deposit; Cost: EUR 20 (paid back)",
