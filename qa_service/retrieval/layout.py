@@ -16,7 +16,8 @@ _LINES = frozenset({Kind.ITEM, Kind.ROW})
 _NO_TITLE = re.compile(
     r"microsoft (?:word|excel|powerpoint|publisher) - .*"
     r"|.*\.(?:docx?|odt|rtf|xlsx?|ods|csv|pptx?|odp|pdf|pages|key|indd|qxd|pub|fm|tex|dvi|e?ps|txt)"
-    r"|(?:untitled|unbenannt|sans titre|sin título|senza titolo|no title|title|titel|titre|título"
+    r"|(?:\(?anonymous\)?|untitled|unbenannt|sans titre|sin título|senza titolo|no title|title"
+    r"|titel|titre|título"
     r"|(?:word |microsoft )?(?:document|dokument|documento)|(?:power ?point[- ])?(?:presentation|"
     r"präsentation|présentation|presentación)|slide|folie|diapositive|スライド|"
     r"(?:work)?sheet|tabelle|feuil|hoja|foglio|(?:work)?book|mappe|classeur)"

@@ -34,6 +34,11 @@ _MEANT = {
     "gbk": "gb18030",
 }
 """What HTML's standard has these names mean."""
+_HIGH_BYTES = re.compile(rb"[\x80-\xff]+")
+_NOT_WESTERN = re.compile(
+    rb"[\x81\x8d\x8f\x90\x9d\xff]|[A-Za-z][\xa1-\xac\xae-\xb6\xb8-\xbf\xd7\xf7][A-Za-z]"
+)
+"""What cp1252 does not have, nobody writes, or is a sign within a word."""
 _PACKAGE_ERRORS = (
     *(AttributeError, IndexError, KeyError, OSError, RuntimeError, SyntaxError, ValueError),
     *(EOFError, zipfile.BadZipFile, zlib.error),
@@ -95,7 +100,7 @@ def reading(kind: str) -> Iterator[None]:
 
 
 def read_text(stream: BinaryIO, max_bytes: int) -> str:
-    """All of a file: in the encoding that its mark or it itself says, else in UTF-8.
+    """All of a file: in the encoding that its mark or it itself says, else in UTF-8 or cp1252.
 
     Raises:
         UnreadableError: It is longer than the bound, or not a text in that encoding.
@@ -112,7 +117,13 @@ def decoded(data: bytes) -> str:
     if marked := encoding_of(data):
         return _decoded(data, marked)
     found = _DECLARED.search(data[:_DECLARED_WITHIN_BYTES])
-    text = _decoded(data, _known(found[found.lastgroup or 0]) if found else "utf-8")
+    encoding = _known(found[found.lastgroup or 0]) if found else "utf-8"
+    try:
+        text = _decoded(data, encoding)
+    except UnreadableError:
+        if encoding != "utf-8" or not _is_western(data):
+            raise
+        text = _decoded(data, "cp1252")
     if text.count("\0") > _MAX_NUL_SHARE * len(text):
         raise UnreadableError("not a text: it holds zero bytes (UTF-16 needs its mark)")
     return text
@@ -124,6 +135,16 @@ def _decoded(data: bytes, encoding: str) -> str:
     except UnicodeDecodeError as error:
         shown = f"byte {error.start} is 0x{error.object[error.start]:02x}"
         raise UnreadableError(f"not {error.encoding.upper()}: {shown}") from None
+
+
+def _is_western(data: bytes) -> bool:
+    """Whether a text reads as Windows' Western letters, as Excel for Windows writes it.
+
+    Few of them are next to each other; in other scripts and in UTF-8 there are several in a row.
+    Signs such as `³` in a word are letters of another code page.
+    """
+    runs = [len(run) for run in _HIGH_BYTES.findall(data)]
+    return 4 * sum(one for one in runs if one > 2) < sum(runs) and not _NOT_WESTERN.search(data)
 
 
 def _known(declared: bytes) -> str:

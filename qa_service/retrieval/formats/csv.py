@@ -39,13 +39,27 @@ def read_csv(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
             line = 1 + bool(declared) + reader.line_num
     except csv.Error as error:
         raise UnreadableError(f"line {reader.line_num}: {error}") from None
+    if _has_row_names(rows):
+        rows[0].cells.insert(0, "")
     out = BlockList()
     add_grid(out, rows, has_head=True)
     yield lay_out(Parsed(out.blocks), name)
 
 
+def _has_row_names(rows: list[Row]) -> bool:
+    """Whether each row has a name before its cells, as R writes it: a cell more than the head."""
+    head, *rest = [row.cells for row in rows if any(row.cells)] or [[]]
+    is_longer = bool(rest) and all(len(cells) == len(head) + 1 for cells in rest)
+    return is_longer and bool(rows[0].cells) and all(cells[0] and cells[-1] for cells in rest)
+
+
 def _separator(text: str) -> str:
-    """The one that most of the first lines have, outside quotes, and then most often."""
+    """The one that most of the first lines have, outside quotes, and then most often.
+
+    Where there is none, a space that parts the quoted names of columns, as R writes them.
+    """
     lines = _QUOTED.sub("", text[:_SAMPLE_CHARS]).splitlines()[:_SAMPLE_LINES]
     counts = {one: [line.count(one) for line in lines] for one in _SEPARATORS}
+    if not any(map(sum, counts.values())) and any('" "' in line for line in text.splitlines()[:1]):
+        return " "
     return max(_SEPARATORS, key=lambda one: (sum(map(bool, counts[one])), sum(counts[one])))

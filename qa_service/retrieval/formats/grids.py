@@ -45,6 +45,7 @@ _SAME_INDENT = 2.0
 """In points; labels that begin no further apart are at one level."""
 _MAX_INDENTS = 5
 """Levels of labels in a column; where there are more, it is centred or aligned at the right."""
+_MAX_SIDE_BY_SIDE = 8
 _TOTAL = re.compile(r"(?:sub|grand )?-?total|summe|gesamt|insgesamt", re.IGNORECASE)
 """A label that belongs to all rows above it, however it is indented."""
 
@@ -58,22 +59,26 @@ def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> 
     """
     rows = [row for row in rows if not row.columns() or set(row.columns()) - row.from_above]
     rows = [row for row in rows if any(row.cells)] if has_head else rows
-    table: _Table | None = None
+    open_tables = list[_Table]()
     for region in _regions(rows):
-        titles, rest = _without_titles(region, has_head=has_head)
-        words = ["; ".join(_paired(title)) for title in titles]
-        has_caption = bool(rest and words) and len(words[-1]) <= _MAX_CAPTION_CHARS
-        caption = (words[-1], titles[-1].line) if has_caption else ()
-        for title, text in zip(titles[: -1 if has_caption else None], words, strict=False):
-            out.paragraph(text, title.line)
-        if not rest:
-            table = table if table is not None and table.is_wide else None
-        elif table is not None and table.goes_on_with(rest):
-            table.write(out, rest)
-        else:
-            count = num_head(rest, has_head=has_head)
-            table = _Table(rest[:count], rest[count:], has_sections=not has_head)
-            table.write(out, rest[count:], *caption)
+        made = list[_Table]()
+        for part in [region] if has_head else _tables(region):
+            titles, rest = _without_titles(part, has_head=has_head)
+            words = ["; ".join(_paired(title)) for title in titles]
+            has_caption = bool(rest and words) and len(words[-1]) <= _MAX_CAPTION_CHARS
+            caption = (words[-1], titles[-1].line) if has_caption else ()
+            for title, text in zip(titles[: -1 if has_caption else None], words, strict=False):
+                out.paragraph(text, title.line)
+            if not rest:
+                made += [table for table in open_tables if table.is_wide]
+            elif table := next((one for one in open_tables if one.goes_on_with(rest)), None):
+                table.write(out, rest)
+                made.append(table)
+            else:
+                count = num_head(rest, has_head=has_head)
+                made.append(_Table(rest[:count], rest[count:], has_sections=not has_head))
+                made[-1].write(out, rest[count:], *caption)
+        open_tables = made
 
 
 def _regions(rows: Sequence[Row]) -> Iterator[list[Row]]:
@@ -90,6 +95,78 @@ def _regions(rows: Sequence[Row]) -> Iterator[list[Row]]:
             held = []
     if held:
         yield held
+
+
+def _tables(region: list[Row]) -> Iterator[list[Row]]:
+    """A region's tables: those side by side, and those with a head in another's rows.
+
+    A table at the right has a column of words first, and other rows than the one at its left or the
+    same names; a column of words without a name is of notes.
+    """
+    for rows in _side_by_side(region):
+        heads = [0, *_further_heads(rows), len(rows)]
+        yield from (rows[start:end] for start, end in itertools.pairwise(heads))
+
+
+def _side_by_side(rows: list[Row]) -> Iterator[list[Row]]:
+    for _ in range(_MAX_SIDE_BY_SIDE):
+        if not (gap := _gap(rows)):
+            break
+        left = (_part(row, 0, gap) for row in rows)
+        yield [row for row in left if any(row.cells)]
+        right = (_part(row, gap, None) for row in rows)
+        rows = [row for row in right if any(row.cells)]
+    yield rows
+
+
+def _part(row: Row, start: int, end: int | None) -> Row:
+    """A row's cells of some columns, at their places."""
+    kept = set(range(start, len(row.cells) if end is None else end))
+    cells = [cell if column in kept else "" for column, cell in enumerate(row.cells)]
+    return row._replace(
+        cells=cells,
+        from_left=row.from_left & kept,
+        from_above=row.from_above & kept,
+        strong=row.strong & kept,
+    )
+
+
+def _gap(rows: list[Row]) -> int:
+    """An empty column with a table or notes at its right; 0 if there is none."""
+    pairs = itertools.pairwise(sorted(reach_of(rows)))
+    beyond = [column for before, column in pairs if column - before > 1]
+    return next((one for one in beyond[:_MAX_SIDE_BY_SIDE] if _are_apart(rows, one)), 0)
+
+
+def _are_apart(rows: list[Row], column: int) -> bool:
+    """Whether what begins in a column is no part of the table at its left."""
+    left = [any(row.cells[:column]) for row in rows]
+    right = [any(row.cells[column:]) for row in rows]
+    words = [not VALUE.fullmatch(row.at(column)) for row in rows if row.at(column)]
+    if len(words) < MIN_HEADS or 2 * sum(words) <= sum(right):
+        return False
+    num_alone = sum(one != other for one, other in zip(left, right, strict=True))
+    first, last = right.index(True), len(right) - right[::-1].index(True)
+    if all(len(row.cells) <= column + 1 or not any(row.cells[column + 1 :]) for row in rows):
+        return first > 0 and left[0] and FEW * num_alone >= len(rows)
+    names = [rows[first].cells[:column], rows[first].cells[column:]]
+    are_same = len(set(filter(None, names[0])) & set(filter(None, names[1]))) > 0
+    parts = [_part(row, column, None) for row in rows[first:last]]
+    has_own = num_head(parts, has_head=False) > 0
+    return has_own and (are_same or FEW * num_alone >= len(rows))
+
+
+def _further_heads(rows: list[Row]) -> list[int]:
+    """Where rows set off from those around them name other columns."""
+    return [
+        place
+        for place in range(2, len(rows) - 1)
+        if len((row := rows[place]).columns()) >= MIN_HEADS
+        and is_strong(row)
+        and not (is_strong(rows[place - 1]) or is_strong(rows[place + 1]))
+        and not any(VALUE.fullmatch(row.cells[column]) for column in row.columns())
+        and row.cells != rows[0].cells
+    ]
 
 
 def _heads(rows: list[Row], below: list[Row]) -> bool:
@@ -126,7 +203,7 @@ def _begins_table(row: Row, below: Sequence[Row], width: int, first: int) -> boo
     columns = row.columns()
     if len(columns) == 1 or (len(columns) < width and _is_pairs(row)):
         return False
-    if 2 * len(columns) >= width or row.from_left or columns[0] != first:
+    if 2 * len(columns) > width or row.from_left or columns[0] != first:
         return True
     is_contiguous = columns[-1] - first < len(columns)
     is_above_names = any(
@@ -220,7 +297,8 @@ class _Table:
         is_set_off = columns[0] in row.strong and not self._has_strong_labels
         is_name = text.endswith(":") or self._is_dense or is_set_off
         is_value = VALUE.fullmatch(text) and not _LONG_WORD.search(text)
-        return columns[0] == self._columns[0] and is_name and not is_value
+        is_no_cell = columns[0] == self._columns[0] or columns[0] in self._values
+        return is_no_cell and is_name and not is_value
 
 
 def _has_groups(rows: Sequence[Row], columns: Sequence[int]) -> bool:

@@ -42,6 +42,13 @@ if TYPE_CHECKING:
 
 _HYPHENATED = re.compile(rf"(\w+)(?:{HYPHEN}|[-\u2010])\n(?=(\w+))")
 _WORD = re.compile(r"\w+(?:[-\u2010]\w+)*")
+_CONTENTS = re.compile(
+    r"(?:table of )?contents?:?|inhalt(?:sverzeichnis)?|(?:table des )?matières|sommaire|índice",
+    re.IGNORECASE,
+)
+_PAGES = re.compile(r"(\d{1,4})(?:\s?[-–]\s?\d{1,4})?")  # noqa: RUF001, dash
+_UNNUMBERED_PAGES = 10
+"""The numbers of pages may be so much higher than their count: a part of a document."""
 _MAX_LEVEL = 6
 _INDENT = 4.0  # points
 
@@ -100,7 +107,32 @@ def _blocks(pages: list[Page]) -> list[Block]:
         _add_page(parts, [piece for line in lines for piece in line], ruled, number, counter)
         for words in page.turned:
             parts += paragraphs(lines_of(pieces_of(words)), number, counter)
-    return _written(parts, heads)
+    return _written(_without_contents(parts, len(pages)), heads)
+
+
+def _without_contents(parts: list[Part], num_pages: int) -> list[Part]:
+    """Parts without the table of contents: tables that go on with page numbers below its title."""
+    kept, last = list[Part](), 0
+    for part in parts:
+        if isinstance(part, Text):
+            if _CONTENTS.fullmatch(" ".join(part.lines).strip()):
+                last = 1
+            elif len(part.lines) > 1:
+                last = 0
+        elif last and (numbers := _page_numbers(part)) and last <= numbers[0]:
+            num_falls = sum(after < before for before, after in pairwise(numbers))
+            if 10 * num_falls <= len(numbers) and numbers[-1] <= num_pages + _UNNUMBERED_PAGES:
+                last = numbers[-1]
+                continue
+        kept.append(part)
+    return kept
+
+
+def _page_numbers(table: Table) -> list[int]:
+    """The numbers at the ends of a table's rows; none if few rows have one."""
+    rows = [row.cells[row.columns()[-1]] for row in table.grid.rows if len(row.columns()) > 1]
+    numbers = [int(found[1]) for text in rows if (found := _PAGES.fullmatch(text))]
+    return numbers if 5 * len(numbers) >= 4 * len(table.grid.rows) > 0 else []
 
 
 def _add_page(
@@ -111,24 +143,27 @@ def _add_page(
     for region in in_columns([*pieces, *holders]):
         column = list[Part]()
         run = list[list[Piece]]()
+        right = max((piece.box.right for piece in region), default=0.0)
         for line in lines_of(region):
             held = [placed[id(piece)] for piece in line if id(piece) in placed]
             if held:
-                _add_lines(column, run, page, counter)
+                _add_lines(column, run, page, counter, right)
                 run = []
                 column += [table._replace(page=page) for table in held]
             if rest := [piece for piece in line if id(piece) not in placed]:
                 run.append(rest)
-        _add_lines(column, run, page, counter)
+        _add_lines(column, run, page, counter, right)
         _append(parts, column)
 
 
-def _add_lines(column: list[Part], lines: list[list[Piece]], page: int, counter: Counting) -> None:
+def _add_lines(
+    column: list[Part], lines: list[list[Piece]], page: int, counter: Counting, right: float
+) -> None:
     for part in split_tables(lines):
         if isinstance(part, Table):
             column.append(part._replace(page=page))
         else:
-            column += paragraphs(part, page, counter)
+            column += paragraphs(part, page, counter, right)
 
 
 def _append(parts: list[Part], column: list[Part]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -88,14 +89,15 @@ class LetterWidths:
     def _spelled(self, word: str, font: str, widths: list[int], is_shared: list[bool]) -> str:
         """A word with ligatures: their letters are wider than usual, while others are not.
 
-        Those of a word that is spaced out are all wider.
+        Of a word that is spaced out most are wider.
         """
         excess = [self._excess(font, *letter) for letter in zip(word, widths, strict=True)]
-        if min(excess) > _LETTER_SPACING:
+        if median_low(excess) > _LETTER_SPACING:
             return word
         parts = list[str]()
         for place, letter in enumerate(word):
-            names, width = _NAMED_BY.get(letter, ()), widths[place]
+            is_within = letter == "h" and place > 0  # "Th" begins a word
+            names, width = () if is_within else _NAMED_BY.get(letter, ()), widths[place]
             ratio = width / max(1, width - excess[place])
             if not names or ratio < _RATIO or any(is_shared[place : place + 2]):
                 parts.append(letter)

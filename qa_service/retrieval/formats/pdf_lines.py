@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from statistics import median_low
 from typing import TypeVar
 from unicodedata import category
 
@@ -26,6 +27,8 @@ _LEADER = re.compile(r"[.·…_]+")
 _MIN_LEADERS = 3
 NUMBERED = re.compile(r"\(?(?P<number>\d{1,3}|[a-z]|[ivx]{1,4})[.)]")
 """A number or letter before an item."""
+_SPACED_LETTERS, _WIDER = 4, 1.4
+"""Letters of a word that is spaced out, at a minimum; and how much wider a gap between words is."""
 _RAISED_SIZE, _RAISED_BY = 0.85, 0.12
 _NOTE_MARK = re.compile(r"\d{1,3}(?:[,-]\d{1,3})*|[a-z]|[*†‡§]+")
 _BASE = re.compile(r"(?:.*\W)?(?:\d{1,2}|[\w.]*\))")
@@ -85,7 +88,7 @@ def pieces_of(words: Iterable[Word]) -> list[Piece]:
     found = list[Piece]()
     for line in lines_of(list(words)):
         piece, leaders = list[Word](), 0
-        for word in line:
+        for word in _with_joined_letters(line):
             if _LEADER.fullmatch(word.text) and (leaders or not word.goes_on):
                 leaders += len(word.text)
                 continue
@@ -102,11 +105,52 @@ def pieces_of(words: Iterable[Word]) -> list[Piece]:
     return found
 
 
+def _with_joined_letters(line: list[Word]) -> list[Word]:
+    """A line whose words that are spaced out, a letter or two each, are put together."""
+    found, run = list[Word](), list[Word]()
+    for word in line:
+        is_short = len(word.text) <= 2 and word.text.isalpha()
+        if run and not (is_short and _is_near(run[-1], word)):
+            found += _joined(run)
+            run = []
+        (run if is_short else found).append(word)
+    return found + _joined(run)
+
+
+def _is_near(before: Word, word: Word) -> bool:
+    return word.box.left - before.box.right < CELL_GAP * word.box.height
+
+
+def _joined(letters: list[Word]) -> list[Word]:
+    """The words of spaced letters, between which gaps are wider; "A B C D" are none."""
+    texts = [letter.text for letter in letters]
+    num_single = sum(len(text) == 1 for text in texts)
+    if num_single < max(_SPACED_LETTERS, 0.75 * len(texts)) or texts == sorted(texts):
+        return letters
+    gaps = [after.box.left - before.box.right for before, after in pairwise(letters)]
+    usual, found = median_low(gaps), [replace(letters[0])]
+    for letter, gap in zip(letters[1:], gaps, strict=True):
+        last = found[-1]
+        if gap > _WIDER * usual:
+            found.append(replace(letter))
+        else:
+            last.text, last.box = last.text + letter.text, around([last.box, letter.box])
+    return found
+
+
 def is_bullet(text: str) -> bool:
     """Whether a word is a mark before an item: a sign, or one that only its font knows."""
     if len(text) != 1:
         return False
-    return text in "•‣·*-–—" or (category(text) in {"So", "Co"} and text not in "©®°")  # noqa: RUF001, dashes
+    return text in "•‣·*∗-–—" or (category(text) in {"So", "Co"} and text not in "©®°")  # noqa: RUF001, dashes
+
+
+def has_bullet(piece: Piece) -> bool:
+    """Whether a piece begins with a bullet, or with Word's for inner lists: an `o` set apart."""
+    first, *rest = piece.words
+    if first.text == "o" and rest:
+        return rest[0].box.left - first.box.right > _NUMBER_GAP * piece.size
+    return is_bullet(first.text)
 
 
 def cut_at(piece: Piece, gap: float) -> list[Piece]:
@@ -125,7 +169,9 @@ def _is_apart(piece: list[Word], word: Word) -> bool:
     if word.goes_on or gap <= _NUMBER_GAP * size:
         return False
     are_numbers = NUMBER.fullmatch(last.text) and NUMBER.fullmatch(word.text)
-    is_mark = len(piece) == 1 and (is_bullet(last.text) or NUMBERED.fullmatch(last.text))
+    is_mark = len(piece) == 1 and (
+        is_bullet(last.text) or last.text == "o" or NUMBERED.fullmatch(last.text)
+    )
     return gap > (3 if is_mark else 1) * (_NUMBER_GAP if are_numbers else CELL_GAP) * size
 
 

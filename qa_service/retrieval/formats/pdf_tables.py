@@ -6,6 +6,7 @@ there are columns, name them; a name that stands over the middle of several colu
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -108,12 +109,12 @@ def _aligned_table(lines: Sequence[list[Piece]], above: list[list[Piece]]) -> Ta
     fitting = sum(first == last for _, (first, last) in spans)
     if fitting < _FITTING * len(spans):
         return None
-    lines = list(lines)
     size = full[-1][0].size
-    while lines and (
-        len(lines[0]) == 1 or _is_title(lines[0], columns) or lines[0][0].size > _TITLE_SIZE * size
-    ):
-        above.append(lines.pop(0))
+    titles = list(itertools.takewhile(lambda line: _is_title(line, columns, size), lines))
+    if len(titles) + MIN_ROWS > len(lines):
+        return None
+    above += titles
+    lines = list(lines[len(titles) :])
     for _ in range(_MAX_HEAD_LINES):
         if not above or not (names := _names(above[-1], lines[0], columns)):
             break
@@ -140,8 +141,10 @@ def _names(line: list[Piece], below: list[Piece], columns: Columns) -> list[Piec
     return names if is_apart and is_narrow else []
 
 
-def _is_title(line: list[Piece], columns: Columns) -> bool:
-    """Whether a line goes over columns in words that name none."""
+def _is_title(line: list[Piece], columns: Columns, size: float) -> bool:
+    """Whether a line is alone, large, or goes over columns in words that name none."""
+    if len(line) == 1 or line[0].size > _TITLE_SIZE * size:
+        return True
     long = [span_of(columns, piece.box) for piece in line if len(piece.words) > _NAME_WORDS]
     return any(first < last for first, last in long)
 
@@ -244,7 +247,7 @@ def _spreads(row: list[Piece], columns: Columns) -> list[tuple[int, int]]:
 def _rows(lines: Sequence[list[Piece]], columns: Columns) -> list[list[Piece]]:
     """Lines as rows: one that only goes on with the cells of the row above belongs to it."""
     rows = list[list[Piece]]()
-    tight = _tight_gap(lines)
+    tight = _tight_gap(lines, columns)
     for above, line in zip([None, *lines], lines, strict=False):
         is_text = not any(map(_is_value, line))
         gap = _gap(above, line) if above else _GAP_IN_TABLE
@@ -258,10 +261,16 @@ def _rows(lines: Sequence[list[Piece]], columns: Columns) -> list[list[Piece]]:
     return rows
 
 
-def _tight_gap(lines: Sequence[list[Piece]]) -> float:
-    """Below which distance lines are of one row: of texts, if rows are set apart; else 0."""
+def _tight_gap(lines: Sequence[list[Piece]], columns: Columns) -> float:
+    """Below which distance lines are of one row: of texts, if rows are set apart; else 0.
+
+    Where most lines have all columns and one gap alone is wide, that is the head's.
+    """
     gaps = sorted(_gap(above, line) for above, line in pairwise(lines))
     if len(gaps) < 2 or any(_is_value(piece) for line in lines for piece in line):
+        return 0.0
+    are_rows = 2 * sum(len(line) == len(columns) for line in lines) > len(lines) > MIN_ROWS
+    if are_rows and gaps[-2] <= _APART * gaps[0]:
         return 0.0
     is_apart = gaps[0] < _WRAPPED and gaps[-1] > _APART * gaps[0]
     return (gaps[0] + _APART * gaps[0]) / 2 if is_apart else 0.0

@@ -14,7 +14,7 @@ from itertools import chain, pairwise
 from math import inf
 from statistics import median
 
-from qa_service.retrieval.formats.pdf_lines import NUMBERED, Piece, is_bullet
+from qa_service.retrieval.formats.pdf_lines import NUMBERED, Piece, has_bullet
 from qa_service.retrieval.formats.pdf_page import HYPHEN
 
 _ENDS = re.compile(r"[.!?:;][\"'”’)\]]*$")  # noqa: RUF001, quotes
@@ -43,6 +43,10 @@ _RAGGED = 0.1
 _INDENT = 0.8
 _FULL = 5.0
 """Of a font's size; a line that ends so near to the column's end may go on in another column."""
+_ROOM = 0.3
+"""Of a line's width; what is left free to the right of a statement that has a line for itself."""
+_SAYS = re.compile(r"[^\W\d_]{2}|[$€£]")
+_GOES_ON = re.compile(r"(?:[,&/-]|\b(?:and|or|of|the|for|to|in|by|with|a|an|at|on))$")
 _NAME_WORDS = 3
 _MAX_HEADING_CHARS = 150
 _MAX_HEADING_LINES = 3
@@ -79,7 +83,9 @@ def without_margins(
 ) -> tuple[list[list[list[Piece]]], list[str]]:
     """Pages of lines without running heads, feet and page numbers; and the first of each head."""
     usual = median([line[0].size for lines in pages for line in lines] or [0.0])
-    margins = [[*_margin(lines, usual), *_margin(lines[::-1], usual)] for lines in pages]
+    margins = [[*_margin(lines, usual), *_margin(lines[::-1], usual)[::-1]] for lines in pages]
+    everywhere = Counter(_look(line) for lines in pages for line in lines)
+    at_end = Counter(_look(line) for lines in margins for line in lines)
     found = Counter[tuple[str, int]]()
     for lines in margins:
         found.update({key for line in lines for key in _keys(line)})
@@ -88,6 +94,8 @@ def without_margins(
     for line in chain.from_iterable(margins if len(pages) > 1 else ()):
         if _PAGE_NUMBER.fullmatch(text := _text(line)):
             dropped.add(id(line))
+        elif everywhere[look := _look(line)] > 2 * at_end[look]:
+            continue  # a line of each record of a list, of which some stand at a page's end
         elif any(found[key] >= enough for key in _keys(line)):
             heads.setdefault(_keys(line)[0][0], text)
             dropped.add(id(line))
@@ -106,6 +114,12 @@ def _margin(lines: list[list[Piece]], usual: float) -> list[list[Piece]]:
     return found
 
 
+def _look(line: list[Piece]) -> tuple[str, str, int]:
+    """What is the same in lines of the same words."""
+    words = line[0].words
+    return words[0].text, words[-1].text, len(words)
+
+
 def _keys(line: list[Piece]) -> list[tuple[str, int]]:
     """A line's words without its numbers, with its height in steps, of which two are near."""
     words = _DIGITS.sub("", _text(line)).strip(" |-–—.")  # noqa: RUF001, dashes
@@ -120,8 +134,14 @@ def _text(line: Sequence[Piece]) -> str:
 # Paragraphs
 
 
-def paragraphs(lines: Sequence[list[Piece]], page: int, counter: Counting) -> list[Text]:
-    """A column's lines as paragraphs and items."""
+def paragraphs(
+    lines: Sequence[list[Piece]], page: int, counter: Counting, right: float = 0.0
+) -> list[Text]:
+    """A column's lines as paragraphs and items.
+
+    Args:
+        right: How far the column goes.
+    """
     if not lines:
         return []
     edge = max(line[-1].box.right for line in lines)
@@ -134,9 +154,11 @@ def paragraphs(lines: Sequence[list[Piece]], page: int, counter: Counting) -> li
         item = found[-1].left if found and found[-1].mark else inf
         hangs, is_within = line[0].box.left > item + 1, line[0].box.left > item - 1
         ends = above is None or _ends(above, line, inf if hangs else edge, usual)
+        near_by = lines[max(0, place - 2) : place + 2]
+        ends = ends or (not is_within and _is_statement(near_by, min(place, 2), right))
         text, mark = _text(line), ""
         first, _, rest = text.partition(" ")
-        if rest and is_bullet(first):
+        if rest and has_bullet(line[0]):
             mark = "-"
         elif rest and (numbered := NUMBERED.fullmatch(first)):
             mark = counter.mark(numbered["number"], is_apart=ends or is_within)
@@ -150,6 +172,21 @@ def paragraphs(lines: Sequence[list[Piece]], page: int, counter: Counting) -> li
             last.is_bold &= all(piece.is_bold for piece in line)
         found[-1].is_full = edge - line[-1].box.right < _FULL * line[-1].size
     return found
+
+
+def _is_statement(lines: Sequence[list[Piece]], place: int, right: float) -> bool:
+    """Whether a line is one of three that begin and end for themselves: names, or an address."""
+    own = [_stands_alone(line, right) for line in lines]
+    near = [*own[place - 2 : place - 1], *own[place + 1 :]]
+    return place > 0 and own[place - 1] and own[place] and any(near)
+
+
+def _stands_alone(line: list[Piece], right: float) -> bool:
+    """Whether a line begins as a sentence or a name does, and ends where it has room."""
+    text = _text(line)
+    has_begun = (text[:1].isupper() or text[:1].isdecimal()) and bool(_SAYS.search(text))
+    is_short = line[-1].box.right < right - _ROOM * (right - line[0].box.left)
+    return has_begun and is_short and not text.isupper() and not _GOES_ON.search(text)
 
 
 class Counting:

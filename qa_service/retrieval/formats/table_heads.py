@@ -34,6 +34,7 @@ _NUMBER_AS_NAME = re.compile(
     re.IGNORECASE,
 )
 """A year ("2019 Budget"), a range, a date or a time, which may name a column."""
+_TIME = re.compile(r"\d\d?:\d\d")
 _WORD = re.compile(r"[^\W\d_]{3}")
 _WORD_OR_UNIT = re.compile(r"[^\W\d_]{3}|\d\s?[^\W\d_]{2}")
 _UNIT = re.compile(r"[(\[].{1,20}[)\]]|[%‰€$£¥]")
@@ -99,6 +100,8 @@ def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
         return bool(row.from_above)
     if all(_UNIT.fullmatch(text) for text in texts):
         return True
+    if _is_below_names(row, above):
+        return False
     below = rows[place + 1 : place + SAMPLE_ROWS]
     if len(texts) == 1 and any(len(one.columns()) == 1 for one in below):
         return False  # it names the rows below, as others do
@@ -108,6 +111,15 @@ def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
     return may_go_on and may_be_head(rows, place)
 
 
+def _is_below_names(row: Row, above: Row) -> bool:
+    """Whether the row above a row names its columns, so that it is none of the head."""
+    columns, names = row.columns(), above.columns()
+    if len(columns) == 1:
+        is_over_all = 1 < len(names) <= 1 + len(row.from_left)
+        return is_over_all or (columns[0] in row.strong and bool(above.at(columns[0])))
+    return is_strong(above) and not is_strong(row) and row.from_left >= above.from_left
+
+
 def may_be_head(rows: Sequence[Row], place: int) -> bool:
     """Whether each cell may name its column: it is words, or `_may_name` says so."""
     row, above = rows[place], rows[place - 1] if place else Row(0, [])
@@ -115,7 +127,9 @@ def may_be_head(rows: Sequence[Row], place: int) -> bool:
     if not numbers:
         return all(len(row.at(column)) <= _MAX_NAME_CHARS for column in row.columns()[1:])
     has_label = bool(row.at(columns_of(rows)[0]))
-    if _counts_up(list(map(row.at, numbers))) and (is_strong(row) or not has_label):
+    are_times = all(_TIME.fullmatch(row.at(column)) for column in numbers)
+    is_apart = is_strong(row) or are_times or not has_label
+    if _counts_up(list(map(row.at, numbers))) and is_apart:
         return not any(
             _counts_up(list(map(one.at, numbers))) for one in rows[place + 1 : place + 2]
         )
@@ -134,8 +148,17 @@ def may_be_head(rows: Sequence[Row], place: int) -> bool:
 
 
 def _counts_up(texts: Sequence[str]) -> bool:
-    """Whether numbers are those of days or weeks, in order; a next month may begin at 1."""
-    if len(texts) < MIN_HEADS or not all(text.isdecimal() and len(text) < 4 for text in texts):
+    """Whether numbers are those of days or weeks, in order; a next month may begin at 1.
+
+    So are times of day that are no cells' own: they go on by the same step.
+    """
+    if len(texts) < MIN_HEADS:
+        return False
+    if all(map(_TIME.fullmatch, texts)):
+        minutes = [60 * int(text[:-3]) + int(text[-2:]) for text in texts]
+        steps = {after - before for before, after in itertools.pairwise(minutes)}
+        return len(steps) == 1 and steps.pop() > 0
+    if not all(text.isdecimal() and len(text) < 4 for text in texts):
         return False
     pairs = itertools.pairwise(map(int, texts))
     return all(number == before + 1 or number == 1 < before for before, number in pairs)

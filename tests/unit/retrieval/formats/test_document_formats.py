@@ -184,7 +184,7 @@ def test_a_file_of_bad_lines_is_given_up():
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"caf\xe9", "not UTF-8: byte 3 is 0xe9"),
+        (b"caf\x81", "not UTF-8: byte 3 is 0x81"),
         (b"a\0b", "zero byte"),
         (b"x" * 101, "longer than 100 bytes"),
     ],
@@ -218,7 +218,7 @@ def test_a_format_is_found_by_the_files_name(name, kind):
     assert format_of(name) == kind
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32", "cp1252"])
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_a_table_as_excel_saves_it_is_a_row_a_line(encoding, separator):
     rows = [["Name", "Größe"], ["Fuchs, rot", "3"], ["", ""], ["Hase", "2"]]
@@ -260,7 +260,8 @@ def test_a_tables_cell_may_be_long():
 @pytest.mark.parametrize(
     "title",
     [
-        "untitled", "Untitled 1", "Microsoft Word - template.docx", "Document1", "Sheet1", " - ",
+        "untitled", "Untitled 1", "(anonymous)", "Microsoft Word - template.docx", "Document1",
+        "Sheet1", " - ",
         "PowerPoint Presentation", "Tabelle1", "Dokument 2", "annual_report.PDF", "Slide 1",
     ],
 )  # fmt: skip
@@ -289,6 +290,23 @@ def test_a_title_of_words_counts(title):
 def test_a_file_is_read_in_its_declared_encoding(name, data):
     document = read(name, data)
     assert document.text == "Größe"
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [("成绩优秀", "gb18030"), ("Отчёт", "cp1251"), ("成績", "big5"), ("Mała łódź", "cp1250")],
+)
+def test_another_code_page_that_is_not_declared_is_named(text, encoding):
+    with pytest.raises(UnreadableError, match="not UTF-8"):
+        read("a.txt", text.encode(encoding))
+
+
+def test_a_table_whose_quoted_names_spaces_part():
+    data = b'"Module" "Day"\n"1" "Introduction" "27 August"\n"2" "No class, trip" "3 September"'
+    assert read("a.csv", data).text.splitlines() == [
+        "1; Module: Introduction; Day: 27 August",
+        "2; Module: No class, trip; Day: 3 September",
+    ]
 
 
 def test_a_chinese_file_may_hold_more_than_it_declares():

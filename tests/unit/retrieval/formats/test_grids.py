@@ -341,3 +341,83 @@ def test_a_head_that_is_repeated_is_no_row():
 def test_a_grid_is_bounded():
     rows = merged([Cell("a", columns=10**9), "b"], [Cell("", columns=10**9, goes_on=True)])
     assert [len(row.cells) for row in rows] == [MAX_COLUMNS] * 2
+
+
+def test_a_row_below_a_bold_head_that_is_not_bold_is_none_of_its_names():
+    rows = [["Entry", "EUR 10 (once)"], ["Deposit", "EUR 20 (paid back)"], ["Day", "18"]]
+    made = [Row(1, ["Fees", "Cost"], strong={0, 1}), *(Row(n, row) for n, row in enumerate(rows))]
+    assert written(made) == [
+        "Fees: Entry; Cost: EUR 10 (once)",
+        "Fees: Deposit; Cost: EUR 20 (paid back)",
+        "Fees: Day; Cost: 18",
+    ]
+
+
+def test_a_bold_cell_alone_below_a_head_names_the_rows_below():
+    head = Row(1, ["Parts", "Number", "EUR"], strong={0, 1, 2})
+    rows = [head, Row(2, ["Cannon", "", ""], strong={0}), Row(3, ["Magnet", "2", "30"])]
+    assert written(rows) == ["Cannon", "Parts: Magnet; Number: 2; EUR: 30"]
+
+
+def test_a_word_in_a_column_of_values_names_the_rows_below():
+    rows = [["No", "Oil", "Size", "EUR"], ["", "", "WINTER OILS", ""], ["1", "Pine", "450ml", "59"],
+            ["2", "Fir", "200ml", "27"]]  # fmt: skip
+    assert written(rows)[:2] == ["WINTER OILS", "No: 1; Oil: Pine; Size: 450ml; EUR: 59"]
+
+
+def test_tables_side_by_side_are_two():
+    rows = [["Budget", "Plan", "Real", "", "Income", "Plan", "Real"],
+            ["Staff", "5", "6", "", "Sales", "9", "8"], ["Rent", "2", "2", "", "Grants", "3", "3"],
+            ["", "", "", "", "Gifts", "1", "0"], ["", "", "", "", "Dues", "4", "4"],
+            [], ["Sum", "7", "8"]]  # fmt: skip
+    assert written(rows) == [
+        "Budget: Staff; Plan: 5; Real: 6",
+        "Budget: Rent; Plan: 2; Real: 2",
+        "Income: Sales; Plan: 9; Real: 8",
+        "Income: Grants; Plan: 3; Real: 3",
+        "Income: Gifts; Plan: 1; Real: 0",
+        "Income: Dues; Plan: 4; Real: 4",
+        "Budget: Sum; Plan: 7; Real: 8",
+    ]
+
+
+def test_an_empty_column_within_a_table_is_no_gap_between_two():
+    rows = [["Town", "Staff", "", "Mayor", "Votes"], ["Ulm", "5", "", "Ann", "9"],
+            ["Bonn", "2", "", "Bob", "3"], ["Trier", "1", "", "Cleo", "4"]]  # fmt: skip
+    assert written(rows)[0] == "Town: Ulm; Staff: 5; Mayor: Ann; Votes: 9"
+
+
+def test_notes_at_the_right_of_a_table_are_none_of_its_cells():
+    rows = [["Part", "Number", "EUR"], ["Pipe", "1", "12", "", "Knife robot"],
+            ["Bolt", "3", "6", "", "List of parts"], ["Blade", "1", "15", "", "May 2024"],
+            ["Motor", "4", "10"], ["Glue", "1", "4"]]  # fmt: skip
+    assert written(rows)[0] == "Part: Pipe; Number: 1; EUR: 12"
+    assert written(rows)[5:] == ["Knife robot", "List of parts", "May 2024"]
+
+
+def test_a_head_in_a_tables_rows_names_the_rows_below():
+    rows = [["Fee", "EUR", ""], ["Entry", "10", ""], ["Lunch", "4", ""]]
+    made = [Row(n, row) for n, row in enumerate(rows, 1)]
+    made += [Row(4, ["Class", "Half day", "Full day"], strong={0, 1, 2}), Row(5, ["Olive", *"57"])]
+    assert written(made)[1:] == ["Fee: Lunch; EUR: 4", "Class: Olive; Half day: 5; Full day: 7"]
+
+
+def test_keys_and_values_above_a_wider_head_are_titles():
+    rows = [["Sprint1", "4 to 15 May"], ["Goal:", "Log in"], ["Day", "Plan", "Build", "Test"],
+            ["1", "0%", "10%", "0%"]]  # fmt: skip
+    assert written(rows) == [
+        "Sprint1: 4 to 15 May",
+        "Goal: Log in",
+        "Day: 1; Plan: 0%; Build: 10%; Test: 0%",
+    ]
+
+
+def test_times_that_go_on_by_a_step_are_names():
+    rows = [["Name", "9:00", "10:00", "11:00"], ["Ann", "", "L", "11:20"], ["Bob", "9:30", "L", ""]]
+    assert written(rows)[0] == "Name: Ann; 10:00: L; 11:00: 11:20"
+
+
+def test_a_cell_over_all_columns_below_a_head_names_the_rows_below():
+    head = ("Title", "Year", "Price")
+    rows = merged(head, [Cell("Main wall", columns=3)], ("Apple day", "2026", "18"))
+    assert written(rows) == ["Main wall", "Title: Apple day; Year: 2026; Price: 18"]

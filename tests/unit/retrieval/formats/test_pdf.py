@@ -118,6 +118,13 @@ def test_a_table_without_rules_is_seen_by_its_columns():
     )
 
 
+def test_lines_that_are_all_titles_are_no_table():
+    page = "".join(words(x, 700, name, size=14) for x, name in ((72, "A"), (180, "B"), (300, "C")))
+    for y in (684, 672):
+        page += words(72, y, "words that go over both of the columns") + words(300, y, "12")
+    assert text_of(page).split()[:5] == ["A", "B", "C", "words", "that"]
+
+
 def test_an_indented_label_has_the_one_above_before_it():
     page = table(72, 700, ("Group", "2009", "2010"), ("Adults", "12", "13"))
     page += table(78, 674, ("Men", "5", "6"), ("Women", "7", "7"))
@@ -156,6 +163,15 @@ def test_dots_that_lead_to_a_number_are_no_text():
     page = lines(72, 700, *(f"{name} . . . . . . ." for name in ("Fraud", "Arson", "Theft")))
     page += lines(300, 700, "14", "25", "36")
     assert text_of(page) == "Fraud: 14\nArson: 25\nTheft: 36"
+
+
+def test_a_table_of_contents_is_left_out():
+    rows = [("Welcome", "1"), ("Days off", "1"), ("Pay", "2"), ("Travel", "2"), ("Index", "3")]
+    page = words(72, 730, "Table of Contents", size=14) + table(72, 700, *rows)
+    assert text_of(page, lines(72, 700, "Welcome to us.")) == "Table of Contents\n\nWelcome to us."
+    days = [("Years", "Days off"), ("1", "10"), ("5", "15"), ("9", "20"), ("12", "25")]
+    text = text_of(lines(72, 730, "How many days off:") + table(72, 700, *days))
+    assert text.endswith("Years: 12; Days off: 25")
 
 
 def test_columns_below_a_wide_head_are_read_one_after_the_other():
@@ -205,6 +221,55 @@ def test_lists_have_their_marks_and_depths():
     assert text_of(page) == (
         "1. Bring a coat.\n2. Bring boots:\n  a. of leather, or\n  b. of rubber.\n3. Bring food."
     )
+
+
+def test_an_o_that_is_set_apart_is_a_bullet():
+    page = "".join(
+        words(72, 700 - 12 * n, "o") + words(90, 700 - 12 * n, text)
+        for n, text in enumerate(("Fire doors", "Exits", "Lamps"))
+    )
+    assert text_of(page) == "- Fire doors\n- Exits\n- Lamps"
+    assert text_of(lines(72, 700, "o homem que veio", "o carro dele")) == (
+        "o homem que veio o carro dele"
+    )
+
+
+def test_a_line_of_each_record_is_no_running_head():
+    record = ("Kind of survey: yearly", "The birds on the island are counted.")
+    page = "".join(lines(72, y, *record) for y in range(740, 140, -100))
+    assert text_of(page, page, page).count("Kind of survey: yearly") == 18
+
+
+def test_a_running_foot_of_several_lines_is_kept_in_its_order():
+    foot = lines(72, 60, "The old town hall", "Open from nine to five")
+    text = text_of(lines(72, 700, "One.") + foot, lines(72, 700, "Two.") + foot)
+    assert text == "The old town hall\n\nOpen from nine to five\n\nOne.\n\nTwo."
+
+
+def test_a_table_of_words_whose_head_alone_is_set_apart_has_rows():
+    rows = (("Pinus", "nigra"), ("Abies", "alba"), ("Larix", "decidua"), ("Taxus", "baccata"))
+    names = ("Genus", "Species", "Code")
+    page = table(72, 720, names)
+    for n, row in enumerate(rows):
+        page += table(72, 700 - 12 * n, (*row, row[0][:2].upper()))
+    assert text_of(page).splitlines() == [
+        "Genus: Pinus; Species: nigra; Code: PI", "Genus: Abies; Species: alba; Code: AB",
+        "Genus: Larix; Species: decidua; Code: LA", "Genus: Taxus; Species: baccata; Code: TA",
+    ]  # fmt: skip
+
+
+def test_short_lines_that_each_begin_and_end_are_paragraphs():
+    prose = "The office of the society is open in the mornings of all days but Sunday"
+    names = ("Ann Lee, president", "Bob Roy, secretary", "12 High Street", "Ulm")
+    page = lines(72, 700, prose, "and may be reached by letter.") + lines(72, 660, *names)
+    assert text_of(page).splitlines()[2:] == [
+        "Ann Lee, president", "", "Bob Roy, secretary", "", "12 High Street", "", "Ulm"
+    ]  # fmt: skip
+
+
+def test_letters_that_are_spaced_out_are_words():
+    assert text_of(words(72, 700, "M A I N   W A L L")) == "MAIN WALL"
+    assert text_of(words(72, 700, "Marks are A B C D E")) == "Marks are A B C D E"
 
 
 def test_large_and_bold_lines_are_headings():
@@ -265,6 +330,14 @@ def test_a_ligature_that_the_file_names_by_its_last_letter_is_whole():
     assert read(pdf_of(page, more=(font.encode(), stream(mapping)))).text == (
         "it is in the file office The hill"
     )
+
+
+def test_a_word_that_is_spaced_out_has_no_ligatures():
+    plain = lines(72, 700, "the nights that he is first in are long; it is a shift after hills")
+    page = [content(plain, words(72, 680, "Weihnachtsfeier)", font="F3"))]
+    font = "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding"
+    wide = f"{font} /FirstChar 32 /LastChar 126 /Widths [{95 * '800 '}] >>"
+    assert read(pdf_of(page, more=(wide.encode(),))).text.endswith("Weihnachtsfeier)")
 
 
 def test_a_documents_blocks_know_their_page():
