@@ -10,6 +10,7 @@ sentence, with the extra that brings it.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import os
@@ -40,7 +41,10 @@ def run(module: str, extra: str) -> int:
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - None if it was closed
     sys.stdout, sys.stderr = _output(sys.stdout, 1), _output(sys.stderr, 2)
     try:
-        return int(importlib.import_module(module).main())  # the import may take a second
+        gc.disable()  # it would look through the modules again and again while they load
+        main = importlib.import_module(module).main  # which may take a second
+        gc.enable()
+        return int(main())
     except ModuleNotFoundError as error:
         print(f"{Path(sys.argv[0]).name}: {say_missing(error, extra)}", file=sys.stderr)
         return CANNOT_RUN

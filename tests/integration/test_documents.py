@@ -53,13 +53,13 @@ def documented_gets() -> list[str]:
 
 
 @pytest.fixture(scope="module", params=sorted({*ENGINES} - {"tensorrt"}))
-def server(request, builtin_model):
+def server(request, quick_model):
     """Each engine by its name: what is found fastest here is but one of them."""
     module = ENGINES[request.param].module
     if module and not is_installed(module):
         pytest.skip(f"{module} is not installed")
     flags = ("--inference_engine_type", request.param, "--precision", "fp32", "--cost_table", "off")
-    with running_server(builtin_model, *flags, "--num_inference_sessions", "1") as running:
+    with running_server(quick_model, *flags, "--num_inference_sessions", "1") as running:
         yield running
 
 

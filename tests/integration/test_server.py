@@ -35,8 +35,8 @@ ONE = ("--num_inference_sessions", "1")
 
 
 @pytest.fixture(scope="module")
-def server(builtin_model):
-    with running_server(builtin_model, *ONE_INSTANCE) as running:
+def server(quick_model):
+    with running_server(quick_model, *ONE_INSTANCE) as running:
         yield running
 
 
@@ -153,11 +153,11 @@ def test_top_answers_do_not_overlap(client):
 class TestBounds:
     """Each bound that is a flag, reached."""
 
-    def test_a_cancelled_request_is_not_run_and_the_others_are_answered(self, builtin_model):
+    def test_a_cancelled_request_is_not_run_and_the_others_are_answered(self, quick_model):
         def num_runs():
             return running.stats()["counters"]["batches_total"]
 
-        with running_server(builtin_model, *ONE_BY_ONE) as running, running.connect() as sock:
+        with running_server(quick_model, *ONE_BY_ONE) as running, running.connect() as sock:
             long = frame({"id": "long", **ASK, "text": "The notes are long. " * 150})
             sock.sendall(long)
             assert "answer" in receive(sock)
@@ -173,10 +173,8 @@ class TestBounds:
             assert {reply["id"] for reply in replies} == {"long", *range(10)} - {5}
             assert num_runs() == 2 * runs_of_long + 9
 
-    def test_a_request_that_cannot_begin_before_its_deadline_is_refused_at_once(
-        self, builtin_model
-    ):
-        with running_server(builtin_model, *ONE_BY_ONE) as running, running.connect() as sock:
+    def test_a_request_that_cannot_begin_before_its_deadline_is_refused_at_once(self, quick_model):
+        with running_server(quick_model, *ONE_BY_ONE) as running, running.connect() as sock:
             long = {"id": "long", "question": "Who wrote the notes?", "text": TEXT * 5}
             hasty = {"id": "hasty", **ASK, "timeout_ms": 1}
             sock.sendall(frame(long) + frame(hasty) + frame({"id": "patient", **ASK}))
@@ -219,8 +217,8 @@ class TestStartAndStop:
         assert ended.stderr.count("\n") == 1
         assert "python prepare_model.py" in ended.stderr
 
-    def test_a_port_in_use_is_one_line(self, server, builtin_model):
-        ended = fail_to_start("--model", builtin_model, "--port", server.port)
+    def test_a_port_in_use_is_one_line(self, server, quick_model):
+        ended = fail_to_start("--model", quick_model, "--port", server.port)
         assert ended.stderr.count("\n") == 1
         assert str(server.port) in ended.stderr
 
@@ -232,8 +230,8 @@ class TestStartAndStop:
         assert ended.stdout.startswith("QA server listening on ")
 
     @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-    def test_a_signal_drains_what_was_accepted(self, builtin_model, signum):
-        with running_server(builtin_model, *INSTANT) as running, running.connect() as sock:
+    def test_a_signal_drains_what_was_accepted(self, quick_model, signum):
+        with running_server(quick_model, *INSTANT) as running, running.connect() as sock:
             with held_still(running.worker_pids()):
                 sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(20)))
                 running.wait_for_queue(sock)
@@ -248,9 +246,9 @@ class TestStartAndStop:
                 running.connect()
             assert running.wait() == 0
 
-    def test_a_drain_ends_at_its_timeout(self, builtin_model):
+    def test_a_drain_ends_at_its_timeout(self, quick_model):
         flags = (*ONE_INSTANCE, "--drain_timeout_ms", "1", "--request_timeout_ms", "0")
-        with running_server(builtin_model, *flags) as running, running.connect() as sock:
+        with running_server(quick_model, *flags) as running, running.connect() as sock:
             sock.sendall(b"".join(frame({"id": i, **ASK, "text": TEXT * 9}) for i in range(30)))
             replies = running.wait_for_queue(sock)
             running.signal(signal.SIGTERM)
@@ -260,8 +258,8 @@ class TestStartAndStop:
             assert codes == {"shutting_down"}
             assert running.wait() == 0
 
-    def test_a_second_signal_ends_it_now(self, builtin_model):
-        with running_server(builtin_model, *INSTANT) as running, running.connect() as sock:
+    def test_a_second_signal_ends_it_now(self, quick_model):
+        with running_server(quick_model, *INSTANT) as running, running.connect() as sock:
             with held_still(running.worker_pids()):
                 sock.sendall(frame(ASK) * 2)
                 running.wait_for_queue(sock)
@@ -271,8 +269,8 @@ class TestStartAndStop:
                 assert running.wait() == 0
             assert receive(sock) is None
 
-    def test_signals_for_diagnosis_end_nothing(self, builtin_model):
-        with running_server(builtin_model, *INSTANT) as running:
+    def test_signals_for_diagnosis_end_nothing(self, quick_model):
+        with running_server(quick_model, *INSTANT) as running:
             for unused in (signal.SIGUSR1, signal.SIGUSR2):
                 running.signal(unused)
                 running.wait_for_log(f"{unused.name} does nothing")
@@ -281,8 +279,8 @@ class TestStartAndStop:
             assert "event_loop.py" in running.log
             assert running.ask(**ASK)["answer"] == FIRST_WORD
 
-    def test_no_worker_outlives_a_killed_server(self, builtin_model):
-        with running_server(builtin_model, *INSTANT, "--num_inference_sessions", "2") as running:
+    def test_no_worker_outlives_a_killed_server(self, quick_model):
+        with running_server(quick_model, *INSTANT, "--num_inference_sessions", "2") as running:
             pids = running.worker_pids()
             assert len(pids) == 2
             running.signal(signal.SIGKILL)
