@@ -43,6 +43,7 @@ def run(module: str, extra: str) -> int:
     try:
         gc.disable()  # it would look through the modules again and again while they load
         main = importlib.import_module(module).main  # which may take a second
+        gc.freeze()  # nor does it later, and at the end
         gc.enable()
         return int(main())
     except ModuleNotFoundError as error:

@@ -146,7 +146,7 @@ def run(words: list[str], port: int, folder: Path) -> CompletedProcess[str]:
     name = program.removeprefix("qa-").replace("-", "_").removesuffix(".py")
     if name == "stress_test":
         # Of a hundred, and of ten: each question to a collection has many passages read.
-        flags += ("--num_total_clients", "4", "--num_request_per_client", "2")
+        flags += ("--num_total_clients", "2", "--num_request_per_client", "2")
     script = ROOT / f"{name}.py"
     return programs.run_python(script, *flags, "--port", port, cwd=folder, input="")
 

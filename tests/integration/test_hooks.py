@@ -92,7 +92,7 @@ def test_the_other_model_answers_the_same_question_without_hooks(server):
 
 
 def test_long_texts_and_collections_pass_the_hooks(server):
-    text = f"{TEXT} {'The river runs by the town. ' * 400}"
+    text = f"{TEXT} {'The river runs by the town. ' * 200}"
     question = "How many days of PTO do employees have?"
     reply = server.ask(question=question, text=text, model="hooked")
     assert "25" in reply["answer"]

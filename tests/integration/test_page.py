@@ -121,7 +121,7 @@ def test_a_link_asks_and_back_goes_back(page, server):
 
 
 def test_the_marked_answer_of_a_long_text_is_in_view(page):
-    ask(page, text="It rained all day. " * 500 + ASK["text"] + " It rained all night." * 500)
+    ask(page, text="It rained all day. " * 200 + ASK["text"] + " It rained all night." * 200)
     inside = """(() => {
         const box = document.querySelector('#marked').getBoundingClientRect();
         const mark = document.querySelector('mark').getBoundingClientRect();
