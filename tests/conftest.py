@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import hashlib
 import itertools
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -32,7 +34,41 @@ from qa_service.preparation.sentence_encoder import prepare_encoder
 from tests.certificates import Certificates
 
 MARKS = ("slow", "soak", "long")
+WITH_TORCH = (
+    "tests/integration/test_architectures", "tests/integration/test_engines",
+    "tests/integration/test_gpu_engines", "tests/integration/test_prepare_model",
+    "tests/unit/instance/reader/test_reader", "tests/unit/preparation", "tests/unit/training",
+)  # fmt: skip
+"""Files and folders of tests that load PyTorch into their process."""
+
 _numbers = itertools.count()
+
+
+def pytest_configure() -> None:
+    """Collects no garbage until the tests run: there is none among modules and tests."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Has one process run all files that load PyTorch, which takes seconds, and begin with them."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByLibrary(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return WITH_TORCH[0] if file.startswith(WITH_TORCH) else file
+
+    return ByLibrary(config, log) if config.option.dist == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(WITH_TORCH))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
