@@ -20,7 +20,6 @@ import json
 import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
@@ -50,8 +49,7 @@ class OptionError(ValueError):
     """An option that is unknown or out of its bounds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(msgspec.Struct, frozen=True):
     """One option.
 
     Attributes:
