@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import functools
 import json
 import re
 import typing
@@ -103,7 +104,7 @@ class Option(msgspec.Struct, frozen=True):
 
     @property
     def _info(self) -> inspect.Metadata:
-        return cast("inspect.Metadata", inspect.type_info(self.kind))
+        return _info_of(self.kind)
 
     @property
     def _said(self) -> Mapping[str, object]:
@@ -142,6 +143,11 @@ class Option(msgspec.Struct, frozen=True):
         except ValueError:
             value = word
         return self.check(value)
+
+
+@functools.cache
+def _info_of(kind: Any) -> inspect.Metadata:  # noqa: ANN401 - `Annotated` has no type
+    return cast("inspect.Metadata", inspect.type_info(kind))
 
 
 def _make_path(kind: type, value: object) -> Path:
@@ -183,13 +189,14 @@ def sections_of(tree: type[Struct]) -> dict[str, type[Struct]]:
     return {f.name: f.type for f in structs.fields(tree) if _is_section(f.type)}
 
 
-def options_of(tree: type[Struct]) -> list[Option]:
+@functools.cache
+def options_of(tree: type[Struct]) -> Sequence[Option]:
     """Every option that is a flag, in the order of the sections and of their fields."""
-    return [
+    return tuple(
         Option(name, field.name, field.type, field.default)
         for name, section in sections_of(tree).items()
         for field in structs.fields(section)
-    ]
+    )
 
 
 def add_flags(parser: argparse.ArgumentParser, kind: type[Struct]) -> None:

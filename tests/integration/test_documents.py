@@ -83,11 +83,11 @@ def test_get_paths_are_found_in_the_pages():
 
 @pytest.fixture(scope="module")
 def running(builtin_model, tmp_path_factory):
-    """As a user starts it, with the collection that the documents ask."""
+    """As a user starts it, with the collection that the documents ask, of which it reads less."""
     folder = tmp_path_factory.mktemp("handbook")
     collection = index(HANDBOOK_DIR, folder / "handbook")
     config = folder / "server.toml"
-    config.write_text(f'[collections.handbook]\npath = "{collection}"\n')
+    config.write_text(f'[collections.handbook]\npath = "{collection}"\nmax_passages = 4\n')
     with running_server(builtin_model, "--config", str(config)) as server:
         yield server
 
