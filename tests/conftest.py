@@ -44,9 +44,10 @@ WITH_TORCH = (
 _numbers = itertools.count()
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Collects no garbage until the tests run: there is none among modules and tests."""
-    gc.disable()
+    if not config.getoption("numprocesses", None):  # else the tests are collected by others
+        gc.disable()
 
 
 def pytest_collection_finish() -> None:
