@@ -56,16 +56,21 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
     """Has one process run all files that load PyTorch, which takes seconds, and begin with them."""
+    if config.option.dist != "loadfile":
+        return None
     from xdist.scheduler import LoadFileScheduling
 
-    class ByLibrary(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            return WITH_TORCH[0] if file.startswith(WITH_TORCH) else file
+    scheduling = LoadFileScheduling(config, log)
+    file_of = scheduling._split_scope
 
-    return ByLibrary(config, log) if config.option.dist == "loadfile" else None
+    def split_scope(nodeid: str) -> str:
+        file = str(file_of(nodeid))
+        return WITH_TORCH[0] if file.startswith(WITH_TORCH) else file
+
+    scheduling._split_scope = split_scope
+    return scheduling
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
