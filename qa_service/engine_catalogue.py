@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 AUTO = "auto"
 INSTANT = "instant"
@@ -47,8 +48,7 @@ Kind = tuple[str, str]
 """An engine and a precision."""
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
+class Engine(msgspec.Struct, frozen=True):
     """What runs models; platform and backend as Triton names them.
 
     Attributes:
@@ -65,8 +65,7 @@ class Engine:
     makers: Mapping[str, tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """An engine in one precision.
 
     Attributes:

@@ -10,6 +10,7 @@ sentence, with the extra that brings it. Ctrl-C ends the program with 130, as in
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import os
@@ -33,7 +34,11 @@ def run(module: str, extra: str) -> int:
     try:
         signal.signal(signal.SIGTERM, _end)
         _open_standard_streams()
-        return int(importlib.import_module(module).main())  # the import may take a second
+        gc.disable()  # it would look through the modules again and again while they load
+        main = importlib.import_module(module).main  # which may take a second
+        gc.freeze()  # nor does it later, and at the end
+        gc.enable()
+        return int(main())
     except ModuleNotFoundError as error:
         print(f"{Path(sys.argv[0]).name}: {say_missing(error, extra)}", file=sys.stderr)
         return CANNOT_RUN

@@ -11,14 +11,14 @@ import resource
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 ROOT = Path("/")
 
 
-@dataclass(frozen=True, slots=True)
-class Processor:
+class Processor(msgspec.Struct, frozen=True):
     """A processor's model name and its flags, as Linux writes them."""
 
     name: str

@@ -21,7 +21,6 @@ import json
 import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
@@ -51,8 +50,7 @@ class OptionError(ValueError):
     """An option that is unknown or out of its bounds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(msgspec.Struct, frozen=True):
     """One option.
 
     Attributes:
@@ -106,7 +104,7 @@ class Option:
 
     @property
     def _info(self) -> inspect.Metadata:
-        return cast("inspect.Metadata", inspect.type_info(self.kind))
+        return _info_of(self.kind)
 
     @property
     def _said(self) -> Mapping[str, object]:
@@ -145,6 +143,11 @@ class Option:
         except ValueError:
             value = word
         return self.check(value)
+
+
+@functools.cache
+def _info_of(kind: Any) -> inspect.Metadata:  # noqa: ANN401 - `Annotated` has no type
+    return cast("inspect.Metadata", inspect.type_info(kind))
 
 
 def _make_path(kind: type, value: object) -> Path:
@@ -192,13 +195,14 @@ def sections_of(tree: type[Struct]) -> dict[str, type[Struct]]:
     return {f.name: f.type for f in fields_of(tree) if _is_section(f.type)}
 
 
-def options_of(tree: type[Struct]) -> list[Option]:
+@functools.cache
+def options_of(tree: type[Struct]) -> Sequence[Option]:
     """Every option that is a flag, in the order of the sections and of their fields."""
-    return [
+    return tuple(
         Option(name, field.name, field.type, field.default)
         for name, section in sections_of(tree).items()
         for field in fields_of(section)
-    ]
+    )
 
 
 def add_flags(parser: argparse.ArgumentParser, kind: type[Struct]) -> None:

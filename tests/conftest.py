@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import gc
+import hashlib
 import itertools
 import os
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+from msgspec import structs
 
 from harness.models import copy_model
 from harness.rabbitmq import MISSING, is_installed, running_rabbitmq
@@ -17,14 +22,59 @@ from qa_service.autotune.engine_table import Measurement, TrialRequest
 from qa_service.autotune.engine_trial import reply_to
 from qa_service.instance.devices import first_device
 from qa_service.instance.instance_options import InstanceOptions
-from qa_service.instance.model_folder.manifest import load_manifest
+from qa_service.instance.model_folder.known_answers import load_known_answers
+from qa_service.instance.model_folder.manifest import (
+    KNOWN_ANSWERS_FILE,
+    load_manifest,
+    save_manifest,
+)
 from qa_service.logs import LogOptions
 from qa_service.preparation.prepare import PrepareArgs, prepare
 from qa_service.preparation.sentence_encoder import prepare_encoder
 from tests.certificates import Certificates
 
 MARKS = ("slow", "soak", "long")
+WITH_TORCH = (
+    "tests/integration/test_architectures", "tests/integration/test_engines",
+    "tests/integration/test_gpu_engines", "tests/integration/test_prepare_model",
+    "tests/unit/instance/reader/test_reader", "tests/unit/preparation", "tests/unit/training",
+)  # fmt: skip
+"""Files and folders of tests that load PyTorch into their process."""
+
 _numbers = itertools.count()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Collects no garbage until the tests run: there is none among modules and tests."""
+    if not config.getoption("numprocesses", None):  # else the tests are collected by others
+        gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """Has one process run all files that load PyTorch, which takes seconds, and begin with them."""
+    if config.option.dist != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    scheduling = LoadFileScheduling(config, log)
+    file_of = scheduling._split_scope
+
+    def split_scope(nodeid: str) -> str:
+        file = str(file_of(nodeid))
+        return WITH_TORCH[0] if file.startswith(WITH_TORCH) else file
+
+    scheduling._split_scope = split_scope
+    return scheduling
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(WITH_TORCH))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -68,6 +118,28 @@ def builtin_model() -> Path:
         if isinstance(found, Measurement):
             assert not reply_to(TrialRequest(found, LogOptions())).failure
     return model
+
+
+@pytest.fixture(scope="session")
+def quick_model(builtin_model, tmp_path_factory) -> Path:
+    """The same model with six short known answers: an instance proves itself in a fifth of the CPU.
+
+    For servers with `FIXED_ENGINE`, in tests of what is before an engine: the costs of batches are
+    estimated from all known answers.
+    """
+    folder = tmp_path_factory.mktemp("quick") / builtin_model.name
+    folder.mkdir()
+    manifest = load_manifest(builtin_model)
+    for name in manifest.files.keys() - {KNOWN_ANSWERS_FILE}:
+        (folder / name).symlink_to(builtin_model / name)
+    known = load_known_answers(builtin_model, manifest)
+    assert known
+    few = structs.replace(known, rows=sorted(known.rows, key=lambda row: len(row.ids))[:6])
+    encoded = msgspec.json.encode(few)
+    (folder / KNOWN_ANSWERS_FILE).write_bytes(encoded)
+    files = {**manifest.files, KNOWN_ANSWERS_FILE: hashlib.sha256(encoded).hexdigest()}
+    save_manifest(folder, structs.replace(manifest, files=files))
+    return folder
 
 
 @pytest.fixture(scope="session")

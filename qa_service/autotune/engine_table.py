@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -178,8 +177,7 @@ class Measurement(msgspec.Struct, frozen=True):
         return Choice(with_engine(self.setup.options, best or next(able)), table)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """A version's options with an engine; the table is None if nothing was measured."""
 
     options: InstanceOptions

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -99,8 +98,7 @@ def load_costs(path: Path) -> CostTable:
         raise SetupError(f"the cost table {path} cannot be read: {error}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRule:
+class BatchRule(msgspec.Struct, frozen=True):
     """Which rows may run together, and which should.
 
     Attributes:

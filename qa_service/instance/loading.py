@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from qa_service.errors import EngineFaultError, InternalError, SetupError
 from qa_service.installation import preparing_program

@@ -11,9 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+import msgspec
 
 from qa_service.errors import EngineFaultError, InternalError, QaError
 from qa_service.instance.batch_cost import BatchRule, CostTable
@@ -71,8 +72,7 @@ class TaskReader(Protocol[E, S]):
         """Reads what the model returned; returns an outcome for each task, in their order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(msgspec.Struct, frozen=True):
     """A reader, where it really runs, what memory it may still take, and what else it does."""
 
     reader: Reader | InstantReader

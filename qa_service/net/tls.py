@@ -27,9 +27,10 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
+
+import msgspec
 
 from qa_service.errors import SetupError
 from qa_service.files import open_regular
@@ -187,8 +188,7 @@ class HandshakeQueue:
             self._schedule()
 
 
-@dataclass(frozen=True, slots=True)
-class TlsTerms:
+class TlsTerms(msgspec.Struct, frozen=True):
     """Certificates and bounds of TLS streams.
 
     Attributes:

@@ -62,9 +62,9 @@ class Encoder:
             SetupError: It is not there, damaged or wrong, or a package is not installed.
         """
         self.manifest = load_encoder_manifest(folder)
-        self._session = _session(folder, self.manifest, num_threads)
         self._tokenizer = _tokenizer(folder, self.manifest)
         known = load_known_embeddings(folder, self.manifest)
+        self._session = _session(folder, self.manifest, num_threads)  # which takes longest
         texts = [its.text for its in known] or [""]  # an empty one proves the dimensions
         found = self.embed(texts)
         if not known:

@@ -13,10 +13,10 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import msgspec
 from msgspec import NODEFAULT, Meta, Struct, structs
 
 from qa_service.command_line import Parser
@@ -121,12 +121,11 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
                 for word in (f"--{name}", str(value))]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigSource:
+class ConfigSource(msgspec.Struct, frozen=True):
     """Where a configuration comes from, so that it can be read again: a file, and given flags."""
 
     file: Path | None = None
-    given: Mapping[str, object] = field(default_factory=dict)
+    given: Mapping[str, object] = msgspec.field(default_factory=dict)
     action: Action = "serve"
 
     def read(self) -> ServerConfig:

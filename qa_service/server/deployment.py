@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from qa_service.errors import SetupError, error_context
 from qa_service.files import Stamp, stamp_of
@@ -39,8 +40,7 @@ from qa_service.server.services.service_options import CollectionOptions, check_
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
+class _Look(msgspec.Struct, frozen=True):
     """What a look has found.
 
     Attributes:

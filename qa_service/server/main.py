@@ -8,9 +8,10 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from qa_service.child_program import end_with_parent, environment_of_programs
 from qa_service.command_line import INTERRUPTED

@@ -39,10 +39,18 @@ def pristine(tmp_path_factory) -> Path:
     return write_collection(tmp_path_factory.mktemp("pristine"), "collection")
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """Documents, and a folder of collections with one of them."""
+    made = tmp_path_factory.mktemp("made")
+    index(write_documents(made / "documents", DOCUMENTS), made / "collections" / "good")
+    return made
+
+
 @pytest.fixture
-def folder(tmp_path) -> Path:
+def folder(made, tmp_path) -> Path:
     """A folder of collections, with one that is well: `good`."""
-    index(write_documents(tmp_path / "documents", DOCUMENTS), tmp_path / "collections" / "good")
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path / "collections"
 
 

@@ -31,7 +31,7 @@ DEADLY = ["!!kill!!", "!!segfault!!", "!!sigterm!!", "!!exit!!", "!!sys_exit!!",
 
 
 @pytest.mark.soak
-def test_workers_killed_under_fifty_clients_lose_no_request(builtin_model):
+def test_workers_killed_under_fifty_clients_lose_no_request(quick_model):
     """In short; `python -m benchmarks.fault kill` does it for a minute.
 
     A request that three kills meet is rightly answered `worker_crashed`: so before the next, all
@@ -39,7 +39,7 @@ def test_workers_killed_under_fifty_clients_lose_no_request(builtin_model):
     """
     num_clients = 50
     # The fastest engine is measured again for each bound on batches.
-    with running_server(builtin_model, *FIXED_ENGINE, "--max_batch_size", "2") as server:
+    with running_server(quick_model, *FIXED_ENGINE, "--max_batch_size", "2") as server:
         num_ready = server.log.count("is ready")
         plan = QuietAnswers(server.port).plan(num_clients, GIVE_UP_S)
         with under_load(plan) as samples:
@@ -64,8 +64,8 @@ def kill_starts(server, old):
         os.kill(fresh, signal.SIGKILL)
 
 
-def test_workers_and_their_starts_killed_under_twenty_clients_lose_no_request(builtin_model):
-    with running_server(builtin_model, *INSTANT, *TWO) as server:
+def test_workers_and_their_starts_killed_under_twenty_clients_lose_no_request(quick_model):
+    with running_server(quick_model, *INSTANT, *TWO) as server:
         with under_load(QuietAnswers(server.port).plan(20, GIVE_UP_S)) as samples:
             wait_until(lambda: len(samples) >= 40)
             kill_starts(server, server.worker_pids())
@@ -76,9 +76,9 @@ def test_workers_and_their_starts_killed_under_twenty_clients_lose_no_request(bu
         assert "cannot start" not in server.log
 
 
-def test_a_server_whose_first_starts_are_killed_is_live_and_serves_later(builtin_model, tmp_path):
+def test_a_server_whose_first_starts_are_killed_is_live_and_serves_later(quick_model, tmp_path):
     permits = Permits(tmp_path, 0)
-    server = RunningServer(builtin_model, *INSTANT, *ONE_SESSION, env=permits.env, is_ready=False)
+    server = RunningServer(quick_model, *INSTANT, *ONE_SESSION, env=permits.env, is_ready=False)
     with closing(server):
         kill_starts(server, wait_until(server.worker_pids))
         health = server.health()
@@ -166,9 +166,9 @@ def test_many_requests_that_kill_workers_do_not_starve_the_others(faulty_server)
         assert all(replies[i]["answer"] == FIRST_WORD for i in range(20))
 
 
-def test_an_instance_restarts_once_descriptors_are_free(builtin_model):
+def test_an_instance_restarts_once_descriptors_are_free(quick_model):
     """Clients have taken the last ones, so that a worker's channel cannot be made at first."""
-    with running_server(builtin_model, *INSTANT, *ONE_SESSION) as server, ExitStack() as clients:
+    with running_server(quick_model, *INSTANT, *ONE_SESSION) as server, ExitStack() as clients:
         pid = server.process.pid
         _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (num_descriptors(pid) + 5, hard))

@@ -6,6 +6,6 @@ from harness.server import ONE_INSTANCE, running_server
 
 
 @pytest.fixture(scope="module")
-def server(builtin_model):
-    with running_server(builtin_model, *ONE_INSTANCE) as running:
+def server(quick_model):
+    with running_server(quick_model, *ONE_INSTANCE) as running:
         yield running

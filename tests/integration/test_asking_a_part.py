@@ -39,9 +39,9 @@ def collections(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(builtin_model, collections):
+def server(quick_model, collections):
     flags = ("--collections_dir", str(collections), *ONE_INSTANCE)
-    with running_server(builtin_model, *flags) as running:
+    with running_server(quick_model, *flags) as running:
         yield running
 
 
@@ -177,14 +177,14 @@ def test_several_collections_are_asked_in_every_protocol(server):
     assert error["message"] == "`collection` names more than 16 collections"
 
 
-def test_a_collection_is_asked_by_its_tokens_alone(builtin_model, collections, tmp_path):
+def test_a_collection_is_asked_by_its_tokens_alone(quick_model, collections, tmp_path):
     file = tmp_path / "server.toml"
     file.write_text(
         f'[collections.looms]\npath = "{collections / "looms"}"\ntokens = ["weaver"]\n'
         f'[collections.open]\npath = "{collections / "machines"}"\n[cache]\ncache_bytes = 1048576\n'
     )
     tokens = token_flags(tmp_path, "weaver-0123456789abcdef name=weaver", "miller-0123456789abcdef")
-    with running_server(builtin_model, "--config", str(file), *tokens, *ONE_INSTANCE) as running:
+    with running_server(quick_model, "--config", str(file), *tokens, *ONE_INSTANCE) as running:
         found = {}
         for token in ("weaver-0123456789abcdef", "miller-0123456789abcdef"):
             seen = {"looms", "open"} if token.startswith("weaver") else {"open"}

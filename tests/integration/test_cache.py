@@ -9,8 +9,8 @@ FLAGS = (*ONE_INSTANCE, "--cache_bytes", "1000000")
 
 
 @pytest.fixture(scope="module")
-def server(builtin_model):
-    with running_server(builtin_model, *FLAGS) as running:
+def server(quick_model):
+    with running_server(quick_model, *FLAGS) as running:
         yield running
 
 

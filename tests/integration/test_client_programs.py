@@ -22,14 +22,14 @@ TEXT = "Ada Lovelace wrote the notes in London in 1843."
 
 
 @pytest.fixture(scope="module")
-def port(builtin_model):
+def port(quick_model):
     # Less than the client's window, so that the server has to hold it back.
     flags = (*ONE_INSTANCE, "--max_in_flight_per_connection", "4")
-    with running_server(builtin_model, *flags) as server:
+    with running_server(quick_model, *flags) as server:
         yield str(server.port)
 
 
-@pytest.mark.usefixtures("builtin_model", "encoder")
+@pytest.mark.usefixtures("quick_model", "encoder")
 def test_the_demo_gets_the_answers_that_it_expects():
     done = run_python("examples/demo.py")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -76,10 +76,10 @@ def test_the_readmes_question_gets_the_readmes_answer(port):
     assert (done.stdout, done.returncode) == ("July 22, 2014\n", 0)
 
 
-def test_a_conversation_outlives_the_server(builtin_model):
+def test_a_conversation_outlives_the_server(quick_model):
     port = str(reserve_port())
     flags = (*ONE_INSTANCE, "--port", port)
-    with running_server(builtin_model, *flags):
+    with running_server(quick_model, *flags):
         terminal = Terminal([sys.executable, *CLIENT, "--port", port, "--text", TEXT])
         terminal.expect("Question: ")
         terminal.type("Who wrote the notes?\r")
@@ -89,7 +89,7 @@ def test_a_conversation_outlives_the_server(builtin_model):
         terminal.type("Who?\r")
         terminal.expect("Error: no server can be reached at localhost:")
         terminal.expect("Question: ")
-        with running_server(builtin_model, *flags):
+        with running_server(quick_model, *flags):
             terminal.type("When were the notes written?\r")
             terminal.expect("Answer: 1843")
             terminal.expect("Question: ")
@@ -97,9 +97,9 @@ def test_a_conversation_outlives_the_server(builtin_model):
             assert terminal.wait() == 0
 
 
-def test_a_sweep_starts_and_stops_its_servers(builtin_model):
+def test_a_sweep_starts_and_stops_its_servers(quick_model):
     flags = ["--sweep", "--sessions", "1,2", "--clients", "1,4", "--num_total_clients", "4"]
-    ours = ["--model", str(builtin_model), "--num_request_per_client", "3"]
+    ours = ["--model", str(quick_model), "--num_request_per_client", "3"]
     ours += ["--inference_engine_type", "instant"]
     done = run_python("stress_test.py", *flags, *ours)
     assert done.returncode == 0, done.stderr

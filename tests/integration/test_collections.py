@@ -48,9 +48,9 @@ def folders(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(builtin_model, folders):
+def server(quick_model, folders):
     """Its engine is fixed: what it answers to one passage must not depend on the batch."""
-    with running_server(builtin_model, "--config", str(folders.file), *ONE_INSTANCE) as running:
+    with running_server(quick_model, "--config", str(folders.file), *ONE_INSTANCE) as running:
         yield running
 
 
@@ -149,7 +149,7 @@ def test_searches_are_counted(server):
     assert 'qa_collection_passages_total{collection="machines"}' in text
 
 
-def test_a_watched_folder_is_answered_from_as_it_is_now(builtin_model, tmp_path):
+def test_a_watched_folder_is_answered_from_as_it_is_now(quick_model, tmp_path):
     docs, output = write_documents(tmp_path / "docs"), tmp_path / "all" / "machines"
     program = "import sys; from qa_service.entry import index; sys.exit(index())"
     flags = (str(docs), "--output", str(output), "--watch", "--no-embeddings")
@@ -166,7 +166,7 @@ def test_a_watched_folder_is_answered_from_as_it_is_now(builtin_model, tmp_path)
 
         first = follow()
         first.wait_for_log(f"{output}: 3 documents")
-        running = stack.enter_context(running_server(builtin_model, *where))
+        running = stack.enter_context(running_server(quick_model, *where))
         (docs / "bell.txt").write_text(TELEPHONE)
         wait_for("Who patented the telephone?", "Alexander")
         first.process.kill()
@@ -185,10 +185,10 @@ def test_a_watched_folder_is_answered_from_as_it_is_now(builtin_model, tmp_path)
         assert second.log == line
 
 
-def test_a_collection_indexed_while_serving_is_served(builtin_model, tmp_path):
+def test_a_collection_indexed_while_serving_is_served(quick_model, tmp_path):
     folders = Folders(tmp_path)
     asked = {"question": "Who patented the telephone?", "collection": "machines"}
-    with running_server(builtin_model, "--config", str(folders.file), *INSTANT) as server:
+    with running_server(quick_model, "--config", str(folders.file), *INSTANT) as server:
         assert server.ask(**asked)["answer"] != "Alexander"
         write_documents(folders.documents, {"people/bell.txt": TELEPHONE})
         index(folders.documents, folders.collection, update=True)
@@ -218,13 +218,13 @@ def let_write(folder, *, may_write):
         path.chmod(mode | 0o200 if may_write else mode & ~0o222)
 
 
-def test_a_collection_that_cannot_be_written_is_served_and_opened_again(builtin_model, tmp_path):
+def test_a_collection_that_cannot_be_written_is_served_and_opened_again(quick_model, tmp_path):
     folders, name = Folders(tmp_path), "machines"
     let_write(folders.collection, may_write=False)
     touch = [*BOUND_BY_MODES, "touch", str(folders.collection / "new")]
     assert os.spawnvp(os.P_WAIT, touch[0], touch) == 1
     flags = ("--config", str(folders.file), *INSTANT)
-    with running_server(builtin_model, *flags, wrapper=BOUND_BY_MODES) as server:
+    with running_server(quick_model, *flags, wrapper=BOUND_BY_MODES) as server:
         reply = server.ask(question="Who wrote the first compiler?", collection=name)
         assert reply["answer"] == "Grace"
         let_write(folders.collection, may_write=True)
@@ -237,12 +237,12 @@ def test_a_collection_that_cannot_be_written_is_served_and_opened_again(builtin_
         assert reply["answer"] == "Alexander"
 
 
-def test_the_collections_of_a_folder_are_served_by_their_names(builtin_model, tmp_path):
+def test_the_collections_of_a_folder_are_served_by_their_names(quick_model, tmp_path):
     folders, place = Folders(tmp_path), tmp_path / "collections"
     index(folders.documents, place / "handbook")
     where = ("--config", str(folders.file), "--collections_dir", str(place))
     asked = {"question": "Who patented the telephone?", "collection": "bell"}
-    with running_server(builtin_model, *where, *INSTANT) as server:
+    with running_server(quick_model, *where, *INSTANT) as server:
         assert server.ask(**asked)["error"]["code"] == "unknown_collection"
         for name in ("handbook", "machines"):
             question, (_, document) = next(iter(ANSWERS.items()))
@@ -350,10 +350,10 @@ def cluster():
 RIVERS = {"question": "What is long?", "collection": "rivers"}
 
 
-def test_an_opensearch_index_answers(builtin_model, tmp_path, cluster):
+def test_an_opensearch_index_answers(quick_model, tmp_path, cluster):
     config = tmp_path / "server.toml"
     config.write_text(f'[collections.rivers]\nurl = "{cluster.url}/rivers"\n')
-    with running_server(builtin_model, "--config", str(config), *ONE_INSTANCE) as server:
+    with running_server(quick_model, "--config", str(config), *ONE_INSTANCE) as server:
         reply = server.ask(**RIVERS)
         assert (reply["answer"], reply["passage"]["document"]) == ("Nile", "a.md")
         assert reply["start"] == 44
@@ -365,13 +365,13 @@ def test_an_opensearch_index_answers(builtin_model, tmp_path, cluster):
         assert server.health()["collection_faults"] == {}
 
 
-def test_an_opensearch_index_that_fails_is_said_until_it_answers(builtin_model, tmp_path, cluster):
+def test_an_opensearch_index_that_fails_is_said_until_it_answers(quick_model, tmp_path, cluster):
     config = tmp_path / "server.toml"
     url = cluster.url.replace("//", "//me:secret@")
     config.write_text(f'[collections.rivers]\nurl = "{url}/rivers"\n')
     shards = {"total": 5, "successful": 4, "failed": 1}
     cluster.status, cluster.reply = 401, b"Unauthorized"
-    with running_server(builtin_model, "--config", str(config), *INSTANT) as server:
+    with running_server(quick_model, "--config", str(config), *INSTANT) as server:
         fault = server.health()["collection_faults"]["rivers"]
         assert "/rivers: HTTP 401: Unauthorized" in fault, "it is known before a question is asked"
         cluster.status, cluster.reply = 200, WHOLE | {"_shards": shards}
@@ -405,9 +405,9 @@ def staff(tmp_path_factory, encoder):
     return output.parent
 
 
-def test_a_passage_without_a_word_of_the_question_is_read(builtin_model, staff, encoder):
+def test_a_passage_without_a_word_of_the_question_is_read(quick_model, staff, encoder):
     flags = ("--collections_dir", str(staff), "--encoder", str(encoder), *ONE_INSTANCE)
-    with running_server(builtin_model, *flags) as server:
+    with running_server(quick_model, *flags) as server:
         reply = server.ask(question="How much holiday does staff get?", collection="staff")
         assert (reply["answer"], reply["passage"]["document"]) == (
             "twenty-five days",
@@ -416,9 +416,9 @@ def test_a_passage_without_a_word_of_the_question_is_read(builtin_model, staff, 
         assert server.health()["collection_faults"] == {}
 
 
-def test_without_the_encoder_health_reports_search_by_words_alone(builtin_model, staff, tmp_path):
+def test_without_the_encoder_health_reports_search_by_words_alone(quick_model, staff, tmp_path):
     flags = ("--collections_dir", str(staff), "--encoder", str(tmp_path / "none"), *INSTANT)
-    with running_server(builtin_model, *flags) as server:
+    with running_server(quick_model, *flags) as server:
         assert server.ask(question="Who gets vacation?", collection="staff")["answer"]
         health = server.health()
         assert health["collections"] == {"staff": "READY"}
@@ -426,12 +426,12 @@ def test_without_the_encoder_health_reports_search_by_words_alone(builtin_model,
 
 
 def test_an_encoder_that_is_prepared_while_serving_is_used_after_sighup(
-    builtin_model, staff, encoder, tmp_path
+    quick_model, staff, encoder, tmp_path
 ):
     folder = tmp_path / "encoder"
     meant = {"question": "How much holiday does staff get?", "collection": "staff"}
     flags = ("--collections_dir", str(staff), "--encoder", str(folder), *INSTANT)
-    with running_server(builtin_model, *flags) as server:
+    with running_server(quick_model, *flags) as server:
         fault = server.health()["collection_faults"]["staff"]
         assert f"there is no encoder in {folder}: --encoder names its folder" in fault
         assert server.ask(**meant)["answer"] == "", "no passage has a word of it"
@@ -441,12 +441,12 @@ def test_an_encoder_that_is_prepared_while_serving_is_used_after_sighup(
         assert server.ask(**meant)["passage"]["document"] == "leave.txt"
 
 
-def test_a_shuffled_vocabulary_is_in_health(builtin_model, staff, encoder, tmp_path):
+def test_a_shuffled_vocabulary_is_in_health(quick_model, staff, encoder, tmp_path):
     folder = shutil.copytree(encoder, tmp_path / "encoder")
     path = folder / "tokenizer.json"
     path.write_text(path.read_text().replace('"the":', '"THE":').replace('"of":', '"the":'))
     flags = ("--collections_dir", str(staff), "--encoder", str(folder), *INSTANT)
-    with running_server(builtin_model, *flags) as server:
+    with running_server(quick_model, *flags) as server:
         assert "is not what its manifest says" in server.health()["collection_faults"]["staff"]
 
 

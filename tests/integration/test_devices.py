@@ -25,9 +25,9 @@ def environment(pid):
     return dict(word.decode().split("=", 1) for word in words if word)
 
 
-def test_an_instance_on_the_cpu_sees_no_gpu(builtin_model):
+def test_an_instance_on_the_cpu_sees_no_gpu(quick_model):
     flags = ["--devices", "cpu", "--inference_engine_type", "instant"]
-    with running_server(builtin_model, *flags) as server:
+    with running_server(quick_model, *flags) as server:
         assert "2 instances on cpu, model" in server.ready_line
         sessions = server.stats()["sessions"]
         named = [(one["model"], one["version"], one["session"], one["device"]) for one in sessions]
@@ -36,10 +36,10 @@ def test_an_instance_on_the_cpu_sees_no_gpu(builtin_model):
         assert {environment(pid)["CUDA_VISIBLE_DEVICES"] for pid in pids} == {""}
 
 
-def test_auto_falls_back_to_the_cpu_if_the_engine_cannot_use_the_gpu(builtin_model, with_driver):
+def test_auto_falls_back_to_the_cpu_if_the_engine_cannot_use_the_gpu(quick_model, with_driver):
     # One that can do nothing with a GPU that is none; with `auto` it would be no candidate.
     flags = ["--num_inference_sessions", "2", *FIXED_ENGINE]
-    server = RunningServer(builtin_model, *flags, env=with_driver)
+    server = RunningServer(quick_model, *flags, env=with_driver)
     try:
         assert "instances on cpu, model" in server.ready_line
         server.wait_for_log("this instance runs on the CPU and not on cuda:0: the onnxruntime")
@@ -60,9 +60,9 @@ def test_auto_falls_back_to_the_cpu_if_the_engine_cannot_use_the_gpu(builtin_mod
      (["--devices", "cuda:2"], "CUDA sees only cuda:0, cuda:1")],
 )  # fmt: skip
 def test_a_gpu_that_was_asked_for_is_never_replaced_by_the_cpu(
-    builtin_model, with_driver, flags, words
+    quick_model, with_driver, flags, words
 ):
     # A fixed engine, which the parameters replace in part.
-    usual = ("--model", builtin_model, *FIXED_ENGINE, "--num_inference_sessions", "1")
+    usual = ("--model", quick_model, *FIXED_ENGINE, "--num_inference_sessions", "1")
     ended = fail_to_start(*usual, *flags, "--log_level", "error", env=with_driver)
     assert words in ended.stderr.splitlines()[-1]

@@ -53,13 +53,13 @@ def documented_gets() -> list[str]:
 
 
 @pytest.fixture(scope="module", params=sorted({*ENGINES} - {"tensorrt"}))
-def server(request, builtin_model):
+def server(request, quick_model):
     """Each engine by its name: what is found fastest here is but one of them."""
     module = ENGINES[request.param].module
     if module and not is_installed(module):
         pytest.skip(f"{module} is not installed")
     flags = ("--inference_engine_type", request.param, "--precision", "fp32", "--cost_table", "off")
-    with running_server(builtin_model, *flags, "--num_inference_sessions", "1") as running:
+    with running_server(quick_model, *flags, "--num_inference_sessions", "1") as running:
         yield running
 
 
@@ -83,11 +83,11 @@ def test_get_paths_are_found_in_the_pages():
 
 @pytest.fixture(scope="module")
 def running(builtin_model, tmp_path_factory):
-    """As a user starts it, with the collection that the documents ask."""
+    """As a user starts it, with the collection that the documents ask, of which it reads less."""
     folder = tmp_path_factory.mktemp("handbook")
     collection = index(HANDBOOK_DIR, folder / "handbook")
     config = folder / "server.toml"
-    config.write_text(f'[collections.handbook]\npath = "{collection}"\n')
+    config.write_text(f'[collections.handbook]\npath = "{collection}"\nmax_passages = 4\n')
     with running_server(builtin_model, "--config", str(config)) as server:
         yield server
 
@@ -146,7 +146,7 @@ def run(words: list[str], port: int, folder: Path) -> CompletedProcess[str]:
     name = program.removeprefix("qa-").replace("-", "_").removesuffix(".py")
     if name == "stress_test":
         # Of a hundred, and of ten: each question to a collection has many passages read.
-        flags += ("--num_total_clients", "4", "--num_request_per_client", "2")
+        flags += ("--num_total_clients", "2", "--num_request_per_client", "2")
     script = ROOT / f"{name}.py"
     return programs.run_python(script, *flags, "--port", port, cwd=folder, input="")
 

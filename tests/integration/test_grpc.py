@@ -31,15 +31,15 @@ FOUR = list(QUESTIONS)
 
 
 @pytest.fixture(scope="module")
-def gateway(builtin_model):
-    with running_gateway(builtin_model, *ONE_INSTANCE) as running:
+def gateway(quick_model):
+    with running_gateway(quick_model, *ONE_INSTANCE) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def quick(builtin_model):
+def quick(quick_model):
     """One for crowds of calls: which answer they get is seen elsewhere."""
-    with running_gateway(builtin_model, *INSTANT) as running:
+    with running_gateway(quick_model, *INSTANT) as running:
         yield running
 
 

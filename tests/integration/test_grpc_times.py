@@ -12,10 +12,10 @@ FOUR = ["Who?", "When?", "Where?", "What?"]
 
 
 @pytest.fixture(scope="module")
-def busy(builtin_model):
+def busy(quick_model):
     """A server with one instance, which takes one question at a time."""
     flags = (*ONE_BY_ONE, "--max_queue_size", "20", "--log_level", "debug", "--log_format", "json")
-    with running_gateway(builtin_model, *flags) as running:
+    with running_gateway(quick_model, *flags) as running:
         yield running
 
 

@@ -53,10 +53,10 @@ def cli(server, *flags):
 
 
 @pytest.fixture(scope="module")
-def slow(builtin_model):
+def slow(quick_model):
     """A server whose queue is short, and whose only instance is given nothing in advance."""
     flags = ("--max_queue_size", "8", "--max_in_flight_per_connection", "1000", *NOTHING_AHEAD)
-    with running_server(builtin_model, *flags, constants=BUSY_AT_ONCE) as running:
+    with running_server(quick_model, *flags, constants=BUSY_AT_ONCE) as running:
         yield running
 
 
@@ -101,9 +101,9 @@ class TestStats:
         assert gone["counters"]["requests_total"]["abandoned"] == before + 5
         assert gone["gauges"]["requests_in_flight"] == gone["gauges"]["queue_length"] == 0
 
-    def test_batches_and_their_times_are_counted(self, builtin_model):
+    def test_batches_and_their_times_are_counted(self, quick_model):
         flags = (*ONE_BY_ONE, "--max_batch_size", "4")
-        with running_server(builtin_model, *flags) as running, running.connect() as sock:
+        with running_server(quick_model, *flags) as running, running.connect() as sock:
             sock.sendall(b"".join(requests(21)))
             inference_ms = [receive(sock)["timings_ms"]["inference"] for _ in range(21)]
             stats = query(sock, "stats")
@@ -120,8 +120,8 @@ class TestStats:
             assert min(told) > 0
             assert sum(told) <= histograms["inference_ms"]["sum"] + 0.01 * batches
 
-    def test_connections_closed_for_new_ones_are_counted(self, builtin_model):
-        with running_server(builtin_model, *INSTANT, "--max_connections", "2") as running:
+    def test_connections_closed_for_new_ones_are_counted(self, quick_model):
+        with running_server(quick_model, *INSTANT, "--max_connections", "2") as running:
             first, second = running.connect(), running.connect()
             query(second, "stats")
             assert query(first, "stats")["counters"]["connections_evicted_total"] == 0
@@ -137,9 +137,9 @@ class TestStats:
 
 
 class TestHealth:
-    def test_an_idle_server_is_ready(self, builtin_model):
+    def test_an_idle_server_is_ready(self, quick_model):
         with (
-            running_server(builtin_model, *INSTANT, *TWO, constants=BUSY_AT_ONCE) as running,
+            running_server(quick_model, *INSTANT, *TWO, constants=BUSY_AT_ONCE) as running,
             running.connect() as sock,
         ):
             health = query(sock, "health")
@@ -190,9 +190,9 @@ class TestHealth:
                 assert not slow.health()["ready"]
             wait_until(slow.health, lambda h: h["ready"])
 
-    def test_a_server_with_one_answering_instance_is_ready(self, builtin_model):
+    def test_a_server_with_one_answering_instance_is_ready(self, quick_model):
         with (
-            running_server(builtin_model, *ONE_BY_ONE, *TWO, constants=BUSY_AT_ONCE) as running,
+            running_server(quick_model, *ONE_BY_ONE, *TWO, constants=BUSY_AT_ONCE) as running,
             running.connect() as sock,
         ):
             hung = running.worker_pids()[0]
@@ -205,9 +205,9 @@ class TestHealth:
             os.kill(hung, signal.SIGCONT)
             assert "answer" in receive(sock)
 
-    def test_a_draining_server_is_live_and_not_ready(self, builtin_model):
+    def test_a_draining_server_is_live_and_not_ready(self, quick_model):
         with (
-            running_server(builtin_model, *NOTHING_AHEAD) as running,
+            running_server(quick_model, *NOTHING_AHEAD) as running,
             running.connect() as sock,
             running.connect() as monitor,
             running.connect() as late,
@@ -228,8 +228,8 @@ class TestHealth:
             assert [outcome_of(receive(sock)) for _ in range(3)] == ["answered"] * 3
             assert running.wait() == 0
 
-    def test_killed_instances_are_counted_as_missing_until_replaced(self, builtin_model):
-        with running_server(builtin_model, *INSTANT, *TWO) as running:
+    def test_killed_instances_are_counted_as_missing_until_replaced(self, quick_model):
+        with running_server(quick_model, *INSTANT, *TWO) as running:
             for pid in running.worker_pids():
                 os.kill(pid, signal.SIGKILL)
             dead = wait_until(running.health, lambda h: h["sessions_alive"] == 0)
@@ -263,9 +263,9 @@ class TestFromOutside:
             assert hung.stdout.startswith("not ready: no instance has answered for 0.05 s\n")
             assert not json.loads(cli(slow, "--health", "--json").stdout)["ready"]
 
-    def test_health_and_stats_need_the_token(self, builtin_model, tmp_path):
+    def test_health_and_stats_need_the_token(self, quick_model, tmp_path):
         tokens = token_flags(tmp_path, "3bQ1xT0yqWcV7uKfJm2sZg")
-        with running_server(builtin_model, *INSTANT, *tokens) as running:
+        with running_server(quick_model, *INSTANT, *tokens) as running:
             with running.connect() as unauthenticated:
                 unauthenticated.sendall(frame({"id": 1, "type": "health"}))
                 assert outcome_of(receive(unauthenticated)) == "unauthorized"
@@ -277,8 +277,8 @@ class TestFromOutside:
             assert counted == {"unauthorized": 1}
             assert cli(running, "--health").returncode == 2
 
-    def test_stats_are_printed_as_a_table(self, builtin_model):
-        with running_server(builtin_model, *INSTANT, *TWO) as running:
+    def test_stats_are_printed_as_a_table(self, quick_model):
+        with running_server(quick_model, *INSTANT, *TWO) as running:
             running.ask(**ASK)
             table = cli(running, "--stats").stdout
             assert re.search(r"^ +requests_total\{answered\} +1$", table, re.MULTILINE)
@@ -290,8 +290,8 @@ class TestFromOutside:
 
 
 class TestLog:
-    def test_a_request_can_be_followed_in_the_log_without_its_words(self, builtin_model):
-        with running_server(builtin_model, *INSTANT, "--log_level", "debug") as running:
+    def test_a_request_can_be_followed_in_the_log_without_its_words(self, quick_model):
+        with running_server(quick_model, *INSTANT, "--log_level", "debug") as running:
             running.ask(id="mine", **ASK)
             assert outcome_of(running.ask(id="bad", question=5)) == "invalid_request"
             running.wait_for_log("rejected")

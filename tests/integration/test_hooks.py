@@ -39,19 +39,19 @@ def hooked_server(model, *flags):
 
 
 @pytest.fixture(scope="module")
-def server(builtin_model, tmp_path_factory):
+def server(quick_model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("hooks")
     (folder / "faulty_hooks.py").write_text(FAULTY)
     collection = index(write_documents(folder / "documents"), folder / "collection")
     file = folder / "server.toml"
     file.write_text(
         f'[collections.machines]\npath = "{collection}"\n[cache]\ncache_bytes = 1048576\n'
-        f'[models.plain]\npath = "{builtin_model}"\n'
-        f'[models.hooked]\npath = "{builtin_model}"\nhooks = "faulty_hooks:FaultyHooks"\n'
+        f'[models.plain]\npath = "{quick_model}"\n'
+        f'[models.hooked]\npath = "{quick_model}"\nhooks = "faulty_hooks:FaultyHooks"\n'
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(folder), prepend=":")
-        with hooked_server(builtin_model, "--config", str(file)) as running:
+        with hooked_server(quick_model, "--config", str(file)) as running:
             yield running
 
 
@@ -92,7 +92,7 @@ def test_the_other_model_answers_the_same_question_without_hooks(server):
 
 
 def test_long_texts_and_collections_pass_the_hooks(server):
-    text = f"{TEXT} {'The river runs by the town. ' * 400}"
+    text = f"{TEXT} {'The river runs by the town. ' * 200}"
     question = "How many days of PTO do employees have?"
     reply = server.ask(question=question, text=text, model="hooked")
     assert "25" in reply["answer"]
@@ -105,16 +105,16 @@ def test_long_texts_and_collections_pass_the_hooks(server):
     assert error["error"]["code"] == "internal_error"
 
 
-def test_hooks_that_cannot_be_loaded_end_the_start_with_one_line(builtin_model):
-    ended = fail_to_start("--model", builtin_model, *ONE_INSTANCE, "--hooks", "no_such_module:C")
+def test_hooks_that_cannot_be_loaded_end_the_start_with_one_line(quick_model):
+    ended = fail_to_start("--model", quick_model, *ONE_INSTANCE, "--hooks", "no_such_module:C")
     line = "hooks no_such_module:C cannot be loaded: ModuleNotFoundError: No module named"
     last = ended.stderr.splitlines()[-1]
     assert last.startswith("server.py: ")
     assert line in last
 
 
-def test_the_example_is_loaded_from_the_folder_where_the_server_starts(builtin_model):
-    with hooked_server(builtin_model, "--hooks", "examples.office_hooks:OfficeHooks") as server:
+def test_the_example_is_loaded_from_the_folder_where_the_server_starts(quick_model):
+    with hooked_server(quick_model, "--hooks", "examples.office_hooks:OfficeHooks") as server:
         reply = server.ask(question="How many days of PTO do employees have?", text=TEXT)
         assert "25" in reply["answer"]
 
@@ -147,15 +147,15 @@ class Cut(Hooks):
 
     @pytest.mark.parametrize("is_in_file", [False, True])
     def test_old_and_new_code_never_answer_together_nor_does_the_cache(
-        self, builtin_model, tmp_path, write, is_in_file
+        self, quick_model, tmp_path, write, is_in_file
     ):
         flags = ["--inference_engine_type", "instant", "--num_inference_sessions", "2"]
         flags += ["--cache_bytes", "1000000", "--hooks", "cut_hooks:Cut"]
         if is_in_file:
             file = tmp_path / "server.toml"
-            file.write_text(f'[models.m]\npath = "{builtin_model}"\n')
+            file.write_text(f'[models.m]\npath = "{quick_model}"\n')
             flags += ["--config", str(file)]
-        with hooked_server(builtin_model, *flags) as server:
+        with hooked_server(quick_model, *flags) as server:
             write(2)  # as long as the old one, and perhaps in the same second
             os.kill(server.worker_pids()[0], signal.SIGKILL)
             server.wait_for_log("cut_hooks.py has changed since")
@@ -164,9 +164,9 @@ class Cut(Hooks):
             server.wait_for_log("the reloaded model serves")
             assert self.answers(server) == {TEXT[:2]}
 
-    def test_a_poll_notices_it(self, builtin_model, write):
+    def test_a_poll_notices_it(self, quick_model, write):
         flags = ("--inference_engine_type", "instant", "--hooks", "cut_hooks:Cut")
-        with hooked_server(builtin_model, *flags, "--poll_interval_s", "1") as server:
+        with hooked_server(quick_model, *flags, "--poll_interval_s", "1") as server:
             write(2)
             server.wait_for_log("the reloaded model serves")
             assert server.ask(question="who?", text=TEXT)["answer"] == TEXT[:2]

@@ -47,8 +47,8 @@ def test_a_server_that_cannot_start_says_so_in_json(tmp_path, flags, reason):
     messages(ended.stdout)
 
 
-def test_a_server_that_serves_and_stops_says_so_in_json(builtin_model):
-    given = ["--model", str(builtin_model), "--port", "0", "--num_inference_sessions", "1"]
+def test_a_server_that_serves_and_stops_says_so_in_json(quick_model):
+    given = ["--model", str(quick_model), "--port", "0", "--num_inference_sessions", "1"]
     command = [sys.executable, "server.py", *given, *FIXED_ENGINE, *JSON]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, text=True, stdout=pipe, stderr=pipe) as server:

@@ -24,9 +24,9 @@ def window_tokens(request):
 
 
 @pytest.fixture(scope="module")
-def model(builtin_model, tmp_path_factory, window_tokens):
+def model(quick_model, tmp_path_factory, window_tokens):
     """The built-in model with a window of this many tokens."""
-    copy = copy_model(builtin_model, tmp_path_factory.mktemp("model") / "model")
+    copy = copy_model(quick_model, tmp_path_factory.mktemp("model") / "model")
     change_reading(copy, window_tokens=window_tokens)
     return copy
 

@@ -121,7 +121,7 @@ def test_a_link_asks_and_back_goes_back(page, server):
 
 
 def test_the_marked_answer_of_a_long_text_is_in_view(page):
-    ask(page, text="It rained all day. " * 500 + ASK["text"] + " It rained all night." * 500)
+    ask(page, text="It rained all day. " * 200 + ASK["text"] + " It rained all night." * 200)
     inside = """(() => {
         const box = document.querySelector('#marked').getBoundingClientRect();
         const mark = document.querySelector('mark').getBoundingClientRect();
@@ -204,8 +204,8 @@ def test_the_content_security_policy_blocks_other_scripts(page):
     page.faults.clear()
 
 
-def test_a_token_is_asked_for_and_kept(builtin_model, tmp_path, browser):
-    with running_server(builtin_model, *ONE_INSTANCE, *token_flags(tmp_path, TOKEN)) as with_tokens:
+def test_a_token_is_asked_for_and_kept(quick_model, tmp_path, browser):
+    with running_server(quick_model, *ONE_INSTANCE, *token_flags(tmp_path, TOKEN)) as with_tokens:
         browser.open(f"http://localhost:{with_tokens.port}/")
         browser.wait_for("document.querySelector('#access').open")
         browser.evaluate(
@@ -238,12 +238,12 @@ def test_the_page_hides_the_choice_of_a_single_model(page):
     assert page.evaluate("document.querySelector('#choice').hidden")
 
 
-def test_a_collection_can_be_chosen(builtin_model, tmp_path, browser):
+def test_a_collection_can_be_chosen(quick_model, tmp_path, browser):
     collection = index(write_documents(tmp_path / "documents"), tmp_path / "collection")
     config = tmp_path / "server.toml"
     config.write_text(f'[collections.machines]\npath = "{collection}"\n')
     question, (answer, document) = next(iter(ANSWERS.items()))
-    with running_server(builtin_model, "--config", str(config), *ONE_INSTANCE) as server:
+    with running_server(quick_model, "--config", str(config), *ONE_INSTANCE) as server:
         browser.open(f"http://localhost:{server.port}/#q={quote(question)}&c=machines&k=3")
         browser.wait_for("!document.querySelector('#sources').hidden")
         browser.wait_for("document.querySelector('#text-field').hidden")

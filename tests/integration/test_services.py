@@ -13,12 +13,12 @@ INSTANCES = "num_inference_sessions = 1"
 
 
 @pytest.fixture(scope="module")
-def server(builtin_model, tmp_path_factory):
+def server(quick_model, tmp_path_factory):
     """Two models, one of them in two versions; routes with every outcome of a cascade."""
     folder = tmp_path_factory.mktemp("models")
     copy = folder / "versions" / "2"
-    copy_model(builtin_model, copy)
-    (folder / "versions" / "1").symlink_to(builtin_model)
+    copy_model(quick_model, copy)
+    (folder / "versions" / "1").symlink_to(quick_model)
     change_reading(copy, temperature=3.0)
     config = folder / "server.toml"
     config.write_text(f"""
@@ -29,7 +29,7 @@ traffic = {{ 1 = 100, 2 = 0 }}
 shadow = {{ 2 = 100 }}
 {INSTANCES}
 [models.large]
-path = "{builtin_model}"
+path = "{quick_model}"
 {INSTANCES}
 [routes.default]
 cascade = ["small", "large"]
@@ -40,7 +40,7 @@ cascade = ["small", "large"]
 min_score = 1.0
 """)
     flags = (*ONE_INSTANCE, "--config", str(config), "--cache_bytes", "10000")
-    with running_server(builtin_model, *flags) as running:
+    with running_server(quick_model, *flags) as running:
         yield running
 
 

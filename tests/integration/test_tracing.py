@@ -35,15 +35,15 @@ def module_receiver():
 
 
 @pytest.fixture(scope="module")
-def server(builtin_model, module_receiver, tmp_path_factory):
+def server(quick_model, module_receiver, tmp_path_factory):
     """A model, and a cascade of it and itself, where the first is never sure."""
     config = tmp_path_factory.mktemp("traced") / "server.toml"
     config.write_text(f"""
 [models.small]
-path = "{builtin_model}"
+path = "{quick_model}"
 num_inference_sessions = 1
 [models.large]
-path = "{builtin_model}"
+path = "{quick_model}"
 num_inference_sessions = 1
 [routes.default]
 cascade = ["small"]
@@ -53,7 +53,7 @@ min_score = 1.0
 """)
     flags = (*module_receiver.flags, "--log_level", "debug", "--log_format", "json")
     flags = (*flags, "--config", str(config))
-    with running_server(builtin_model, *ONE_INSTANCE, *flags) as running:
+    with running_server(quick_model, *ONE_INSTANCE, *flags) as running:
         yield running
 
 
@@ -174,11 +174,11 @@ def test_a_request_past_its_deadline_has_an_error_span(traced):
     assert root.is_error
 
 
-def test_opentelemetrys_environment_variables_apply(builtin_model, receiver, monkeypatch):
+def test_opentelemetrys_environment_variables_apply(quick_model, receiver, monkeypatch):
     monkeypatch.setenv("OTEL_SERVICE_NAME", "reader")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=secret")
-    with running_server(builtin_model, *INSTANT, *receiver.flags) as server:
+    with running_server(quick_model, *INSTANT, *receiver.flags) as server:
         server.ask(**ASK)
         receiver.wait_for(1)
     resource = receiver.resources[0]
@@ -188,16 +188,16 @@ def test_opentelemetrys_environment_variables_apply(builtin_model, receiver, mon
     assert receiver.headers[0]["api-key"] == "secret"
 
 
-def test_without_the_flag_no_exporter_runs(builtin_model):
-    with running_server(builtin_model, *INSTANT) as server:
+def test_without_the_flag_no_exporter_runs(quick_model):
+    with running_server(quick_model, *INSTANT) as server:
         server.ask(**ASK, traceparent=SAMPLED)
         assert exporter_of(server) is None
         assert spans_of(server) == {"exported": 0, "dropped": 0}
 
 
-def test_a_drain_sends_the_remaining_spans(builtin_model, receiver):
+def test_a_drain_sends_the_remaining_spans(quick_model, receiver):
     with (
-        running_server(builtin_model, *INSTANT, *receiver.flags) as server,
+        running_server(quick_model, *INSTANT, *receiver.flags) as server,
         server.connect() as sock,
     ):
         for number in range(100):
@@ -210,8 +210,8 @@ def test_a_drain_sends_the_remaining_spans(builtin_model, receiver):
     assert receiver.resources[0]["service.name"] == "qa-server"
 
 
-def test_an_exporter_that_is_killed_is_started_again(builtin_model, receiver):
-    with running_server(builtin_model, *INSTANT, *receiver.flags) as server:
+def test_an_exporter_that_is_killed_is_started_again(quick_model, receiver):
+    with running_server(quick_model, *INSTANT, *receiver.flags) as server:
         server.ask(**ASK)
         wait_for_spans(server, lambda spans: spans["exported"])
         os.kill(exporter_of(server), signal.SIGKILL)
@@ -222,9 +222,9 @@ def test_an_exporter_that_is_killed_is_started_again(builtin_model, receiver):
         assert wait_for_spans(server, lambda spans: sum(spans.values()) == made)["dropped"] == 0
 
 
-def test_an_exporter_that_hangs_costs_spans_and_nothing_else(builtin_model, receiver):
+def test_an_exporter_that_hangs_costs_spans_and_nothing_else(quick_model, receiver):
     number, chunk = 6000, 50
-    with running_server(builtin_model, *INSTANT, *receiver.flags) as server:
+    with running_server(quick_model, *INSTANT, *receiver.flags) as server:
         server.ask(**ASK)
         receiver.wait_for(1)
         with held_still([exporter_of(server)]), server.connect() as sock:
@@ -238,8 +238,8 @@ def test_an_exporter_that_hangs_costs_spans_and_nothing_else(builtin_model, rece
         assert spans["exported"] == len(receiver.spans)
 
 
-def test_an_exporter_dies_with_a_server_that_is_killed(builtin_model, receiver):
-    with running_server(builtin_model, *INSTANT, *receiver.flags) as server:
+def test_an_exporter_dies_with_a_server_that_is_killed(quick_model, receiver):
+    with running_server(quick_model, *INSTANT, *receiver.flags) as server:
         server.ask(**ASK)
         receiver.wait_for(1)
         pid = exporter_of(server)
@@ -250,11 +250,11 @@ def test_an_exporter_dies_with_a_server_that_is_killed(builtin_model, receiver):
         os.close(handle)
 
 
-def test_an_endpoint_that_is_down_costs_spans_and_nothing_else(builtin_model, monkeypatch):
+def test_an_endpoint_that_is_down_costs_spans_and_nothing_else(quick_model, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1.5")  # tried again once
     port = reserve_port()
     flags = (*INSTANT, "--otlp_endpoint", f"http://127.0.0.1:{port}")
-    with running_server(builtin_model, *flags) as server:
+    with running_server(quick_model, *flags) as server:
         for _ in range(2):
             lost = spans_of(server)["dropped"]
             assert server.ask(**ASK)["answer"]
@@ -269,18 +269,18 @@ def test_an_endpoint_that_is_down_costs_spans_and_nothing_else(builtin_model, mo
         server.wait_for_log("Connection refused")
 
 
-def test_the_endpoint_may_have_its_path(builtin_model, receiver):
+def test_the_endpoint_may_have_its_path(quick_model, receiver):
     flag, endpoint, *others = receiver.flags
-    with running_server(builtin_model, *INSTANT, flag, f"{endpoint}/v1/traces", *others) as server:
+    with running_server(quick_model, *INSTANT, flag, f"{endpoint}/v1/traces", *others) as server:
         server.ask(**ASK)
         wait_for_spans(server, lambda spans: spans["exported"] == 6)
         receiver.wait_for(1)
 
 
 @pytest.mark.parametrize("status", [401, 307])
-def test_spans_that_the_receiver_refuses_are_dropped(builtin_model, receiver, status):
+def test_spans_that_the_receiver_refuses_are_dropped(quick_model, receiver, status):
     receiver.status = status
-    with running_server(builtin_model, *INSTANT, *receiver.flags) as server:
+    with running_server(quick_model, *INSTANT, *receiver.flags) as server:
         server.ask(**ASK)
         wait_for_spans(server, lambda spans: spans["dropped"] == 6)
         server.wait_for_log("spans do not arrive")

@@ -6,9 +6,10 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec.structs import replace
 from tokenizers import Tokenizer
 
 from qa_service.data.squad import AGREEMENT_QUESTIONS, read_squad

@@ -18,9 +18,6 @@ import msgspec
 from qa_service.retrieval.documents import Block, Document, Fault, Kind, Parsed, without_invisible
 from qa_service.retrieval.formats.bounded import read_text
 from qa_service.retrieval.formats.front_matter import front_fields, split_front_matter
-from qa_service.retrieval.formats.html import parse_html
-from qa_service.retrieval.formats.markdown import parse_markdown
-from qa_service.retrieval.formats.rst import parse_rst
 from qa_service.retrieval.layout import lay_out
 
 _EMPTY_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
@@ -45,11 +42,23 @@ def parse_plain(text: str, whole: str | None) -> Parsed:
 MarkupReader = Callable[[str, str | None], Parsed]
 """Takes the markup, and the file that it is a part of; None if it is all of a file."""
 
+
+def _markup(name: str) -> MarkupReader:
+    """The reader of a module, imported with the first text of its kind, as `_reader` has it."""
+
+    def parse(text: str, whole: str | None) -> Parsed:
+        module = importlib.import_module(f"{__name__}.{name}")
+        reader: MarkupReader = getattr(module, f"parse_{name}")
+        return reader(text, whole)
+
+    return parse
+
+
 MARKUPS: dict[str, MarkupReader] = {
     "text": parse_plain,
-    "markdown": parse_markdown,
-    "rst": parse_rst,
-    "html": parse_html,
+    "markdown": _markup("markdown"),
+    "rst": _markup("rst"),
+    "html": _markup("html"),
 }
 
 ENDINGS = {

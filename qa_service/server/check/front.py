@@ -6,10 +6,11 @@ import contextlib
 import os
 import ssl
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from pathlib import Path
+
+import msgspec
 
 from qa_service.errors import SetupError
 from qa_service.logs import plural
@@ -115,8 +116,7 @@ PROC = Path("/proc")
 _OURS = ("qa-server", "qa-grpc-gateway", "server.py")
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(msgspec.Struct, frozen=True):
     """A process.
 
     Attributes:

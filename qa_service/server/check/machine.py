@@ -11,10 +11,11 @@ import re
 import resource
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 import qa_service
 from qa_service.engine_catalogue import ENGINES, PROCESSOR_FLAGS
@@ -197,8 +198,7 @@ _LIBRARIES = {
 """By their name, the versions that packages of today are built for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """The CUDA that an installed package is built for; empty if it is built without."""
 
     package: str

@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from qa_service.autotune.candidates import choose_engine, every_engine
 from qa_service.autotune.engine_table import Finding as Candidate
 from qa_service.autotune.engine_table import Measurement
-from qa_service.autotune.engine_trial import Instance, try_engines
 from qa_service.engine_catalogue import AUTO, INSTANT
 from qa_service.errors import SetupError, error_context
 from qa_service.installation import preparing_program
@@ -36,6 +36,9 @@ from qa_service.server.models.preparing import served_folder, unprepared
 from qa_service.server.services.collection_set import CollectionSet
 from qa_service.server.services.searches import search_program
 from qa_service.server.telemetry.services import ServiceCounts
+
+if TYPE_CHECKING:
+    from qa_service.autotune.engine_trial import Instance
 
 QUIET = LogOptions(log_level="error")
 
@@ -79,12 +82,18 @@ def check_hooks(config: ServerConfig) -> Iterator[Finding]:
             options = structs.replace(spec.instances, inference_engine_type=INSTANT)
             setup = Setup(str(spec.found.path), options, keeps=False)
             try:
-                with error_context("instance 0 cannot start"), Instance(setup, QUIET) as instance:
+                with error_context("instance 0 cannot start"), _instance(setup) as instance:
                     instance.prove()
             except SetupError as caught:
                 yield error(str(caught))
             else:
                 yield ok(f"{name} has the hooks {hooks}")
+
+
+def _instance(setup: Setup) -> Instance:
+    from qa_service.autotune.engine_trial import Instance  # noqa: PLC0415 - a start tries none
+
+    return Instance(setup, QUIET)
 
 
 def check_files(config: ServerConfig) -> Iterator[Finding]:
@@ -147,7 +156,7 @@ def _check_engine(
         return ok(f"{where} is left out: {candidate.failure}"), False
     started_s = time.monotonic()
     try:
-        with Instance(structs.replace(setup, keeps=False), QUIET) as instance:
+        with _instance(structs.replace(setup, keeps=False)) as instance:
             ready = instance.prove()
     except SetupError as caught:
         is_named = options.inference_engine_type != AUTO and _is_eligible(candidate, options)
@@ -222,6 +231,8 @@ def measured_engines(config: ServerConfig) -> Iterator[str]:
             raise SetupError("all instances are on Ray: this machine cannot measure their engines")
         found = choose_engine(its, device, folder, load_manifest(folder), measures_all=True)
         if isinstance(found, Measurement):
+            from qa_service.autotune.engine_trial import try_engines  # noqa: PLC0415
+
             table = try_engines(found, config.logs, measures_all=True)
             keep(Path(found.path), table)
             found = found.choice(table)

@@ -13,8 +13,9 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from qa_service.errors import SetupError
 from qa_service.server.check import front, machine, models
@@ -27,8 +28,7 @@ from qa_service.sidecars.gateway_messages import need_grpc
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """One thing that a start needs.
 
     Attributes:

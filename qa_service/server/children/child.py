@@ -17,7 +17,6 @@ import math
 import signal
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -65,8 +64,7 @@ Launch = Callable[[], tuple[Process, socket.socket]]
 """Starts a process; returns it, and this end of its channel."""
 
 
-@dataclass(slots=True, eq=False)
-class _Run:
+class _Run(msgspec.Struct, eq=False):
     """One process of a child.
 
     Attributes:
@@ -78,7 +76,7 @@ class _Run:
     stream: Stream
     kill_s: float = math.inf
     is_ended_here: bool = False
-    on_exit: list[Callback] = field(default_factory=list)
+    on_exit: list[Callback] = msgspec.field(default_factory=list)
 
     def kill(self) -> None:
         if self.process.poll() is None:

@@ -7,9 +7,10 @@ line, which is skipped (RFC 9112, section 2.2). TLS is already decrypted here.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from email.utils import formatdate
 from functools import lru_cache
+
+from msgspec.structs import replace
 
 from qa_service.errors import TlsRequiredError
 from qa_service.server.front.connection_options import HttpOptions

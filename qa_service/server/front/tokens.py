@@ -19,7 +19,6 @@ import hmac
 import logging
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -60,8 +59,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.name, self.weight * (1 + min(priority, self.max_priority))
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEntry:
+class TokenEntry(msgspec.Struct, frozen=True):
     """An accepted token.
 
     Attributes:

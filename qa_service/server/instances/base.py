@@ -14,12 +14,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from qa_service.instance.channel import WORKER_PROGRAM, launch
 from qa_service.instance.devices import CPU, DeviceAssignment, devices_of, need_ray
@@ -67,8 +67,7 @@ class InFlight(msgspec.Struct):
     since_s: float = math.inf
 
 
-@dataclass(frozen=True)
-class InstanceProgram:
+class InstanceProgram(msgspec.Struct, frozen=True):
     """How an instance is started.
 
     Attributes:

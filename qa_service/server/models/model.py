@@ -18,7 +18,8 @@ import math
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from qa_service.errors import QaError, SetupError, UnavailableError, UnknownModelError, list_choices
 from qa_service.net.timers import Clock, LazyTimer
@@ -38,8 +39,7 @@ MAX_RETRY_S = 60.0
 of the version, and mended files should be noticed within a minute."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadFailure:
+class LoadFailure(msgspec.Struct, frozen=True):
     """Why a version could not be loaded.
 
     Attributes:

@@ -6,10 +6,11 @@ A fault in any part is a `SetupError` that names the table, and no plan is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 from msgspec import structs
+from msgspec.structs import replace
 
 from qa_service.errors import SetupError, error_context, list_choices
 from qa_service.instance.engines import check_precision
@@ -21,8 +22,7 @@ from qa_service.server.models.on_disk import FoundVersion, choose_versions, find
 from qa_service.server.services.service_options import RouteOptions
 
 
-@dataclass(frozen=True, slots=True)
-class VersionSpec:
+class VersionSpec(msgspec.Struct, frozen=True):
     """One version of a model as planned; another spec needs other instances.
 
     Attributes:
@@ -57,8 +57,7 @@ class VersionSpec:
         return f"{self.model}, version {self.number}"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelPlan:
+class ModelPlan(msgspec.Struct, frozen=True):
     """A model as planned; with its name alone, nothing of it is served.
 
     Attributes:
@@ -69,15 +68,14 @@ class ModelPlan:
     """
 
     name: str
-    versions: Mapping[int, VersionSpec] = field(default_factory=dict)
-    labels: Mapping[str, int] = field(default_factory=dict)
-    traffic: Mapping[int, int] = field(default_factory=dict)
-    shadow: Mapping[int, int] = field(default_factory=dict)
+    versions: Mapping[int, VersionSpec] = msgspec.field(default_factory=dict)
+    labels: Mapping[str, int] = msgspec.field(default_factory=dict)
+    traffic: Mapping[int, int] = msgspec.field(default_factory=dict)
+    shadow: Mapping[int, int] = msgspec.field(default_factory=dict)
     is_rolling: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     models: Mapping[str, ModelPlan]
     routes: Mapping[str, RouteOptions]
 

@@ -29,7 +29,6 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from operator import attrgetter
@@ -55,8 +54,7 @@ from qa_service.wire.messages import (
 NO_TIME = Timings(0.0, 0.0)
 
 
-@dataclass(slots=True, eq=False)
-class _Flight:
+class _Flight(msgspec.Struct, eq=False):
     """Equal requests that wait for one run.
 
     Attributes:
@@ -68,7 +66,7 @@ class _Flight:
 
     key: bytes
     model: str
-    members: dict[Call, None] = field(default_factory=dict)
+    members: dict[Call, None] = msgspec.field(default_factory=dict)
     run: Call | None = None
     leader: Call | None = None
     timer: LazyTimer | None = None

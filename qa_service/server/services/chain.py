@@ -6,8 +6,9 @@ Gate ▸ Access ▸ Router ▸ Cascade ▸ Version ▸ Shadow ▸ Cached ▸ Col
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.net.timers import Clock
@@ -24,8 +25,7 @@ from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.messages import Request
 
 
-@dataclass(frozen=True)
-class Services:
+class Services(msgspec.Struct, frozen=True):
     """Makes the services that stand before the models, of what all of them share."""
 
     clock: Clock

@@ -75,8 +75,7 @@ class Router:
         route.submit(call)
 
 
-@dataclass(slots=True, eq=False)
-class _Asking:
+class _Asking(msgspec.Struct, eq=False):
     """A request in progress: the last model's answer, and the times of all models, added up."""
 
     whole: Call

@@ -17,9 +17,10 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from qa_service.child_program import start_program
 from qa_service.errors import DeadlineExceededError, QueueFullError, UnavailableError
@@ -66,8 +67,7 @@ def search_program(
     return partial(start_program, SEARCH_PROGRAM, *options, *(["check"] if only_checks else []))
 
 
-@dataclass(slots=True, eq=False)
-class _Search:
+class _Search(msgspec.Struct, eq=False):
     """A piece of work that waits or runs; it may be for no call."""
 
     work: Work

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -26,8 +25,7 @@ FLOW = "shadow copy"
 """No client's flow has this name: neither a token's name nor an address has a space."""
 
 
-@dataclass(slots=True, eq=False)
-class _Pair:
+class _Pair(msgspec.Struct, eq=False):
     """A request and its copy, with the best answer of each once it has one."""
 
     counts: ShadowCounts

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from qa_service.server.telemetry.exposition import duration_samples
 from qa_service.server.telemetry.metrics import DURATION_BOUNDS_MS
@@ -17,25 +18,25 @@ another; the copy failed; `unpaired`: there was no answer to compare with, or th
 disconnected; `dropped`: no instance was idle, so there was no copy."""
 
 
-@dataclass(slots=True)
-class CascadeCounts:
+class CascadeCounts(msgspec.Struct):
     """The counts of a route's cascade.
 
     Attributes:
         fallbacks: Requests answered by an unsure model because the next one failed.
     """
 
-    models_asked: Counter[int] = field(default_factory=Counter)
+    models_asked: Counter[int] = msgspec.field(default_factory=Counter)
     fallbacks: int = 0
 
 
-@dataclass(slots=True)
-class ShadowCounts:
+class ShadowCounts(msgspec.Struct):
     """The counts of a version that receives copies of requests."""
 
     seen: int = 0
-    outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SHADOW_OUTCOMES, 0))
-    request_ms: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_MS))
+    outcomes: dict[str, int] = msgspec.field(
+        default_factory=lambda: dict.fromkeys(SHADOW_OUTCOMES, 0)
+    )
+    request_ms: Histogram = msgspec.field(default_factory=lambda: Histogram(DURATION_BOUNDS_MS))
 
     @property
     def copied(self) -> int:
@@ -52,8 +53,7 @@ class ShadowCounts:
         }
 
 
-@dataclass(slots=True)
-class CollectionCounts:
+class CollectionCounts(msgspec.Struct):
     """The counts of a collection: its searches, and the passages found by them that were read.
 
     Attributes:
@@ -62,7 +62,7 @@ class CollectionCounts:
         left_out_total: Documents that a cluster's search found and that are no passages.
     """
 
-    search_ms: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_MS))
+    search_ms: Histogram = msgspec.field(default_factory=lambda: Histogram(DURATION_BOUNDS_MS))
     passages_total: int = 0
     failed_total: int = 0
     left_out_total: int = 0

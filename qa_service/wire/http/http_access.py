@@ -10,8 +10,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from qa_service.errors import HttpError
 from qa_service.wire.http.http_message import HttpHead
@@ -23,8 +24,7 @@ _EXPOSED = "Inference-Header-Content-Length, Retry-After, Server-Timing"
 _ALLOWED = "Authorization, Content-Type, Inference-Header-Content-Length, traceparent"
 
 
-@dataclass(frozen=True, slots=True)
-class HttpAccess:
+class HttpAccess(msgspec.Struct, frozen=True):
     """Which sites' pages may ask.
 
     Attributes:

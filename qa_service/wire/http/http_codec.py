@@ -10,7 +10,6 @@ an exchange's number, and one for each of its questions; a reply has the client'
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -76,8 +75,7 @@ class _Exchange(msgspec.Struct, eq=False):
         return path_error(self.head.path, self.id_json, error)
 
 
-@dataclass(frozen=True, slots=True)
-class HttpSite:
+class HttpSite(msgspec.Struct, frozen=True):
     """What all HTTP connections of a server share.
 
     Attributes:

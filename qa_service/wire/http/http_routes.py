@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import unquote
@@ -54,8 +54,7 @@ class QaCall(msgspec.Struct, frozen=True):
         return timed_reply(answers_body(self.id_json, result, request.top_k), result.timings)
 
 
-@dataclass(frozen=True, slots=True)
-class ReportCall:
+class ReportCall(msgspec.Struct, frozen=True):
     """A query about the server."""
 
     type: QueryType

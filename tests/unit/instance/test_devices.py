@@ -92,7 +92,7 @@ def test_a_failing_driver_means_no_gpu_and_gives_the_reason(with_driver):
     ("program", "why"),
     [
         ("/bin/false", "returned non-zero exit status 1"),
-        ("/bin/echo", "Expecting value"),
+        ("/bin/echo", "invalid literal"),
         ("/no/such/program", "No such file or directory"),
     ],
 )
