@@ -1,7 +1,5 @@
 """Fixtures for every suite."""
 
-from __future__ import annotations
-
 import fcntl
 import gc
 import hashlib

@@ -1,7 +1,5 @@
 """A stand-in for CUDA's driver library, compiled on the spot: two GPUs that compute nothing."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

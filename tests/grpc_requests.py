@@ -1,7 +1,5 @@
 """What tests send a gateway, in Triton's messages, and how they read the replies."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """HTTP requests, each on a connection of its own."""
 
-from __future__ import annotations
-
 import http.client
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Programs run to their end, and the files that ours are given."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

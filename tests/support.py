@@ -1,7 +1,5 @@
 """What several tests need: fake clocks, a loop run until a condition holds, checks of types."""
 
-from __future__ import annotations
-
 import importlib
 import threading
 import time

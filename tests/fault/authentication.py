@@ -1,7 +1,5 @@
 """What the tests of TLS and tokens need to speak to a server."""
 
-from __future__ import annotations
-
 import json
 import select
 import socket

@@ -1,7 +1,5 @@
 """Servers for the fault tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path

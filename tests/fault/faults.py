@@ -1,7 +1,5 @@
 """Requests that make a worker of `faulty_server` misbehave, and the requests sent with them."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Sequence
 from contextlib import AbstractContextManager

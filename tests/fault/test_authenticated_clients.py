@@ -1,7 +1,5 @@
 """QaClient and the programs around it, at servers with TLS, certificates and tokens."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

@@ -1,7 +1,5 @@
 """What is bounded stays so: memory whatever clients do, and others' service while some are slow."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """As many connections as there may be: who makes room, and that probes are answered."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

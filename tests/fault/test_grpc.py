@@ -1,7 +1,5 @@
 """The gRPC gateway among faults: killed, drained, attacked, with TLS and tokens."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Clients that mean harm, or do it: each ends in an error or a close, and hurts nobody else."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import contextmanager
 from pathlib import Path

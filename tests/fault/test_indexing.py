@@ -1,7 +1,5 @@
 """qa-index killed at each step, and documents that are made to break it."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Jobs while what they pass through dies, is full, or is killed by one of them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

@@ -4,8 +4,6 @@ OpenVINO may report no error for a run that could not allocate: without a look a
 answer is that of the run before.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 

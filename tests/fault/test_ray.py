@@ -1,7 +1,5 @@
 """Instances on a Ray cluster whose nodes are lost, hang, and come back."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

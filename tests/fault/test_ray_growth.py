@@ -1,7 +1,5 @@
 """Instances on a Ray cluster whose nodes come as they are needed, and do not have the model."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

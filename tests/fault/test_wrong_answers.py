@@ -1,7 +1,5 @@
 """Models and instances that compute wrongly: what is damaged is really damaged."""
 
-from __future__ import annotations
-
 import json
 import re
 import struct

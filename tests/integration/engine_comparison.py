@@ -1,7 +1,5 @@
 """What an engine gives, compared with a reference: logits, and the spans that it chooses."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from itertools import islice

@@ -8,8 +8,6 @@ run one after another in an environment without this machine's own; standard out
 object: names, files, and each command's exit code and errors.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

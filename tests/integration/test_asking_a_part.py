@@ -1,7 +1,5 @@
 """Parts of collections, and the places of their answers: a real server, model and indexes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

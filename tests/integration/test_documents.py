@@ -3,8 +3,6 @@
 What a server replies has the shape that is shown: the same keys, and values of the same types.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import re

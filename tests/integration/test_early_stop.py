@@ -1,7 +1,5 @@
 """Programs that are stopped while they load their modules, or whose output nobody reads."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """gRPC by other people's clients: Triton's, the health probe's, reflection's, Node's, KServe's."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

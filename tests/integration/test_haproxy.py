@@ -1,7 +1,5 @@
 """deploy/haproxy.cfg with a real HAProxy before three real servers."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import signal

@@ -1,7 +1,5 @@
 """`--log_format json`: every line of a program, on both of its streams, is a JSON object."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """The wheel, installed outside the clone into an environment of its own, and its programs run."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import site

@@ -1,7 +1,5 @@
 """prepare_model.py on real, tiny models: what it writes, what it refuses, what it survives."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The metrics as Prometheus reads them: Debian's promtool, and a Prometheus that scrapes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

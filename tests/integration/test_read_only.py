@@ -1,7 +1,5 @@
 """A server whose whole file system is read-only, without a folder for temporary files."""
 
-from __future__ import annotations
-
 import os
 import sys
 

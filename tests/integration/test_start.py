@@ -1,7 +1,5 @@
 """From a server's first second to its first answer: what clients, signals and pipes meet."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

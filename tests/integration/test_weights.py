@@ -1,7 +1,5 @@
 """Weights over real sockets, with batches; counts of answers while both clients have some due."""
 
-from __future__ import annotations
-
 import socket
 from collections import Counter
 from select import select

@@ -1,7 +1,5 @@
 """Runs seeds, and shrinks those that fail: `python -m tests.simulation --help`."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -1,7 +1,5 @@
 """Draws a gateway's bounds, the calls that are made of it, and what befalls it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ the clock, signals, the listening socket, the folders of models, the engines to 
 processes of the workers. A change of the server's internals is felt in this file alone.
 """
 
-from __future__ import annotations
-
 import math
 import selectors
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """All that the simulation knows of the gateway's inside: its links, and who uses them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Iterator

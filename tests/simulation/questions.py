@@ -5,8 +5,6 @@ and where it stands. The score is a digest of model, question and text: an answe
 request, another model or another version is distinguished by it from the right one.
 """
 
-from __future__ import annotations
-
 import random
 import zlib
 from dataclasses import dataclass

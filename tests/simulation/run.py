@@ -1,7 +1,5 @@
 """One run of a scenario: from the server's start, through its events, to its end."""
 
-from __future__ import annotations
-
 import logging
 import random
 import signal

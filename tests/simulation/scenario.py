@@ -4,8 +4,6 @@ An event says all that it needs, so that any of them can be left out and the res
 something: that is how a failing run is made small.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

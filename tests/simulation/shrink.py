@@ -1,7 +1,5 @@
 """Leaves out events of a failing run until each that is left is needed (Zeller's ddmin)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ frames   a reply is known by its id
 HTTP     replies come in the order of the requests
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import deque

@@ -5,8 +5,6 @@ the world (bytes of a client, results of a worker) or to the loop's own next tim
 first. So a minute of the server takes milliseconds, and nothing depends on the machine's speed.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import math

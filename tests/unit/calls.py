@@ -1,7 +1,5 @@
 """Calls, and tickets of calls, for the tests of what carries them."""
 
-from __future__ import annotations
-
 import math
 
 from qa_service.server.scheduling.call import Call, Scope

@@ -1,7 +1,5 @@
 """A folder for temporary files, and what processes that were killed have left."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """The log: which of its lines are left out."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

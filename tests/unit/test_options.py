@@ -1,7 +1,5 @@
 """Options as structs, on a tree of its own: any room may add to the server's."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,7 +1,5 @@
 """AsyncQaClient over real sockets, with servers that do what a test scripts."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import AsyncExitStack

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from qa_service.preparation.sources import Source

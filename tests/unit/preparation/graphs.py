@@ -1,7 +1,5 @@
 """A graph to quantise."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The files that ship: encoders, and what preparing them computes."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import lzma

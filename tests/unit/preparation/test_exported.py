@@ -1,7 +1,5 @@
 """A model that comes as an ONNX graph: which graphs are taken, and what is said of others."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from functools import partial

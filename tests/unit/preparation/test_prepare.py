@@ -1,7 +1,5 @@
 """What preparing decides: what a folder lacks, and how logits are read."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

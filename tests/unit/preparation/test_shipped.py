@@ -1,7 +1,5 @@
 """What is put together from shipped files, and the same made by transformers, peft and torch."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

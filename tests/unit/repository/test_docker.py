@@ -1,7 +1,5 @@
 """What docker/ says, held against the files and the imports that it speaks of."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """The documents: the programs of their commands know their flags, their tables are the types'."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import re

@@ -1,7 +1,5 @@
 """What tests and benchmarks stand on: processes whose output is read while they write."""
 
-from __future__ import annotations
-
 import sys
 
 from harness.models import copy_model

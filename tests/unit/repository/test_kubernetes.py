@@ -1,7 +1,5 @@
 """deploy/kubernetes: every overlay and component builds, is valid, and fits the server."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """docs/RELIABILITY.md names tests, programs and flags that exist."""
 
-from __future__ import annotations
-
 import re
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """The structure that docs/ARCHITECTURE.md and the README promise."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

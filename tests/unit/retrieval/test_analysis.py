@@ -1,8 +1,6 @@
 """What a question's words find, in a real index: other forms, other scripts, names of code."""
 
 # ruff: noqa: RUF001, the signs of other scripts are meant
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

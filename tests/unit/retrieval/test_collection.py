@@ -1,7 +1,5 @@
 """Folders become collections, which are searched while the next index is made."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

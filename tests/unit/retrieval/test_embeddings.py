@@ -1,7 +1,5 @@
 """Passages are found by their meaning, not only by their words; with the real encoder."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A question may be about a part of a collection: real indexes, with embeddings and without."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The program qa-index: what it prints, its exit code, and what --watch indexes."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Passages of several collections are comparable: a word scores the same in all of them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A passage of a file with pages, slides or sheets says where a person finds it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import openpyxl

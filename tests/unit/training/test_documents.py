@@ -1,7 +1,5 @@
 """Training questions of documents, and of the tables that offices keep."""
 
-from __future__ import annotations
-
 import random
 from itertools import islice
 

@@ -1,8 +1,6 @@
 """Markup as a person reads it: one text for every format."""
 
 # ruff: noqa: E501, a markup and its text stand side by side
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """PDF files, written by hand."""
 
-from __future__ import annotations
-
 
 def pdf_file(*pages: str, title: str = "") -> bytes:
     painted = [f"BT /F1 12 Tf 72 720 Td ({words}) Tj ET".encode() for words in pages]

@@ -1,7 +1,5 @@
 """Files of each kind, read as `qa-index` reads them."""
 
-from __future__ import annotations
-
 import io
 
 from qa_service.retrieval.documents import Document, Fault

@@ -1,7 +1,5 @@
 """Each kind of file becomes documents."""
 
-from __future__ import annotations
-
 import datetime
 import io
 import json

@@ -1,7 +1,5 @@
 """Word's documents are read as Word shows them."""
 
-from __future__ import annotations
-
 import pytest
 
 from qa_service.retrieval.documents import Document, UnreadableError

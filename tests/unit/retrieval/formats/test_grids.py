@@ -1,7 +1,5 @@
 """What a person sees in a table is found in a grid of cells."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

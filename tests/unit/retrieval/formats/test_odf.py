@@ -1,7 +1,5 @@
 """LibreOffice's files, and messages, are read as a person sees them."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from email.message import EmailMessage

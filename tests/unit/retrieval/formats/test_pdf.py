@@ -1,7 +1,5 @@
 """A PDF's text is what a person reads on its pages, in the order in which it is read."""
 
-from __future__ import annotations
-
 import functools
 
 import pypdfium2

@@ -1,7 +1,5 @@
 """Workbooks are read as Excel shows them."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Sequence

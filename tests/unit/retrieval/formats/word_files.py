@@ -1,7 +1,5 @@
 """Word's documents, written as the parts that they consist of."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 
