@@ -33,7 +33,7 @@ demo: $(SERVE)  ## Prepares the built-in model, starts the server, asks it, stop
 run: model  ## Serves on port 9999 until Ctrl-C.
 	@exec $(BIN)/python server.py
 
-test: $(TEST)  ## Runs every test but those of `make soak` and `make long`: 10 minutes on two cores.
+test: $(TEST)  ## Runs every test but those of `make soak` and `make long`: 7 minutes on two cores.
 	$(PYTEST) $(PARALLEL) -m "not soak and not long" --durations 20
 
 soak: $(TEST)  ## Runs long loads one by one, and meanwhile 10,000 simulated machines: 6 minutes.
