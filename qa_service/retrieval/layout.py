@@ -26,6 +26,8 @@ _NO_TITLE = re.compile(
     re.IGNORECASE,
 )
 """What programs call a document, a presentation or a sheet that nobody named, in some languages."""
+_MAX_SUBTITLE_CHARS = 200
+"""Of a title slide; one with more below its title is about something."""
 _JOINS = _LINES | {Kind.PARAGRAPH, Kind.CAPTION}
 
 
@@ -52,9 +54,18 @@ def lay_out(parsed: Parsed, name: str) -> Document:
             headings.append(Heading(start, block.level, shortened(words)))
         before = block
     highest = [heading.text for heading in headings if heading.level == 1]
-    titles = (shortened(parsed.title), highest[0] if len(highest) == 1 else "")
+    titles = (shortened(parsed.title), highest[0] if len(highest) == 1 else _deck_title(parsed))
     title = next(filter(says_something, titles), title_of(name))
     return Document(name, title, "".join(parts), tuple(headings), tuple(places))
+
+
+def _deck_title(parsed: Parsed) -> str:
+    """What a presentation's title slide calls it; "" without one."""
+    first = parsed.blocks[0] if parsed.blocks else None
+    if first is None or first.kind is not Kind.HEADING or not first.part.startswith("slide"):
+        return ""
+    length = sum(len(block.text) for block in parsed.blocks if block.page == first.page)
+    return shortened(first.text) if length - len(first.text) <= _MAX_SUBTITLE_CHARS else ""
 
 
 def says_something(title: str) -> bool:

@@ -375,7 +375,11 @@ def test_presentations_have_titles_lists_tables_and_notes():
         "The plan\n\nFor 2031\n\nSteps\n\n- Dig\n  - by hand\n- Plant\ntrees\n"
         "A: 1; B: 2\n\nin a group\n\nSay why."
     )
-    assert document.title == "deck"
+    assert document.title == "The plan"
+    first.placeholders[1].text = "The plan is what we do. " * 9
+    assert read("deck.pptx", saved(deck)).title == "deck"
+    deck.core_properties.title = "A plan for 2031"
+    assert read("deck.pptx", saved(deck)).title == "A plan for 2031"
 
 
 def test_workbooks_have_a_row_a_line_with_its_columns():
