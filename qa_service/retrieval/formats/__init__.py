@@ -11,7 +11,7 @@ import importlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import PurePath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -43,22 +43,20 @@ MarkupReader = Callable[[str, str | None], Parsed]
 """Takes the markup, and the file that it is a part of; None if it is all of a file."""
 
 
-def _markup(name: str) -> MarkupReader:
-    """The reader of a module, imported with the first text of its kind, as `_reader` has it."""
+def _imported(module: str, name: str) -> Callable[..., Any]:
+    """A function of a module, imported with the first text or file of its kind: it takes memory."""
 
-    def parse(text: str, whole: str | None) -> Parsed:
-        module = importlib.import_module(f"{__name__}.{name}")
-        reader: MarkupReader = getattr(module, f"parse_{name}")
-        return reader(text, whole)
+    def call(*arguments: object) -> object:
+        return getattr(importlib.import_module(f"{__name__}.{module}"), name)(*arguments)
 
-    return parse
+    return call
 
 
 MARKUPS: dict[str, MarkupReader] = {
     "text": parse_plain,
-    "markdown": _markup("markdown"),
-    "rst": _markup("rst"),
-    "html": _markup("html"),
+    "markdown": _imported("markdown", "parse_markdown"),
+    "rst": _imported("rst", "parse_rst"),
+    "html": _imported("html", "parse_html"),
 }
 
 ENDINGS = {
@@ -108,34 +106,23 @@ def read_markup(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Documen
     yield msgspec.structs.replace(document, fields=front_fields(text))
 
 
-def _reader(name: str, file: str = "") -> FileReader:
-    """The reader of a module, imported with the first file of its kind: each takes memory."""
-
-    def read(stream: BinaryIO, file_name: str, max_bytes: int) -> Iterator[Document | Fault]:
-        module = importlib.import_module(f"{__name__}.{file or name}")
-        reader: FileReader = getattr(module, f"read_{name}")
-        return reader(stream, file_name, max_bytes)
-
-    return read
-
-
 FORMATS: dict[str, FileReader] = dict.fromkeys(ENDINGS, read_markup) | {
-    ".csv": _reader("csv"),
-    ".tsv": _reader("csv"),
-    ".docm": _reader("docx"),
-    ".docx": _reader("docx"),
-    ".eml": _reader("eml"),
-    ".epub": _reader("epub"),
-    ".ipynb": _reader("notebook", "json_files"),
-    ".odp": _reader("odf"),
-    ".ods": _reader("odf"),
-    ".odt": _reader("odf"),
-    ".pdf": _reader("pdf"),
-    ".pptm": _reader("pptx"),
-    ".pptx": _reader("pptx"),
-    ".xlsm": _reader("xlsx"),
-    ".xlsx": _reader("xlsx"),
-    ".jsonl": _reader("json_lines", "json_files"),
-    ".json": _reader("squad", "json_files"),
+    ".csv": _imported("csv", "read_csv"),
+    ".tsv": _imported("csv", "read_csv"),
+    ".docm": _imported("docx", "read_docx"),
+    ".docx": _imported("docx", "read_docx"),
+    ".eml": _imported("eml", "read_eml"),
+    ".epub": _imported("epub", "read_epub"),
+    ".ipynb": _imported("json_files", "read_notebook"),
+    ".odp": _imported("odf", "read_odf"),
+    ".ods": _imported("odf", "read_odf"),
+    ".odt": _imported("odf", "read_odf"),
+    ".pdf": _imported("pdf", "read_pdf"),
+    ".pptm": _imported("pptx", "read_pptx"),
+    ".pptx": _imported("pptx", "read_pptx"),
+    ".xlsm": _imported("xlsx", "read_xlsx"),
+    ".xlsx": _imported("xlsx", "read_xlsx"),
+    ".jsonl": _imported("json_files", "read_json_lines"),
+    ".json": _imported("json_files", "read_squad"),
 }
 """Each reader by the end of a file's name; of some kinds `files.format_of` takes longer ones."""
