@@ -147,6 +147,8 @@ def paragraphs(
     edge = max(line[-1].box.right for line in lines)
     found = list[Text]()
     distances = [_distance(above, line) for above, line in pairwise(lines)]
+    texts = list(map(_text, lines))
+    alone = [_stands_alone(text, line, right) for text, line in zip(texts, lines, strict=True)]
     for place, line in enumerate(lines):
         above = lines[place - 1] if place else None
         near = [*distances[max(0, place - 2) : place - 1], *distances[place : place + 1]]
@@ -154,9 +156,8 @@ def paragraphs(
         item = found[-1].left if found and found[-1].mark else inf
         hangs, is_within = line[0].box.left > item + 1, line[0].box.left > item - 1
         ends = above is None or _ends(above, line, inf if hangs else edge, usual)
-        near_by = lines[max(0, place - 2) : place + 2]
-        ends = ends or (not is_within and _is_statement(near_by, min(place, 2), right))
-        text, mark = _text(line), ""
+        ends = ends or (not is_within and _is_statement(alone, place))
+        text, mark = texts[place], ""
         first, _, rest = text.partition(" ")
         if rest and has_bullet(line[0]):
             mark = "-"
@@ -174,16 +175,15 @@ def paragraphs(
     return found
 
 
-def _is_statement(lines: Sequence[list[Piece]], place: int, right: float) -> bool:
+def _is_statement(alone: Sequence[bool], place: int) -> bool:
     """Whether a line is one of three that begin and end for themselves: names, or an address."""
-    own = [_stands_alone(line, right) for line in lines]
-    near = [*own[place - 2 : place - 1], *own[place + 1 :]]
-    return place > 0 and own[place - 1] and own[place] and any(near)
+    if not (place > 0 and alone[place - 1] and alone[place]):
+        return False
+    return any(alone[max(0, place - 2) : place - 1]) or any(alone[place + 1 : place + 2])
 
 
-def _stands_alone(line: list[Piece], right: float) -> bool:
+def _stands_alone(text: str, line: list[Piece], right: float) -> bool:
     """Whether a line begins as a sentence or a name does, and ends where it has room."""
-    text = _text(line)
     has_begun = (text[:1].isupper() or text[:1].isdecimal()) and bool(_SAYS.search(text))
     is_short = line[-1].box.right < right - _ROOM * (right - line[0].box.left)
     return has_begun and is_short and not text.isupper() and not _GOES_ON.search(text)
