@@ -83,10 +83,10 @@ def _paths(
         kind = raw.FPDFPageObj_GetType(one)
         if kind not in {raw.FPDF_PAGEOBJ_PATH, raw.FPDF_PAGEOBJ_FORM}:
             continue
-        raw.FPDFPageObj_GetBounds(one, *sides)
-        bounds = [side.value for side in sides]
-        if _is_small(*(outer.on_rect(*bounds) if outer else bounds)):
-            continue
+        if raw.FPDFPageObj_GetBounds(one, *sides):
+            bounds = [side.value for side in sides]
+            if _is_small(*(outer.on_rect(*bounds) if outer else bounds)):
+                continue
         raw.FPDFPageObj_GetMatrix(one, its)
         matrix = package.PdfMatrix.from_raw(its)
         matrix = matrix.multiply(outer) if outer else matrix
