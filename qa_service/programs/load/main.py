@@ -199,5 +199,3 @@ def main() -> int:
     except (OSError, ValueError, QaClientError, ServerStartError, PlotError) as error:
         print(f"Error: {with_hint(error)}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:  # before or between loads
-        return INTERRUPTED

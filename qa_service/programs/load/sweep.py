@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 import qa_service
 from qa_service import __version__
-from qa_service.client import REFUSALS, QaClientError, QaServerError
+from qa_service.client import REFUSALS, QaClientError
 from qa_service.machine import num_cpus, processor
 from qa_service.programs.bounds import Spent
 from qa_service.programs.load.generator import measure
@@ -137,11 +137,9 @@ def find_engine(plan: LoadPlan) -> str:
         client.connect()
         try:
             models = client.models()
-        except QaServerError as error:
+        except QaClientError as error:
             if error.code in REFUSALS:
                 raise
-            return ""
-        except QaClientError:
             return ""
     names = [
         f"{model.get('engine_type', '')} {model.get('precision', '')}".strip()
