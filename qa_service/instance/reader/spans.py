@@ -34,6 +34,10 @@ _MAX_TRIES = 100
 """Bound on the spans tried to find `top_k`: a text may be mostly white space."""
 NEAR_BEST = 3.5
 """A span whose log score is lower by more adds less than 3 % to the best answer's score."""
+_NUM_SURE = 2
+_LOG_MIN_SHARE = math.log(0.02)
+"""Beyond the first two, spans with less of the probability change no answer that is given, and its
+score mostly not; a model that is sure of nothing has thousands of them."""
 
 _NOT_FINITE = "the model's logits are not finite"
 
@@ -58,6 +62,14 @@ class BestSpans:
 
     candidates: Sequence[Candidate]
     log_total: float
+
+    def of_one_answer(self) -> Sequence[Candidate]:
+        """The candidates that count where one answer is wanted: those with a share to be seen."""
+        lowest = self.log_total + _LOG_MIN_SHARE
+        for number in range(_NUM_SURE, len(self.candidates)):
+            if self.candidates[number].log_score < lowest:
+                return self.candidates[:number]
+        return self.candidates
 
 
 def find_answers(
@@ -106,14 +118,15 @@ def find_spans(
         starts = encoded.offsets[:, 0]
         table[(starts < core[0]) | (starts >= core[1])] = -np.inf
         peak = float(table.max())
-    spans = _Spans(text, encoded)
-    best = spans.trimmed(_candidates(table, peak))
-    if best and not best[0].may_be_answer:
-        table[~spans.rule.table(encoded.offsets, config.max_answer_tokens)] = -np.inf
-        peak = float(table.max())
-        best = spans.trimmed(_candidates(table, peak))
     is_one = top_k == 1 and not core
-    found = spans.result(best, _log_sum_exp(table, peak), is_one=is_one)
+    spans = _Spans(text, encoded)
+    best = _best_of(table, peak)
+    trimmed = spans.trimmed(best.of_one_answer() if is_one else best.candidates)
+    if trimmed and not trimmed[0].may_be_answer:
+        table[~spans.rule.table(encoded.offsets, config.max_answer_tokens)] = -np.inf
+        best = _best_of(table, float(table.max()))
+        trimmed = spans.trimmed(best.of_one_answer() if is_one else best.candidates)
+    found = spans.result(trimmed, best.log_total, is_one=is_one)
     if not (is_one and found.spans):
         spans.add_more(found.spans, table, top_k)
     return found
@@ -126,7 +139,7 @@ def answers_at_best_spans(
     if not math.isfinite(best.candidates[0].log_score):
         raise InternalError(_NOT_FINITE)
     spans = _Spans(text, encoded)
-    trimmed = spans.trimmed(best.candidates)
+    trimmed = spans.trimmed(best.of_one_answer())
     if not trimmed[0].may_be_answer:
         return None
     found = spans.result(trimmed, best.log_total, is_one=True)
@@ -140,8 +153,7 @@ def best_spans(
 ) -> BestSpans:
     """The best spans of a window by its logits, as an engine that chooses spans finds them."""
     table = _window_scores(window, start, end, config)
-    peak = float(table.max())
-    return BestSpans(_candidates(table, peak), _log_sum_exp(table, peak))
+    return _best_of(table, float(table.max()))
 
 
 def _window_scores(
@@ -191,6 +203,10 @@ def _log_sum_exp(table: FloatArray, peak: float) -> float:
     if peak == -math.inf:
         return peak
     return peak + math.log(float(np.exp(table - peak).sum()))
+
+
+def _best_of(table: FloatArray, peak: float) -> BestSpans:
+    return BestSpans(_candidates(table, peak), _log_sum_exp(table, peak))
 
 
 def _candidates(table: FloatArray, peak: float) -> list[Candidate]:

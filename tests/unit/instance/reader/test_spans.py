@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from qa_service.errors import InternalError
 from qa_service.instance.arrays import NUM_BEST
 from qa_service.instance.model_folder.manifest import ReadingConfig
-from qa_service.instance.reader.spans import NEAR_BEST, _candidates, find_answers
+from qa_service.instance.reader.spans import (
+    NEAR_BEST,
+    BestSpans,
+    Candidate,
+    _candidates,
+    find_answers,
+)
 from qa_service.instance.reader.windows import WindowBuilder
 from qa_service.wire.messages import Answer
 from tests.unit.instance.tiny_reader import tiny_tokenizer
@@ -267,3 +273,12 @@ def test_the_best_spans_are_those_of_a_sort_of_all(levels, size):
     places = np.ndindex(*size)
     every = [(float(table[at]), at[0], sum(at)) for at in places if table[at] >= -NEAR_BEST]
     assert list(map(tuple, found)) == sorted(every, key=lambda one: -one[0])[:NUM_BEST]
+
+
+def test_one_answer_counts_the_spans_with_a_share_to_be_seen():
+    shares = [0.4, 0.3, 0.021, 0.019, 0.018]
+    candidates = [Candidate(math.log(share), at, at) for at, share in enumerate(shares)]
+    assert BestSpans(candidates, 0.0).of_one_answer() == candidates[:3]
+    assert BestSpans(candidates, 5.0).of_one_answer() == candidates[:2]
+    assert BestSpans(candidates, -1.0).of_one_answer() == candidates
+    assert BestSpans([], -math.inf).of_one_answer() == []
