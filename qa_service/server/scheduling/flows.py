@@ -263,6 +263,8 @@ class Flows:
         ticket = line[index][3] if index < len(line) else None
         if ticket is None or ticket.core is not None:
             if (segment := next(segments, None)) is None:
+                if index + 1 < len(line):
+                    heapq.heappush(further, ((start, line[index + 1][2], name), index + 1))
                 return None
             ticket = segment[2]
         weight = ticket.weight if ticket.flow == name else flow.weight

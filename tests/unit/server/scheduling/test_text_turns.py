@@ -147,6 +147,28 @@ def test_a_disconnected_clients_text_leaves_no_state():
     assert len(scheduler.flows) == 0
 
 
+def test_a_request_behind_a_segment_that_another_flow_reads_has_its_turn():
+    scheduler = Scheduler(QueueOptions())
+    waiting = []
+
+    def add(flow, **fields):
+        waiting.append(make_ticket(flow=flow, **fields))
+        scheduler.add(waiting[-1])
+
+    def begin(flow):
+        text = make_ticket(flow=flow, cost=300.0)
+        scheduler.begin(text)
+        return text
+
+    text = begin("a")
+    add("a", turn_cost=900.0, min_turn_cost=30.0)
+    add("a", core=(0, 1), finish=text.finish)
+    add("b", core=(0, 1), finish=begin("b").finish)
+    add("a", core=(0, 1), finish=text.finish)
+    turns = [turn.ticket for turn in scheduler.flows.turns()]
+    assert sorted(map(id, turns)) == sorted(map(id, waiting))
+
+
 actions = st.lists(
     st.tuples(
         st.sampled_from(["add", "text", "segment", "batch", "batch", "remove", "put back", "end"]),
