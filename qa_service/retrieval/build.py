@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from qa_service.retrieval.documents import Document, Fault, ReadLimits
 from qa_service.retrieval.embeddings import EmbeddingWriter
 from qa_service.retrieval.encoder import Encoder
 from qa_service.retrieval.encoder_folder import encoder_folder
-from qa_service.retrieval.extract_main import Extractor
+from qa_service.retrieval.extract_main import Extractors
 from qa_service.retrieval.files import Found, SourceFile, SourceStamp, find_files, format_of
 from qa_service.retrieval.manifest import (
     FIELDS,
@@ -33,6 +34,8 @@ from qa_service.retrieval.writing import NextIndex, OpenEmbeddings, locked
 
 MAX_FIRST_FAULTS = 5  # are named of a file; further ones are counted
 MAX_NAMED_OTHERS = 5  # files of other kinds; all are counted
+MAX_READERS = 8
+"""Processes that read files: beyond these one process cannot write as fast as they read."""
 LANGUAGE = "english"
 PACKAGES = ("markdown-it-py", "pypdfium2", "python-pptx", "selectolax", "tantivy")
 """What documents are read and indexed with; a manifest names their versions."""
@@ -51,7 +54,7 @@ class IndexArgs(msgspec.Struct, frozen=True, kw_only=True):
         embeddings: Whether passages are embedded too; None as for `language`, else if the language
             is among `EMBEDDED_LANGUAGES`.
         encoder: The encoder's folder; None for `encoder_folder.DEFAULT_ENCODER`.
-        num_threads: That embed passages.
+        num_threads: That embed passages, and processes that read files.
         update: Whether files that have not changed are kept.
         follow_links: Whether links to files outside their folder are followed.
     """
@@ -139,8 +142,8 @@ def build(
     try:
         with (
             locked(args.output),
-            closing(Extractor(args.limits)) as extractor,
-            closing(_Run(args, extractor, reporter, seen)) as run,
+            closing(Extractors(args.limits)) as extractors,
+            closing(_Run(args, extractors, reporter, seen)) as run,
         ):
             return run.run(found)
     except DamagedError as error:
@@ -152,9 +155,10 @@ def build(
 
 class _Run:
     def __init__(
-        self, args: IndexArgs, extractor: Extractor, reporter: Reporter, seen: Seen
+        self, args: IndexArgs, extractors: Extractors, reporter: Reporter, seen: Seen
     ) -> None:
-        self._extractor = extractor
+        self._extractors = extractors
+        self._num_ahead = min(args.num_threads, MAX_READERS)
         self._reporter = reporter
         self._seen = seen
         is_there = (args.output / MANIFEST_FILE).exists()  # a first run may be an update too
@@ -191,9 +195,7 @@ class _Run:
             for name in sorted(self._next.entries.keys() - {file.name for file in found.files}):
                 self._remove(name)
             self._reporter.on_files(len(found.files), sum(file.size_bytes for file in found.files))
-            for file in found.files:
-                self._take(file)
-                self._reporter.on_file_done(file.size_bytes)
+            self._take(found.files)
             versions = {package: installed_version(package) for package in PACKAGES}
             ours = {"qa-server": __version__, "python": platform.python_version()}
             manifest, is_new = self._next.publish(ours | versions)
@@ -222,47 +224,61 @@ class _Run:
         self._next.remove(name)
         self._removed_files += 1
 
-    def _take(self, file: SourceFile) -> None:
+    def _take(self, files: Sequence[SourceFile]) -> None:
+        """Reads what is new, in the files' order, and a few files ahead."""
+        ahead: deque[tuple[SourceFile, str, Generator[Document | Fault]]] = deque()
+        for file in files:
+            if (sha256 := self._hash_if_new(file)) is None:
+                self._reporter.on_file_done(file.size_bytes)
+                continue
+            if len(ahead) == self._num_ahead:
+                self._finish(*ahead.popleft())
+            ahead.append((file, sha256, self._extractors.read(file, self._passage_tokens)))
+        while ahead:
+            self._finish(*ahead.popleft())
+
+    def _hash_if_new(self, file: SourceFile) -> str | None:
+        """The hash of a file that is to be read; "" if that is not possible, None if it is not."""
         known = self._next.entries.get(file.name)
         if known and self._seen.get(file.name) == (file.stamp, known):
-            return
+            return None
         sha256 = file.sha256()
         is_same = known and known.sha256 == sha256 != ""
         if known and is_same and (known.documents or not known.faults):  # else it is tried again
             for line in known.first_faults:
                 self._reporter.on_fault(line)
-            return
+            return None
         if not (sha256 or file.path.exists()):  # removed since it was listed
             if known:
                 self._remove(file.name)
-            return
-        if known:
+            return None
+        return sha256
+
+    def _finish(self, file: SourceFile, sha256: str, messages: Generator[Document | Fault]) -> None:
+        """Puts a file's documents, as they are read, in place of those that it had."""
+        if file.name in self._next.entries:
             self._next.remove(file.name)
         self._read_files += 1
-        self._next.finish_file(self._read(file, sha256))
-
-    def _read(self, file: SourceFile, sha256: str) -> FileEntry:
         documents = passages = faults = 0
         first_faults: list[str] = []
         line = ""
-        with closing(self._extractor.read(file, self._passage_tokens)) as messages:
-            for message in messages:
-                if isinstance(message, Document):
-                    documents += 1
-                    added = self._next.add(file.name, message)
-                    passages += added
-                    self._reporter.on_passages(added)
-                    continue
-                faults += 1
-                line = f"{message.where}: {message.why}"
-                if faults <= MAX_FIRST_FAULTS:
-                    first_faults.append(line)
+        for message in messages:
+            if isinstance(message, Document):
+                documents += 1
+                added = self._next.add(file.name, message)
+                passages += added
+                self._reporter.on_passages(added)
+                continue
+            faults += 1
+            line = f"{message.where}: {message.why}"
+            if faults <= MAX_FIRST_FAULTS:
+                first_faults.append(line)
         if faults > MAX_FIRST_FAULTS:
             others = faults - MAX_FIRST_FAULTS
             first_faults.append(f"{file.name}: {others} more; the last is {line}")
         for line in first_faults:
             self._reporter.on_fault(line)
-        return FileEntry(
+        entry = FileEntry(
             name=file.name,
             size_bytes=file.size_bytes,
             sha256=sha256 if file.is_as_found() else "",  # it was written while it was read
@@ -271,6 +287,8 @@ class _Run:
             faults=faults,
             first_faults=tuple(first_faults),
         )
+        self._next.finish_file(entry)
+        self._reporter.on_file_done(file.size_bytes)
 
 
 def read_documents(args: IndexArgs) -> Iterator[Document | Fault]:
@@ -285,9 +303,9 @@ def read_documents(args: IndexArgs) -> Iterator[Document | Fault]:
     for source in args.sources:
         if source.is_file() and not format_of(source.name):
             yield Fault(source.name, "a file of another kind, which is not read")
-    with closing(Extractor(args.limits)) as extractor:
+    with closing(Extractors(args.limits)) as extractors:
         for file in found.files:
-            yield from extractor.read(file, args.passage_tokens or PASSAGE_TOKENS)
+            yield from extractors.read(file, args.passage_tokens or PASSAGE_TOKENS)
 
 
 def _require_packages() -> None:

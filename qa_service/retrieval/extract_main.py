@@ -99,6 +99,36 @@ def _open(path: bytes) -> BinaryIO:
     return cast(BinaryIO, gzip.GzipFile(fileobj=file)) if path.endswith(b".gz") else file
 
 
+class Extractors:
+    """Processes that read files ahead, each one at a time.
+
+    One waits while nobody takes what it has read: no more of that is kept than its pipe holds.
+    """
+
+    def __init__(self, limits: ReadLimits) -> None:
+        self._limits = limits
+        self._idle: list[Extractor] = []
+        self._all: list[Extractor] = []
+
+    def read(self, file: SourceFile, passage_tokens: int) -> Generator[Document | Fault]:
+        """Has a file read at once; yields as `Extractor.read` does."""
+        if not self._idle:
+            self._idle.append(Extractor(self._limits))
+            self._all += self._idle
+        extractor = self._idle.pop()
+        return self._given_back(extractor, extractor.read(file, passage_tokens))
+
+    def _given_back(
+        self, extractor: Extractor, messages: Generator[Document | Fault]
+    ) -> Generator[Document | Fault]:
+        yield from messages
+        self._idle.append(extractor)
+
+    def close(self) -> None:
+        for extractor in self._all:
+            extractor.close()
+
+
 class Extractor:
     """The parent's side of `extract_main`."""
 
@@ -107,19 +137,22 @@ class Extractor:
         self._process: subprocess.Popen[bytes] | None = None
 
     def read(self, file: SourceFile, passage_tokens: int) -> Generator[Document | Fault]:
-        """Yields a file's documents, cut into passages, as they are read, and its faults.
+        """Has a file read; yields its documents, cut into passages, as they come, and its faults.
 
         Whoever stops before the end must close this generator before reading another file.
         """
         process = self._started()
         assert process.stdin is not None
-        assert process.stdout is not None
         order = ReadFile(os.fsencode(file.path), file.name, self._limits, passage_tokens)
+        with suppress(BrokenPipeError):  # it has died: its output ends
+            process.stdin.write(msgspec.json.encode(order) + b"\n")
+            process.stdin.flush()
+        return self._messages(process, file.name)
+
+    def _messages(self, process: subprocess.Popen[bytes], name: str) -> Generator[Document | Fault]:
+        assert process.stdout is not None
         is_complete = False
         try:
-            with suppress(BrokenPipeError):  # it has died: its output ends
-                process.stdin.write(msgspec.json.encode(order) + b"\n")
-                process.stdin.flush()
             for line in process.stdout:
                 if not line.endswith(b"\n"):
                     break  # it has died while it wrote this
@@ -128,7 +161,7 @@ class Extractor:
                     is_complete = True
                     return
                 yield message
-            yield Fault(file.name, self._death(process.wait()))
+            yield Fault(name, self._death(process.wait()))
         finally:
             if not is_complete or process.poll() is not None:
                 self.close()

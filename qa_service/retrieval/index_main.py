@@ -230,7 +230,7 @@ def _parser() -> argparse.ArgumentParser:
     no.default, no.help = None, words
     encoder = f"the encoder's folder, which prepare_model.py makes ({DEFAULT_ENCODER} if not given)"
     add("--encoder", type=Path, metavar="DIRECTORY", help=encoder)
-    threads = "threads that embed passages; one a CPU if not given"
+    threads = "processes that read files, and threads that embed passages; one a CPU if not given"
     add("--num_threads", type=count, default=num_cpus(), help=threads)
     file = "longest file, unpacked; of JSON lines, the longest line"
     add("--max_file_bytes", type=count, default=limits.max_file_bytes, help=file)

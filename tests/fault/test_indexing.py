@@ -18,6 +18,7 @@ from harness.process import MIB
 from qa_service.errors import SetupError
 from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
+from qa_service.retrieval.documents import ReadLimits
 from qa_service.retrieval.index_main import main
 from qa_service.retrieval.manifest import INDEX, PROGRESS_FILE, load_manifest
 from tests.programs import run_python
@@ -364,3 +365,27 @@ def test_memory_that_reading_takes_has_a_bound(tmp_path):
     assert done.returncode == 1
     assert "left out: large.json: reading it takes more memory" in done.stderr
     assert documents(Collection(tmp_path / "out"), "Nile") == ["good.txt"]
+
+
+def test_files_that_are_read_ahead_make_the_same_collection(tmp_path):
+    """One of them is more than a pipe holds, one ends the process that reads it."""
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    lines = (json.dumps({"text": f"River {n} is {n} miles long."}) for n in range(2_000))
+    (docs / "b.jsonl").write_text("\n".join(lines))
+    (docs / "c.txt").write_text("1. " * (20 * MIB))
+    for number in range(9):
+        (docs / f"{number}.txt").write_text(f"The Nile has {number} sources.")
+    limits = ReadLimits(max_document_cpu_s=1)
+    made = []
+    for num_threads in (1, 4):
+        output = tmp_path / f"by {num_threads}"
+        args = IndexArgs(
+            sources=(docs,), output=output, embeddings=False, num_threads=num_threads, limits=limits
+        )
+        build(args, Reporter())
+        found = Collection(output).search("How many sources has the Nile?", 20)
+        made.append((load_manifest(output).files, [one.passage for one in found]))
+    assert made[0] == made[1]
+    files = {file.name: (file.documents, file.faults) for file in made[0][0]}
+    assert (files["b.jsonl"], files["c.txt"], len(made[0][1])) == ((2_000, 0), (0, 1), 9)
