@@ -36,6 +36,8 @@ MAX_FIRST_FAULTS = 5  # are named of a file; further ones are counted
 MAX_NAMED_OTHERS = 5  # files of other kinds; all are counted
 MAX_READERS = 8
 """Processes that read files: beyond these one process cannot write as fast as they read."""
+READER_BYTES = 1 << 20
+"""Of the files, for each process: to start one for less takes as long as reading it."""
 LANGUAGE = "english"
 PACKAGES = ("markdown-it-py", "pypdfium2", "python-pptx", "selectolax", "tantivy")
 """What documents are read and indexed with; a manifest names their versions."""
@@ -158,7 +160,7 @@ class _Run:
         self, args: IndexArgs, extractors: Extractors, reporter: Reporter, seen: Seen
     ) -> None:
         self._extractors = extractors
-        self._num_ahead = min(args.num_threads, MAX_READERS)
+        self._max_readers = min(args.num_threads, MAX_READERS)
         self._reporter = reporter
         self._seen = seen
         is_there = (args.output / MANIFEST_FILE).exists()  # a first run may be an update too
@@ -194,8 +196,9 @@ class _Run:
         try:
             for name in sorted(self._next.entries.keys() - {file.name for file in found.files}):
                 self._remove(name)
-            self._reporter.on_files(len(found.files), sum(file.size_bytes for file in found.files))
-            self._take(found.files)
+            size_bytes = sum(file.size_bytes for file in found.files)
+            self._reporter.on_files(len(found.files), size_bytes)
+            self._take(found.files, min(self._max_readers, 1 + size_bytes // READER_BYTES))
             versions = {package: installed_version(package) for package in PACKAGES}
             ours = {"qa-server": __version__, "python": platform.python_version()}
             manifest, is_new = self._next.publish(ours | versions)
@@ -224,14 +227,14 @@ class _Run:
         self._next.remove(name)
         self._removed_files += 1
 
-    def _take(self, files: Sequence[SourceFile]) -> None:
+    def _take(self, files: Sequence[SourceFile], num_readers: int) -> None:
         """Reads what is new, in the files' order, and a few files ahead."""
         ahead: deque[tuple[SourceFile, str, Generator[Document | Fault]]] = deque()
         for file in files:
             if (sha256 := self._hash_if_new(file)) is None:
                 self._reporter.on_file_done(file.size_bytes)
                 continue
-            if len(ahead) == self._num_ahead:
+            if len(ahead) == num_readers:
                 self._finish(*ahead.popleft())
             ahead.append((file, sha256, self._extractors.read(file, self._passage_tokens)))
         while ahead:
