@@ -21,11 +21,13 @@ from typing import Any, TextIO
 
 import qa_service
 from qa_service import __version__
-from qa_service.client import REFUSALS, QaClientError
+from qa_service.client import QaClientError
 from qa_service.machine import num_cpus, processor
+from qa_service.programs.access import FLAG_REFUSALS
 from qa_service.programs.bounds import Spent
 from qa_service.programs.load.generator import measure
 from qa_service.programs.load.plan import PERCENTS, LoadPlan, Report, share_of_cores
+from qa_service.programs.load.wire import CollectionWire
 
 _PROGRAM = [sys.executable, "-P", "-m", "qa_service.server.main"]
 _READY = "QA server ready on "
@@ -131,16 +133,19 @@ def find_engine(plan: LoadPlan) -> str:
     """The engines of the plan's server, for example `openvino int8`; empty if it does not say.
 
     Raises:
-        QaClientError: The server cannot be reached, or does not accept the client.
+        QaClientError: The server cannot be reached, or does not accept the client or what every
+            question names.
     """
+    wire, models = plan.wire(), []
     with plan.access.client(plan.host, plan.port, plan.timeout_s) as client:
         client.connect()
         try:
             models = client.models()
+            if isinstance(wire, CollectionWire):
+                client.ask(plan.questions[0].question, None, **wire.asked)
         except QaClientError as error:
-            if error.code in REFUSALS:
+            if error.code in FLAG_REFUSALS | {"invalid_request"}:
                 raise
-            return ""
     names = [
         f"{model.get('engine_type', '')} {model.get('precision', '')}".strip()
         for model in models

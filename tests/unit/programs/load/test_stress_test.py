@@ -100,6 +100,24 @@ def test_no_server_is_one_clear_line():
     assert_one_clear_line(done, "Error: no server can be reached at 127.0.0.1:")
 
 
+@pytest.mark.parametrize("code", ["unknown_collection", "invalid_request"])
+def test_what_every_question_names_is_refused_before_the_load(code):
+    requests = []
+
+    def script(peer):
+        while (request := peer.receive()) is not None:
+            requests.append(request)
+            is_question = "question" in request
+            refusal = error_to(request["id"], code, message="no", retryable=False)
+            peer.send(refusal if is_question else answer_to(request))
+
+    with ScriptedPeer(script) as peer:
+        done = run(*flags(peer), "--collection=nope", "--max_passages=3")
+    assert_one_clear_line(done, f"Error: no ({code})")
+    (asked,) = questions_of(requests)
+    assert (asked["collection"], asked["max_passages"]) == ("nope", 3)
+
+
 @pytest.mark.parametrize(
     ("code", "hint"), [("unauthorized", "; --token_file or "), ("tls_required", "; use --tls or ")]
 )
