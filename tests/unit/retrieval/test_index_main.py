@@ -83,6 +83,15 @@ def test_a_full_disk_is_reported_and_the_next_run_continues(docs, output, monkey
     assert main([str(docs), "--no-embeddings", "--output", str(output)]) == 0
 
 
+def test_modules_among_the_documents_are_not_imported(docs, output):
+    for module in ("csv", "gzip", "html", "zlib", "zipfile"):
+        (docs / f"{module}.py").write_text("open('ran', 'w')")
+    program = ("-P", "-m", "qa_service.retrieval.index_main")
+    done = run_python(*program, ".", "--no-embeddings", "--output", output, cwd=docs)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (docs / "ran").exists()
+
+
 @pytest.mark.parametrize(
     "flags", [["--language", "klingon"], ["--passage_tokens", "3"], ["--max_file_bytes", "0"]]
 )
