@@ -57,6 +57,9 @@ MAX_DATA_BYTES = 4 << 30
 MAX_REASON_CHARS = 300
 """A log line's worth: a library's message may hold what it read."""
 
+LOG_AGAIN_S = 10.0
+"""How often a stack is logged: each search of a damaged index may fail."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -66,6 +69,7 @@ class Searcher:
     def __init__(self, encoder: SharedEncoder, *, only_checks: bool = False) -> None:
         self._encoder = encoder
         self._only_checks = only_checks
+        self._quiet_until_s = 0.0
         self._open: dict[str, tuple[Open, OpenIndex]] = {}
         self._doers: dict[type[Work], Callable[[Any], Result]] = {
             Open: self._open_one,
@@ -92,7 +96,10 @@ class Searcher:
         except QaError as error:
             return self._refused(work, error.message, "unavailable")
         except BaseException as error:
-            logger.exception("a search failed")
+            now_s = time.monotonic()
+            if now_s >= self._quiet_until_s:
+                self._quiet_until_s = now_s + LOG_AGAIN_S
+                logger.exception("a search failed")
             words = " ".join(str(error).split())[:MAX_REASON_CHARS]
             return self._refused(work, f"{type(error).__name__}: {words}", "damaged")
 

@@ -283,7 +283,7 @@ class CollectionSet:
             if any(its.searches is served.searches for its in self._served.values()):
                 served.searches.run(Close(served.name), lambda _: None)
             else:
-                served.searches.child.kill()
+                served.searches.end()
                 self._ending.append(served.searches)
         for name, options in wanted.items():
             if name not in self._served:
