@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -91,6 +92,16 @@ def test_a_file_without_questions_is_one_clear_line(tmp_path, content):
     if content is not None:
         file.write_text(content)
     assert_one_clear_line(run("--questions_file", str(file)))
+
+
+def test_more_clients_than_descriptors_are_one_clear_line():
+    with ScriptedPeer(answer_all) as peer:
+        words = [*PROGRAM, *flags(peer, num_simultaneous_clients=100)]
+        limited = f"ulimit -n 50; exec {shlex.join(words)}"
+        done = subprocess.run(
+            ["sh", "-c", limited], capture_output=True, check=False, text=True, timeout=GIVE_UP_S
+        )
+    assert_one_clear_line(done, "Too many open files")
 
 
 def test_no_server_is_one_clear_line():
