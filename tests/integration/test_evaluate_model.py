@@ -38,7 +38,8 @@ def test_precisions_are_measured_where_an_engine_has_them(evaluate):
 
 
 def test_a_cascade_names_a_missing_model_before_the_first_is_run(quick_model):
-    done = run_python("evaluate_model.py", quick_model, "nowhere", "--cascade", "--dev", OWN_QUESTIONS)
+    flags = ("--cascade", "--dev", OWN_QUESTIONS)
+    done = run_python("evaluate_model.py", quick_model, "nowhere", *flags)
     assert done.returncode == 2
     assert done.stderr.startswith("evaluate_model.py: no prepared model in nowhere")
     assert "a question" not in done.stdout
