@@ -70,11 +70,12 @@ class Searcher:
         self._encoder = encoder
         self._only_checks = only_checks
         self._quiet_until_s = 0.0
+        self._odd: list[Path] = []
         self._open: dict[str, tuple[Open, OpenIndex]] = {}
         self._doers: dict[type[Work], Callable[[Any], Result]] = {
             Open: self._open_one,
             Close: self._close,
-            List: _list,
+            List: self._list,
             Search: self._search,
             Count: self._count,
         }
@@ -134,21 +135,23 @@ class Searcher:
     def _count(self, work: Count) -> Result:
         return Counted(self._retriever(work.collection).count_words(work.question))
 
+    def _list(self, work: List) -> Result:
+        folder = Path(work.folder)
+        if not folder.is_dir():
+            raise SetupError(f"--collections_dir {folder}: there is no such folder")
+        paths = sorted(path.parent for path in folder.glob(f"*/{MANIFEST_FILE}"))
+        odd = [path for path in paths if _is_odd(str(path))]
+        for path in odd:
+            if path not in self._odd:
+                words = "the collection in the folder %a is not served: its name is no UTF-8"
+                logger.warning(words, path)
+        self._odd = odd
+        return Listed({path.name: str(path) for path in paths if path not in odd})
+
     def _retriever(self, collection: str) -> OpenIndex:
         if collection not in self._open:
             raise DamagedError("it is not open")
         return self._open[collection][1]
-
-
-def _list(work: List) -> Result:
-    folder = Path(work.folder)
-    if not folder.is_dir():
-        raise SetupError(f"--collections_dir {folder}: there is no such folder")
-    paths = sorted(path.parent for path in folder.glob(f"*/{MANIFEST_FILE}"))
-    odd = [path for path in paths if _is_odd(str(path))]
-    for path in odd:
-        logger.warning("the collection in the folder %a is not served: its name is no UTF-8", path)
-    return Listed({path.name: str(path) for path in paths if path not in odd})
 
 
 def _is_odd(name: str) -> bool:
