@@ -42,10 +42,19 @@ class Program(subprocess.Popen[bytes]):
             os.killpg(self.pid, signal.SIGKILL)
 
 
+def command_of(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module as a program.
+
+    Without `-P`, Python would first look for every module in the working directory, which may be a
+    folder of documents.
+    """
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
 def start_program(
     module: str, *arguments: str, environment: Mapping[str, str] | None = None
 ) -> tuple[Program, socket.socket]:
-    """Runs `python -m MODULE FD PARENT ARGUMENT…`: the descriptor, and this process's id.
+    """Runs `python -P -m MODULE FD PARENT ARGUMENT…`: the descriptor, and this process's id.
 
     The environment is added to this process's.
 
@@ -59,7 +68,7 @@ def start_program(
     with theirs:
         try:
             process = Program(
-                [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid()), *arguments],
+                command_of(module, str(theirs.fileno()), str(os.getpid()), *arguments),
                 pass_fds=[theirs.fileno()],
                 env={**environment_of_programs(), **(environment or {})},
                 stdin=subprocess.DEVNULL,

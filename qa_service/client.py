@@ -1369,9 +1369,16 @@ class Stream:
     def _connect(self, error: OSError) -> None:
         """Begins to connect to the next address; raises the last error if there is none."""
         for family, address in self._addresses:
-            self.socket = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                self.socket = socket.socket(family, socket.SOCK_STREAM)
+            except OSError as failure:  # no descriptor is left
+                error = failure
+                continue
             self.socket.setblocking(False)
-            code = self.socket.connect_ex(address)
+            try:
+                code = self.socket.connect_ex(address)
+            except OSError:  # the path of a Unix socket, which the system has not seen
+                code = errno.ENAMETOOLONG
             is_full = code == errno.EAGAIN and family == _UNIX
             self._full_address = address if is_full else None
             if code in _IN_PROGRESS:

@@ -46,6 +46,14 @@ def decode(data: bytes) -> str:
     return data.decode(encoding_of(data) or "utf-8")
 
 
+def is_there(path: Path) -> bool:
+    """Whether it is a file that may be looked at: `Path.is_file` raises where it may not."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 Stamp = tuple[int, int, int] | None
 
 

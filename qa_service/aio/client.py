@@ -202,6 +202,9 @@ class AsyncQaClient:
             await asyncio.to_thread(self._servers.look_up, now_s)
         except ServerUnreachableError as error:
             self._asking.fail_waiting(error)
+        except (OSError, RuntimeError) as error:  # no descriptor or no thread is left
+            failure = ServerUnreachableError(f"no name can be looked up: {error}")
+            self._asking.fail_waiting(failure)
         finally:
             self._looking_up = None
         self._advance()

@@ -145,7 +145,7 @@ class ServerLink:
     async def _connect(self) -> AsyncConnection:
         try:
             servers = await asyncio.to_thread(look_up, self._host, self._port)
-        except (OSError, UnicodeError) as error:
+        except (OSError, UnicodeError, RuntimeError) as error:  # the last if no thread is left
             raise unreachable(f"{self._host}:{self._port}", error) from error
         server = Server(self._host, self._port, tuple(itertools.chain(*servers)))
         connection = await open_connection(server, self._terms)

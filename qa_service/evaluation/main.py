@@ -127,6 +127,8 @@ def _cascade(flags: argparse.Namespace, dev: DevSet) -> None:
         raise SetupError("--cascade needs two models or more, in the order in which they are asked")
     if flags.plot:
         check_plot(flags.plot)
+    for model_dir in flags.model_dirs:  # a run may take an hour
+        load_manifest(model_dir)
     runs = [_run(flags, model_dir, dev) for model_dir in flags.model_dirs]
     unknown = flags.ask_next_if_unknown
     points = list(sweep(runs, dev.answerable, MIN_SCORES, ask_next_if_unknown=unknown))

@@ -34,7 +34,7 @@ def _find(module: str) -> Path | None:
     """The file that an instance's process would import; importing it here would run it."""
     importlib.invalidate_caches()
     first, *rest = module.split(".")
-    # An instance is started by `python -m` in this folder.
+    # An instance looks in this folder first: see `worker_main.serve`.
     spec = PathFinder.find_spec(first, [str(Path.cwd()), PACKAGE_PARENT, *sys.path])
     spec = spec or importlib.util.find_spec(first)
     for name in rest:

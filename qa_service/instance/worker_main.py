@@ -46,7 +46,10 @@ def serve(channel: WorkerChannel) -> None:
         return
     hooks_name = setup.options.hooks
     try:
-        hooks = load_hooks(hooks_name, setup.hooks_fingerprint) if hooks_name else None
+        hooks = None
+        if hooks_name:
+            sys.path.insert(0, str(Path.cwd()))
+            hooks = load_hooks(hooks_name, setup.hooks_fingerprint)
         loaded = load_reader(setup)
     except (SetupError, EngineFaultError) as error:
         channel.send(_failed(error))

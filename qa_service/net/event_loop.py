@@ -24,6 +24,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from qa_service.net.timers import Callback, Timer, TimerQueue
@@ -115,7 +116,10 @@ class EventLoop:
             with contextlib.suppress(OSError):  # full: the loop wakes anyway; closed: it has ended
                 self._wakeup_out.send(b"\0")
 
-        threading.Thread(target=run, name="run_in_thread", daemon=True).start()
+        try:
+            threading.Thread(target=run, name="run_in_thread", daemon=True).start()
+        except RuntimeError as error:  # there are as many as may be
+            self.call_soon(partial(on_end, OSError(str(error))))
 
     def mark(self) -> None:
         """Has `on_mark` called at the end of this round."""

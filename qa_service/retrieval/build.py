@@ -122,7 +122,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_files(args: IndexArgs) -> Found:
-    return find_files(args.sources, args.output, follow_links=args.follow_links)
+    """The files of the sources; `SetupError` if these cannot be listed."""
+    try:
+        return find_files(args.sources, args.output, follow_links=args.follow_links)
+    except (OSError, RuntimeError) as error:  # the second for links in a circle
+        raise SetupError(f"the files cannot be listed: {error}") from None
 
 
 def build(

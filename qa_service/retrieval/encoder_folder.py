@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from qa_service.errors import SetupError
-from qa_service.files import SAVED_MODELS, read_file, user_models
+from qa_service.files import SAVED_MODELS, is_there, read_file, user_models
 from qa_service.installation import preparing_program
 
 DEFAULT_ENCODER = SAVED_MODELS / "encoder"
@@ -67,7 +67,7 @@ def encoder_folder(given: Path | None, models: Iterable[Path] = ()) -> Path:
     beside = (model.absolute().parent / DEFAULT_ENCODER.name for model in models)
     usual = (DEFAULT_ENCODER.absolute(), user_models() / DEFAULT_ENCODER.name)
     places = [*beside, *(usual if SAVED_MODELS.is_dir() else usual[::-1])]
-    return next((place for place in places if (place / MANIFEST_FILE).exists()), places[0])
+    return next((place for place in places if is_there(place / MANIFEST_FILE)), places[0])
 
 
 def load_encoder_manifest(folder: Path) -> EncoderManifest:

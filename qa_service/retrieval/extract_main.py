@@ -1,6 +1,6 @@
 """The process that reads files: a hostile file costs bounded memory and time, and no more.
 
-    python -m qa_service.retrieval.extract_main MAX_MEMORY_BYTES
+    python -P -m qa_service.retrieval.extract_main MAX_MEMORY_BYTES
 
 takes `ReadFile` orders on its standard input, a line of JSON each, and writes to its standard
 output the file's documents, cut into passages, and faults and then null, likewise. A document that
@@ -25,6 +25,7 @@ from typing import BinaryIO, cast
 
 import msgspec
 
+from qa_service.child_program import command_of, environment_of_programs
 from qa_service.files import open_regular
 from qa_service.retrieval.documents import (
     Document,
@@ -178,8 +179,9 @@ class Extractor:
             module = "qa_service.retrieval.extract_main"
             # NumPy would reserve memory for a thread of each processor, out of what it may have.
             self._process = subprocess.Popen(
-                [sys.executable, "-W", "ignore", "-m", module, str(self._limits.max_memory_bytes)],
-                env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+                command_of(module, str(self._limits.max_memory_bytes)),
+                env=environment_of_programs()
+                | {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )

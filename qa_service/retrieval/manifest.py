@@ -108,11 +108,20 @@ _Kind = TypeVar("_Kind", bound=ManifestHead)
 
 
 def load_head(folder: Path) -> ManifestHead:
-    return _load(folder, ManifestHead)
+    """What is to be searched; a `SetupError` if this version cannot."""
+    head = _load(folder, ManifestHead)
+    if head.settings.format != FORMAT:
+        raise _made_otherwise(folder)
+    return head
 
 
 def load_manifest(folder: Path) -> Manifest:
+    """The manifest, also of another format: its settings say so."""
     return _load(folder, Manifest)
+
+
+def _made_otherwise(folder: Path) -> SetupError:
+    return SetupError(f"{folder} was made by another version: make it again with qa-index")
 
 
 def _load(folder: Path, kind: type[_Kind]) -> _Kind:
@@ -125,8 +134,8 @@ def _load(folder: Path, kind: type[_Kind]) -> _Kind:
         raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise DamagedError(f"{path} is not a collection's: {error}") from None
-    if manifest.settings.format != FORMAT or not is_index(manifest.index):
-        raise SetupError(f"{folder} was made by another version: make it again with qa-index")
+    if not is_index(manifest.index):
+        raise _made_otherwise(folder)
     return manifest
 
 

@@ -57,6 +57,9 @@ MAX_DATA_BYTES = 4 << 30
 MAX_REASON_CHARS = 300
 """A log line's worth: a library's message may hold what it read."""
 
+LOG_AGAIN_S = 10.0
+"""How often a stack is logged: each search of a damaged index may fail."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -66,11 +69,13 @@ class Searcher:
     def __init__(self, encoder: SharedEncoder, *, only_checks: bool = False) -> None:
         self._encoder = encoder
         self._only_checks = only_checks
+        self._quiet_until_s = 0.0
+        self._odd: list[Path] = []
         self._open: dict[str, tuple[Open, OpenIndex]] = {}
         self._doers: dict[type[Work], Callable[[Any], Result]] = {
             Open: self._open_one,
             Close: self._close,
-            List: _list,
+            List: self._list,
             Search: self._search,
             Count: self._count,
         }
@@ -92,7 +97,10 @@ class Searcher:
         except QaError as error:
             return self._refused(work, error.message, "unavailable")
         except BaseException as error:
-            logger.exception("a search failed")
+            now_s = time.monotonic()
+            if now_s >= self._quiet_until_s:
+                self._quiet_until_s = now_s + LOG_AGAIN_S
+                logger.exception("a search failed")
             words = " ".join(str(error).split())[:MAX_REASON_CHARS]
             return self._refused(work, f"{type(error).__name__}: {words}", "damaged")
 
@@ -127,21 +135,23 @@ class Searcher:
     def _count(self, work: Count) -> Result:
         return Counted(self._retriever(work.collection).count_words(work.question))
 
+    def _list(self, work: List) -> Result:
+        folder = Path(work.folder)
+        if not folder.is_dir():
+            raise SetupError(f"--collections_dir {folder}: there is no such folder")
+        paths = sorted(path.parent for path in folder.glob(f"*/{MANIFEST_FILE}"))
+        odd = [path for path in paths if _is_odd(str(path))]
+        for path in odd:
+            if path not in self._odd:
+                words = "the collection in the folder %a is not served: its name is no UTF-8"
+                logger.warning(words, path)
+        self._odd = odd
+        return Listed({path.name: str(path) for path in paths if path not in odd})
+
     def _retriever(self, collection: str) -> OpenIndex:
         if collection not in self._open:
             raise DamagedError("it is not open")
         return self._open[collection][1]
-
-
-def _list(work: List) -> Result:
-    folder = Path(work.folder)
-    if not folder.is_dir():
-        raise SetupError(f"--collections_dir {folder}: there is no such folder")
-    paths = sorted(path.parent for path in folder.glob(f"*/{MANIFEST_FILE}"))
-    odd = [path for path in paths if _is_odd(str(path))]
-    for path in odd:
-        logger.warning("the collection in the folder %a is not served: its name is no UTF-8", path)
-    return Listed({path.name: str(path) for path in paths if path not in odd})
 
 
 def _is_odd(name: str) -> bool:

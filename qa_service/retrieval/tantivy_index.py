@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -55,6 +56,7 @@ MARKS = "marks"
 _ANALYZER = "words"
 _MAX_WORD_BYTES = 64  # longer ones are codes, which nobody asks for
 _WRITER_HEAP_BYTES = 64_000_000  # a segment is written when it is full: fewer, larger ones
+_ROOM_BYTES = 1 << 20  # what a disk that is not full still takes
 META_FILE, _MANAGED_FILE = "meta.json", ".managed.json"
 _FOOTER = re.compile(rb'\{"version":\{[^{}]*\},"crc":(\d+)\}....\x39\x05\0\0\Z', re.DOTALL)
 """JSON, its length, and 1337, as tantivy's `directory/footer.rs` writes them."""
@@ -149,7 +151,19 @@ def _written(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        raise SetupError(f"cannot write {path}: {' '.join(str(error).split())}") from None
+        why = _disk_fault(path) or " ".join(str(error).split())
+        raise SetupError(f"cannot write {path}: {why}") from None
+
+
+def _disk_fault(path: Path) -> str:
+    """Why the disk takes no more, which a thread of tantivy's does not say; "" if it takes more."""
+    try:
+        with tempfile.TemporaryFile(dir=path) as file:
+            file.write(bytes(_ROOM_BYTES))
+            file.flush()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 class IndexWriter:

@@ -29,7 +29,7 @@ from qa_service.retrieval.manifest import (
     served_indexes,
 )
 from qa_service.retrieval.search_messages import read_text
-from qa_service.retrieval.tantivy_index import IndexWriter, index_files
+from qa_service.retrieval.tantivy_index import IndexWriter, check_files, index_files
 
 COMMIT_PASSAGES = 5000
 COMMIT_S = 20
@@ -133,6 +133,7 @@ class NextIndex:
 
         Raises:
             EmptyError: There is nothing in it; what was served stays.
+            DamagedError: Nothing has changed, and what is served differs from its checksums.
         """
         files = tuple(self.entries[name] for name in sorted(self.entries))
         if not any(entry.passages for entry in files):
@@ -144,6 +145,7 @@ class NextIndex:
                 self._embeddings.finish(writer.rows())
             writer.close()
         elif self._base and self._base.files == files:
+            check_files(self._folder / self._base.index)
             return self._base, False
         manifest = self._manifest(files, versions)
         save_manifest(self._folder, manifest)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from qa_service.child_program import end_with_parent, environment_of_programs
+from qa_service.child_program import command_of, end_with_parent, environment_of_programs
 from qa_service.command_line import INTERRUPTED
 from qa_service.data import HANDBOOK_DIR
 from qa_service.errors import SetupError
@@ -85,7 +85,7 @@ def _with_demo(source: ConfigSource) -> ConfigSource:
     prepare_first(its)
     folder = its.models_dir / "demo"
     output = folder / HANDBOOK_DIR.name
-    command = [sys.executable, "-m", INDEX_PROGRAM, str(HANDBOOK_DIR), "--output", str(output)]
+    command = command_of(INDEX_PROGRAM, str(HANDBOOK_DIR), "--output", str(output))
     if (output / "manifest.json").is_file():
         command.append("--update")
     done = subprocess.run(

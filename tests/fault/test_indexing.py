@@ -174,6 +174,15 @@ def test_an_update_of_a_damaged_collection_says_in_one_line_what_to_do(
     assert documents(Collection(output), "Volga") == ["5.txt"]
 
 
+@pytest.mark.parametrize("how", ["overwritten", "missing"])
+def test_an_update_without_a_change_finds_the_damage_too(docs, output, how, capsys):
+    run = [str(docs), "--no-embeddings", "--output", str(output)]
+    assert main(run) == 0
+    damaged(output, ".store", how)
+    assert main([*run, "--update"]) == 2
+    assert capsys.readouterr().err.endswith("index without --update\n")
+
+
 def test_a_damaged_index_of_a_killed_run_is_begun_anew(docs, output):
     kill_at("note:5", docs, output)
     damaged(output, ".store", "overwritten")

@@ -97,6 +97,13 @@ def test_a_conversation_outlives_the_server(quick_model):
             assert terminal.wait() == 0
 
 
+@pytest.mark.parametrize("flag", ["--collection=nope", "--model=nope"])
+def test_a_conversation_ends_with_a_refusal_of_its_flags(port, flag):
+    done = run_python(*CLIENT, "--port", port, flag, input="Text.\nWho?\nWhen?\n")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("Error: there is no ") == 1
+
+
 def test_a_sweep_starts_and_stops_its_servers(quick_model):
     flags = ["--sweep", "--sessions", "1,2", "--clients", "1,4", "--num_total_clients", "4"]
     ours = ["--model", str(quick_model), "--num_request_per_client", "3"]

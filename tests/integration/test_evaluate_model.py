@@ -35,3 +35,11 @@ def test_every_engine_that_the_server_may_take_is_measured(builtin_model, evalua
 def test_precisions_are_measured_where_an_engine_has_them(evaluate):
     flags = ("--inference_engine_types", "onnx", "pytorch", "--precisions", "int8")
     assert evaluate(*flags, "--max_questions", "2").keys() == {("onnx", "int8")}
+
+
+def test_a_cascade_names_a_missing_model_before_the_first_is_run(quick_model):
+    flags = ("--cascade", "--dev", OWN_QUESTIONS)
+    done = run_python("evaluate_model.py", quick_model, "nowhere", *flags)
+    assert done.returncode == 2
+    assert done.stderr.startswith("evaluate_model.py: no prepared model in nowhere")
+    assert "a question" not in done.stdout

@@ -28,6 +28,16 @@ def test_a_run_stopped_twice_continues_in_order(builtin_model, tmp_path, signum,
         assert not run.answers.with_name("answers.jsonl.ahead").exists()
 
 
+def test_a_collection_that_is_not_there_ends_the_run_and_writes_no_answer(builtin_model, tmp_path):
+    questions, output = tmp_path / "questions.jsonl", tmp_path / "answers.jsonl"
+    questions.write_text('{"question": "Who?"}\n' * 3)
+    with running_server(builtin_model, *INSTANT) as server:
+        flags = [str(questions), f"--output={output}", f"--port={server.port}"]
+        done = run_jobs("run", *flags, "--collection=nope")
+    assert (done.returncode, done.stdout, output.read_bytes()) == (2, "", b"")
+    assert done.stderr.startswith("jobs.py: there is no collection nope")
+
+
 def test_the_exit_code_is_1_each_time_the_output_holds_errors(builtin_model, tmp_path):
     questions, output = tmp_path / "questions.jsonl", tmp_path / "answers.jsonl"
     good = json.dumps(ASK)

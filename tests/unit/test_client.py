@@ -170,6 +170,21 @@ class TestLoss:
         with pytest.raises(ServerUnreachableError):
             QaClient(host).ask("q", "t")
 
+    def test_without_a_descriptor_no_server_is_reached_until_there_is_one(self, monkeypatch):
+        def no_socket(*_):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        with ScriptedPeer(answer_all) as peer, client_of(peer) as client:
+            with monkeypatch.context() as patch:
+                patch.setattr("qa_service.client.socket.socket", no_socket)
+                with pytest.raises(ServerUnreachableError, match="Too many open files"):
+                    client.ask("q", "t")
+            assert client.ask("q", "t").answer == "t"
+
+    def test_a_path_that_is_too_long_is_unreachable(self):
+        with pytest.raises(ServerUnreachableError, match="File name too long"):
+            QaClient("/" + "y" * 200).ask("q", "t")
+
     @pytest.mark.parametrize(
         "script", [close_at_once, reply_with(), reply_with(b"\0"), reply_with(b"\0\0\0\x09{")]
     )

@@ -1,11 +1,12 @@
 """Files of answers: a record of whose they are, locked during a run; what `collect` writes.
 
-    answers.jsonl.run     {"questions":"questions.jsonl","num_bytes":8100,"sha256":"5d0f…"}
+    answers.jsonl.run     {"questions":"questions.jsonl","num_bytes":8100,"sha256":"5d0f…",
+                           "collection":null}
 
 An answer of `run` belongs to the question of the same line, so a run resumes only with the
-questions that it began with. Further questions may have been added at the end of their file. In
-`collect`'s file a line is the answer as it was published, with the job's `message_id` first. A line
-that was cut short by a kill is dropped when the file is opened again.
+questions that it began with, and the same collection. Further questions may have been added at the
+end of their file. In `collect`'s file a line is the answer as it was published, with the job's
+`message_id` first. A line that was cut short by a kill is dropped when the file is opened again.
 """
 
 from __future__ import annotations
@@ -25,11 +26,16 @@ CHUNK_BYTES = 1 << 20
 
 
 class _Record(msgspec.Struct):
-    """A file of questions, with its length and hash at the time."""
+    """A file of questions, with its length and hash at the time, and what answers all of them.
+
+    Attributes:
+        collection: None if each question names its text; unset in an earlier version's record.
+    """
 
     questions: str
     num_bytes: int
     sha256: str
+    collection: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 def ahead_of(output: Path) -> Path:
@@ -44,7 +50,7 @@ def lock(file: BinaryIO, path: Path) -> None:
         raise FileError(f"{path}: another run is writing to it") from None
 
 
-def claim(output: Path, questions: Path) -> BinaryIO:
+def claim(output: Path, questions: Path, collection: str | None = None) -> BinaryIO:
     """Reserves a file of answers for this run, until what is returned is closed.
 
     Raises:
@@ -52,11 +58,18 @@ def claim(output: Path, questions: Path) -> BinaryIO:
         OSError: A file cannot be read or written.
     """
     path = output.with_name(output.name + ".run")
+    if not path.exists():
+        _known(output, path, b"")  # refuses before a file is made
     path.touch()
     file = path.open("r+b", buffering=0)
     try:
         lock(file, output)
-        record = _make_record(output, questions, _known(output, file))
+        known = _known(output, path, file.read())
+        if known and known.collection not in {msgspec.UNSET, collection}:
+            whose = f"from the collection {known.collection}" if known.collection else "from texts"
+            raise FileError(f"{output} holds answers {whose}; name another --output")
+        record = _make_record(output, questions, known)
+        record.collection = collection
         file.seek(0)
         file.truncate()
         file.write(msgspec.json.encode(record) + b"\n")
@@ -66,17 +79,17 @@ def claim(output: Path, questions: Path) -> BinaryIO:
     return file
 
 
-def _known(output: Path, file: BinaryIO) -> _Record | None:
-    """Of which questions the answers are; None without answers."""
+def _known(output: Path, path: Path, record: bytes) -> _Record | None:
+    """Of which questions the answers are, as the file at `path` says; None without answers."""
     ahead = ahead_of(output)
     if not output.exists():
         ahead.unlink(missing_ok=True)
     if not any(path.exists() and path.stat().st_size for path in (output, ahead)):
         return None
     try:
-        return msgspec.json.decode(file.read(), type=_Record)
+        return msgspec.json.decode(record, type=_Record)
     except (msgspec.DecodeError, RecursionError):
-        words = f"{output} is there, and {file.name} does not say of what questions"
+        words = f"{output} is there, and {path} does not say of what questions"
         raise FileError(f"{words}; name another --output") from None
 
 

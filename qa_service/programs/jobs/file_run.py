@@ -98,7 +98,7 @@ class FileRun:
         self._asker, self._options, self._progress = asker, options, progress
         output = options.output
         is_kept = output.is_file() or not output.exists()
-        self._claim = claim(output, options.questions) if is_kept else None
+        self._claim = claim(output, options.questions, options.collection) if is_kept else None
         self._output = OrderedOutput(output) if is_kept else StreamedOutput(output)
         self._rows = self._unanswered(read_rows(options.questions, options.collection))
         self._room = asyncio.Event()
@@ -120,7 +120,8 @@ class FileRun:
         Raises:
             FileError: A file cannot be read, or the answers are not those of the questions.
             OSError: The answers cannot be written.
-            QaClientError: The server cannot be reached, at the start or for too long.
+            QaClientError: The server cannot be reached, at the start or for too long, or does not
+                know the collection of all questions.
         """
         try:
             async with self._asker.running():
@@ -181,6 +182,8 @@ class FileRun:
                 request = parse_request(row.body)
                 reply = await self._asker.ask(request, row.number)
             except QaClientError as error:
+                if self._options.collection and error.code == "unknown_collection":
+                    raise  # every question names it
                 if not error.retryable or attempts >= self._options.asking.max_attempts:
                     self.summary.failed += 1
                     return encode_error(row.id, as_server_error(error))

@@ -119,7 +119,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     ]
     output: Annotated[Path, Meta(description="file of answers, JSON lines; what it holds is kept")]
     collection: Annotated[
-        str | None,
+        Annotated[str, Meta(min_length=1)] | None,
         Meta(description="the collection that is to answer all questions, in place of their texts"),
     ] = None
     max_outage_s: Annotated[

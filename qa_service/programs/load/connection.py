@@ -10,6 +10,7 @@ descriptor, whose timeout is in microseconds.
 
 from __future__ import annotations
 
+import errno
 import heapq
 import itertools
 import select
@@ -35,6 +36,7 @@ from qa_service.data.squad import SquadQuestion
 from qa_service.programs.load.wire import Reply, Wire
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 Check = Callable[[SquadQuestion, Reply], str]
 """Returns an answer's error code; empty for a right answer."""
 
@@ -124,8 +126,16 @@ class LoadConnection:
         self.was_open = self.is_closed = False
 
     def open(self) -> None:
-        """Begins to connect; may tell the owner the result before it returns."""
-        self._take(self._stream.flush())
+        """Begins to connect; may tell the owner the result before it returns.
+
+        Raises:
+            OSError: This process cannot have another connection.
+        """
+        settled = self._stream.flush()
+        cause = self.conversation.error and self.conversation.error.__cause__
+        if isinstance(cause, OSError) and cause.errno in _NO_DESCRIPTOR:
+            raise cause
+        self._take(settled)
 
     def ask(self, request: SentRequest) -> None:
         """Sends a request now, or when the connection is open."""

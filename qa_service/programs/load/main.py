@@ -108,7 +108,7 @@ def parse_arguments(arguments: list[str] | None = None) -> dict[str, Any]:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if not flags["sweep"] and (flags["clients"] or flags["sessions"] or flags["plot"]):
         parser.error("--clients, --sessions and --plot are for --sweep")
-    if flags["max_passages"] and not flags["collection"]:
+    if flags["max_passages"] and flags["collection"] is None:
         parser.error("--max_passages needs --collection")
     if not flags["sweep"] and len(flags["rate"] or []) > 1:
         parser.error("--rate takes more than one rate only with --sweep")
@@ -135,7 +135,7 @@ def make_sweep(flags: dict[str, Any]) -> Sweep:
         *("num_request_per_client", "duration_s", "timeout_s"),
     ]
     plan = LoadPlan(questions=questions, access=access, **{name: flags[name] for name in names})
-    if flags["collection"]:
+    if flags["collection"] is not None:
         wire = partial(CollectionWire, flags["collection"], flags["max_passages"])
         plan = dataclasses.replace(plan, wire=wire, check=check_passage)
     one = [plan.num_simultaneous_clients]

@@ -9,25 +9,24 @@ import contextlib
 import csv
 import dataclasses
 import importlib.metadata
-import os
 import platform
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TextIO
 
-import qa_service
 from qa_service import __version__
-from qa_service.client import REFUSALS, QaClientError
+from qa_service.child_program import command_of, environment_of_programs
+from qa_service.client import QaClientError
 from qa_service.machine import num_cpus, processor
+from qa_service.programs.access import FLAG_REFUSALS
 from qa_service.programs.bounds import Spent
 from qa_service.programs.load.generator import measure
 from qa_service.programs.load.plan import PERCENTS, LoadPlan, Report, share_of_cores
+from qa_service.programs.load.wire import CollectionWire
 
-_PROGRAM = [sys.executable, "-P", "-m", "qa_service.server.main"]
+_PROGRAM = command_of("qa_service.server.main")
 _READY = "QA server ready on "
 _STOP_TIMEOUT_S = 60.0
 """Twice a server's own drain timeout: one that takes longer hangs."""
@@ -131,16 +130,19 @@ def find_engine(plan: LoadPlan) -> str:
     """The engines of the plan's server, for example `openvino int8`; empty if it does not say.
 
     Raises:
-        QaClientError: The server cannot be reached, or does not accept the client.
+        QaClientError: The server cannot be reached, or does not accept the client or what every
+            question names.
     """
+    wire, models = plan.wire(), []
     with plan.access.client(plan.host, plan.port, plan.timeout_s) as client:
         client.connect()
         try:
             models = client.models()
+            if isinstance(wire, CollectionWire):
+                client.ask(plan.questions[0].question, None, **wire.asked)
         except QaClientError as error:
-            if error.code in REFUSALS:
+            if error.code in FLAG_REFUSALS | {"invalid_request"}:
                 raise
-            return ""
     names = [
         f"{model.get('engine_type', '')} {model.get('precision', '')}".strip()
         for model in models
@@ -259,16 +261,12 @@ def own_server(host: str, flags: Sequence[str]) -> Iterator[int]:
     Raises:
         ServerStartError: It did not start.
     """
-    # This module's package is first on the module path.
-    here = str(Path(qa_service.__file__).resolve().parents[1])
-    python_path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": python_path}
     # Its lines are read here, whatever format of the log the flags or the environment ask for.
     command = [*_PROGRAM, "--host", host, "--port", "0", *flags, "--log_format", "text"]
     with (
         tempfile.TemporaryFile("w+") as log,
         subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, env=environment, text=True
+            command, stdout=subprocess.PIPE, stderr=log, env=environment_of_programs(), text=True
         ) as process,
     ):
         try:

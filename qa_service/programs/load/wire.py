@@ -117,11 +117,11 @@ class CollectionWire(QaWire):
 
     def __init__(self, collection: str, max_passages: int | None = None) -> None:
         more = {"max_passages": max_passages} if max_passages else {}
-        self._asked: dict[str, Any] = {"collection": collection, **more}
+        self.asked: dict[str, Any] = {"collection": collection, **more}
 
     def body(self, question: SquadQuestion) -> bytes:
         """Its JSON without the text, the id and the brace before it."""
-        return _json({"question": question.question, **self._asked})[1:]
+        return _json({"question": question.question, **self.asked})[1:]
 
 
 def _json(fields: dict[str, Any]) -> bytes:

@@ -20,7 +20,7 @@ from pathlib import Path
 from qa_service.child_program import start_program
 from qa_service.engine_catalogue import ONNX_FILE
 from qa_service.errors import SetupError
-from qa_service.files import SAVED_MODELS
+from qa_service.files import SAVED_MODELS, is_there
 from qa_service.instance.model_folder.manifest import (
     BUILTINS,
     CONFIG_FILE,
@@ -50,7 +50,7 @@ def served_folder(its: RepositoryOptions) -> Path:
     """The folder that is served for `--model`: itself, or where that was prepared."""
     source = _source_of(its)
     target = _target_of(source, its.models_dir) if source else its.model
-    return target if (target / MANIFEST_FILE).is_file() else its.model
+    return target if is_there(target / MANIFEST_FILE) else its.model
 
 
 def source_to_prepare(its: RepositoryOptions) -> str | None:
@@ -137,17 +137,18 @@ class Preparing:
 
 def _source_of(its: RepositoryOptions) -> str | None:
     """What `prepare_model.py --model` takes for it; None for what is served as it is."""
-    model = its.model
-    if (model / MANIFEST_FILE).is_file():
+    model, name = its.model, str(its.model)
+    if is_there(model / MANIFEST_FILE):
         return None
-    if model.is_dir():
-        return str(model) if any((model / name).is_file() for name in _SOURCE_FILES) else None
-    if model.parent == SAVED_MODELS:
-        return model.name if model.name in BUILTINS else None
-    name = str(model)
-    target = _target_of(name, its.models_dir)
-    is_known = name in BUILTINS or (target / MANIFEST_FILE).is_file()
-    return name if is_known or is_on_hub(model) else None
+    try:
+        if model.is_dir():
+            return name if any((model / file).is_file() for file in _SOURCE_FILES) else None
+        if model.parent == SAVED_MODELS:
+            return model.name if model.name in BUILTINS else None
+        is_known = name in BUILTINS or is_there(_target_of(name, its.models_dir) / MANIFEST_FILE)
+        return name if is_known or is_on_hub(model) else None
+    except OSError:  # it may not be looked at: who loads it says so
+        return None
 
 
 def _target_of(source: str, models: Path) -> Path:
@@ -161,4 +162,4 @@ def unprepared(its: RepositoryOptions) -> tuple[str, Path] | None:
     if not (source := _source_of(its)):
         return None
     target = _target_of(source, its.models_dir)
-    return None if (target / MANIFEST_FILE).is_file() else (source, target)
+    return None if is_there(target / MANIFEST_FILE) else (source, target)

@@ -89,6 +89,10 @@ class CollectionSet:
         self._lister: Searches | None = None
         self._is_listing = False
         self._list_fault = ""
+        self._unlisted = ""
+        """Why the folder could not be listed the last time."""
+        self._odd: set[str] = set()
+        """Names of folders that cannot be a collection's."""
         self._list_retry: Timer | None = None
         self._ending: list[Searches] = []
 
@@ -246,24 +250,29 @@ class CollectionSet:
             self._list()
             return
         if isinstance(result, Listed):
-            self._list_fault = ""
+            self._list_fault = self._unlisted = ""
             if not result.paths and folder != self._empty_folder:
                 logger.warning("there is no collection in %s: qa-index makes them", folder)
             self._empty_folder = None if result.paths else folder
-            listed = {}
+            listed, odd = {}, set()
             for name, path in result.paths.items():
                 try:
                     check_name(name)
                 except SetupError as error:
-                    words = "the collection in the folder %r is not served: %s"
-                    logger.warning(words, name, error)
+                    odd.add(name)
+                    if name not in self._odd:
+                        words = "the collection in the folder %r is not served: %s"
+                        logger.warning(words, name, error)
                 else:
                     listed[name] = CollectionOptions(path=Path(path))
+            self._odd = odd
             if listed != self._listed:
                 self._listed = listed
                 self._follow()
         elif isinstance(result, Refused):
-            logger.error("the collections are unchanged: %s", result.reason)
+            if result.reason != self._unlisted:
+                logger.error("the collections are unchanged: %s", result.reason)
+            self._unlisted = result.reason
             self._list_fault = result.reason if result.kind == "setup" else ""
             again_s = self._loop.now_s() + LIST_AGAIN_S
             self._list_retry = self._loop.call_at(again_s, self._list)
@@ -283,7 +292,7 @@ class CollectionSet:
             if any(its.searches is served.searches for its in self._served.values()):
                 served.searches.run(Close(served.name), lambda _: None)
             else:
-                served.searches.child.kill()
+                served.searches.end()
                 self._ending.append(served.searches)
         for name, options in wanted.items():
             if name not in self._served:

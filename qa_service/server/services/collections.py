@@ -65,6 +65,8 @@ MIN_PASSAGES = 3
 that are nearly as good as the best."""
 MAX_POINTS_BEHIND = 5.0
 """How far behind the best, in points of the search, such a further passage may be."""
+_MAX_NAMED = 5
+"""Collections whose fields an error's message has."""
 
 OnFound = Callable[[Sequence[FoundPassage] | QaError], None]
 Results = Mapping[ServedCollection, Result]
@@ -227,8 +229,11 @@ class Retrieval:
         # There are several cases: a field of the filter may be unknown in some collections; any
         # other error is the question's.
         unknown = [error for error in errors if isinstance(error, InvalidRequestError)]
-        if len(unknown) < len(errors) or len(unknown) == len(found):
-            on_found(next((error for error in errors if error not in unknown), errors[0]))
+        if len(unknown) < len(errors):
+            on_found(next(error for error in errors if error not in unknown))
+            return
+        if len(unknown) == len(found):
+            on_found(_unknown_field(found, unknown))
             return
         hits = {its.name: one for its, one in found.items() if not isinstance(one, QaError)}
         if len(results) > 1:
@@ -261,6 +266,16 @@ class Retrieval:
             self.collections.note_fault(served, result.reason)
             served.open(is_fresh=True)
         return _unavailable(served)
+
+
+def _unknown_field(
+    found: Mapping[ServedCollection, object], errors: Sequence[InvalidRequestError]
+) -> InvalidRequestError:
+    """Of several collections, which fields each of the first few has."""
+    if len(errors) == 1:
+        return errors[0]
+    said = sorted(f"{its.name}: {error.message}" for its, error in zip(found, errors, strict=True))
+    return InvalidRequestError("; ".join(said[:_MAX_NAMED]) + "; …" * (len(said) > _MAX_NAMED))
 
 
 def _each(

@@ -150,6 +150,14 @@ class Searches:
         self._first.append(_Search(work, on_result))
         self._run_next()
 
+    def end(self) -> None:
+        """Ends the process for good; calls that wait or are searched for are refused."""
+        self.child.kill()
+        running = [search.call for search in self._running.values() if search.call]
+        for call in (*self._calls_waiting(), *running):
+            if not call.is_settled:
+                call.fail(UnavailableError("this is not served any more"))
+
     @property
     def _is_failing(self) -> bool:
         return self._deaths_in_row >= MAX_DEATHS_IN_ROW and not self.child.is_running

@@ -82,7 +82,7 @@ class ServedCollection:
 
     def open(self, *, is_fresh: bool = False) -> None:
         """Has its newest index opened; `is_fresh` even if that is open or being opened."""
-        if self.is_opening and not is_fresh:
+        if self.is_closed or (self.is_opening and not is_fresh):
             return
         self.is_opening = True
         self._cancel_retry()

@@ -16,7 +16,7 @@ import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 from msgspec import structs
 
-from qa_service.errors import InvalidRequestError, SetupError
+from qa_service.errors import InvalidRequestError, QaError, SetupError
 from qa_service.net.listener import bracketed, listening_addresses, try_port
 from qa_service.net.tls import server_context, tls_files
 from qa_service.sidecars.gateway_messages import GatewaySettings
@@ -52,10 +52,10 @@ class GrpcServer:
         self._draining = asyncio.Event()
         self._links = PeerLinks(settings)
         self._silent = SilentPeers(settings.port, most, self._links.busy_peers)
-        reports = Reports(settings.unix_socket)
-        self._inference = InferenceService(self._links, reports)
+        self._reports = Reports(settings.unix_socket)
+        self._inference = InferenceService(self._links, self._reports)
         self._server = grpc.aio.server(options=list(_options(settings).items()))
-        health = HealthService(reports, self._draining)
+        health = HealthService(self._reports, self._draining)
         handlers = (self._inference.handler(), health.handler(), *_reflection_handlers())
         self._server.add_generic_rpc_handlers(handlers)
 
@@ -83,6 +83,11 @@ class GrpcServer:
             raise SetupError(f"the gRPC gateway cannot listen on {self.address}") from None
         await self._server.start()
         logger.info("the gRPC gateway listens on %s", self.address)
+
+    async def look_for_server(self) -> None:
+        """Asks whether it lives, so that the log says if none answers."""
+        with contextlib.suppress(QaError):
+            await self._reports.probe("/v2/health/live", "")
 
     def reload(self) -> None:
         """Reads the certificates again."""

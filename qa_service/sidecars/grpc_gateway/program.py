@@ -72,7 +72,9 @@ async def _serve(gateway: GrpcServer) -> None:
         loop.add_signal_handler(signum, gateway.stop)
     loop.add_signal_handler(signal.SIGHUP, gateway.reload)
     await gateway.start()
+    looking = asyncio.create_task(gateway.look_for_server())
     await gateway.run()
+    looking.cancel()
     end_relay()
 
 

@@ -8,6 +8,7 @@ closed meanwhile is replaced: a lost connection says nothing about the server's 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import re
 import socket
@@ -30,6 +31,7 @@ MAX_CONNECTIONS = 4
 """Further questions wait for one of these."""
 RETRY_S = 0.05
 """Between attempts on new connections that the server closes without a reply."""
+_logger = logging.getLogger(__name__)
 _HEAD = re.compile(rb"\AHTTP/1.1 ([0-9]{3}) .*\r\nContent-Length: ([0-9]+)", re.DOTALL)
 
 
@@ -42,6 +44,7 @@ class Reports:
         self._free: list[_Connection] = []
         self._hung_s = -math.inf
         """When the server was last found to hang."""
+        self._is_away = False
 
     async def probe(self, target: str, token: str) -> bool:
         """True if a path answers 200, false if 503.
@@ -77,8 +80,14 @@ class Reports:
                 if self._hung_s > asked_s:
                     raise TimeoutError
                 status, body = await self._within_time("\r\n".join(lines).encode())
-        except OSError:
+        except OSError as error:
+            if not self._is_away:
+                self._is_away = True
+                _logger.warning("no server answers at %s: %s", self._path, error or "it hangs")
             raise UnavailableError("the server cannot be reached") from None
+        if self._is_away:
+            self._is_away = False
+            _logger.info("a server answers at %s", self._path)
         said = msgspec.json.decode(body) if body else {}
         if status >= 400:
             raise HttpError(str(said.get("error", "")), status=status)

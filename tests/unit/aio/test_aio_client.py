@@ -169,6 +169,20 @@ def test_an_unreachable_server_is_an_error():
         asyncio.run(scenario())
 
 
+def test_without_a_thread_for_the_look_up_no_question_waits_for_ever(monkeypatch):
+    async def no_thread(*_):
+        raise RuntimeError("can't start new thread")
+
+    async def scenario(client, _server):
+        with monkeypatch.context() as patch:
+            patch.setattr("qa_service.aio.client.asyncio.to_thread", no_thread)
+            with pytest.raises(ServerUnreachableError, match="can't start new thread"):
+                await client.ask("q", "t")
+        return (await client.ask("q", "t")).answer
+
+    assert play(scenario, answered) == "t"
+
+
 def test_a_silent_server_is_given_up():
     async def scenario(client, server):
         with pytest.raises(RequestTimeoutError):

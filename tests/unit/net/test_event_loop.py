@@ -73,6 +73,19 @@ def test_an_exception_in_a_thread_is_returned_and_does_not_stop_other_threads(lo
     assert came[1] == 7
 
 
+def test_a_thread_that_cannot_start_is_an_error_that_is_returned(loop, monkeypatch):
+    def start(_):
+        raise RuntimeError("can't start new thread")
+
+    came = []
+    monkeypatch.setattr(threading.Thread, "start", start)
+    loop.run_in_thread(lambda: 7, came.append)
+    assert came == []
+    run_until(loop, lambda: bool(came))
+    assert isinstance(came[0], OSError)
+    assert str(came[0]) == "can't start new thread"
+
+
 def test_a_mark_is_reconciled_once_at_the_end_of_the_round(loop):
     seen = []
     loop.on_mark, loop.after_each = lambda: seen.append("mark"), lambda: seen.append("each")

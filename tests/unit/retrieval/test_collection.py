@@ -359,6 +359,17 @@ def test_the_manifest_names_its_sources(docs, output):
     ]
 
 
+def test_an_update_of_an_older_formats_index_reads_all_files_again(docs, output):
+    index(docs, output, language="german")
+    path = output / MANIFEST_FILE
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest | {"settings": manifest["settings"] | {"format": 1}}))
+    with pytest.raises(SetupError, match="another version"):
+        Collection(output)
+    assert index(docs, output, update=True).read == 2
+    assert Collection(output).head.settings.language == "german"
+
+
 @pytest.mark.parametrize("named", ["..", ".", "", "index-1/../..", "docs"])
 def test_a_manifest_that_names_no_index_of_its_folder_is_refused(docs, output, named):
     index(docs, output)

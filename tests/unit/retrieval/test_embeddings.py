@@ -173,6 +173,8 @@ def test_the_encoder_is_looked_for_beside_models_then_in_saved_models_then_in_th
     tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", "/" + "y" * 300)  # which may not be looked at
+    assert encoder_folder(None) == Path("/" + "y" * 300, "qa-server/encoder")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     assert encoder_folder(None) == tmp_path / "data/qa-server/encoder"
     Path("saved_models").mkdir()

@@ -78,8 +78,18 @@ def test_a_full_disk_is_reported_and_the_next_run_continues(docs, output, monkey
     done = run_python("-c", FULL_DISK, docs, "--no-embeddings", "--output", output)
     assert done.returncode == 2
     assert "cannot write" in done.stderr
+    assert done.stderr.endswith(": File too large\n")
     assert "Traceback" not in done.stderr
     assert main([str(docs), "--no-embeddings", "--output", str(output)]) == 0
+
+
+def test_modules_among_the_documents_are_not_imported(docs, output):
+    for module in ("csv", "gzip", "html", "zlib", "zipfile"):
+        (docs / f"{module}.py").write_text("open('ran', 'w')")
+    program = ("-P", "-m", "qa_service.retrieval.index_main")
+    done = run_python(*program, ".", "--no-embeddings", "--output", output, cwd=docs)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (docs / "ran").exists()
 
 
 @pytest.mark.parametrize(
@@ -264,6 +274,16 @@ def test_a_collection_that_is_deleted_is_made_again(setting):
 def test_what_cannot_be_made_at_the_beginning_is_an_error(setting):
     with locked(setting.output), pytest.raises(SetupError, match="another run"):
         setting.watcher.index(list_files(setting.args))
+
+
+def test_a_path_that_may_not_be_looked_at_is_an_error_of_one_line(tmp_path, capsys):
+    (tmp_path / "loop").symlink_to("loop")
+    flags = ["--no-embeddings", "--output"]
+    assert main(["y" * 300, *flags, str(tmp_path / "out")]) == 2
+    assert main([str(tmp_path), *flags, str(tmp_path / "loop")]) == 2
+    long, loop = capsys.readouterr().err.splitlines()
+    assert ": the files cannot be listed: [Errno 36] File name too long" in long
+    assert ": the files cannot be listed: Symlink loop" in loop
 
 
 def test_help_gives_no_embeddings_no_default(capsys):

@@ -238,9 +238,9 @@ def files(tmp_path):
     return questions, tmp_path / "answers.jsonl"
 
 
-def claim(files):
+def claim(files, collection=None):
     questions, output = files
-    return answers_file.claim(output, questions)
+    return answers_file.claim(output, questions, collection)
 
 
 def begin(files):
@@ -277,11 +277,33 @@ def test_answers_to_changed_questions_are_refused(files, questions):
     claim(files).close()
 
 
+@pytest.mark.parametrize(("first", "then"), [("a", "b"), ("a", None), (None, "a")])
+def test_answers_from_another_collection_are_refused(files, first, then):
+    held = claim(files, first)
+    files[1].write_bytes(b"1\n")
+    held.close()
+    whose = "the collection a" if first else "texts"
+    with pytest.raises(FileError, match=f"holds answers from {whose}; name another --output"):
+        claim(files, then)
+    claim(files, first).close()
+
+
+def test_an_earlier_versions_record_names_no_collection(files):
+    begin(files)
+    record = files[1].with_name("answers.jsonl.run")
+    record.write_bytes(record.read_bytes().replace(b',"collection":null', b""))
+    claim(files, "a").close()
+
+
 def test_answers_of_unknown_origin_are_not_overwritten(files):
     files[1].write_bytes(b"1\n")
     with pytest.raises(FileError, match="does not say of what questions; name another"):
         claim(files)
     assert files[1].read_bytes() == b"1\n"
+    assert sorted(path.name for path in files[0].parent.iterdir()) == [
+        "answers.jsonl",
+        "questions.jsonl",
+    ]
 
 
 def test_a_new_output_takes_nothing_of_an_earlier_run(files):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -93,11 +94,39 @@ def test_a_file_without_questions_is_one_clear_line(tmp_path, content):
     assert_one_clear_line(run("--questions_file", str(file)))
 
 
+def test_more_clients_than_descriptors_are_one_clear_line():
+    with ScriptedPeer(answer_all) as peer:
+        words = [*PROGRAM, *flags(peer, num_simultaneous_clients=100)]
+        limited = f"ulimit -n 50; exec {shlex.join(words)}"
+        done = subprocess.run(
+            ["sh", "-c", limited], capture_output=True, check=False, text=True, timeout=GIVE_UP_S
+        )
+    assert_one_clear_line(done, "Too many open files")
+
+
 def test_no_server_is_one_clear_line():
     with ScriptedPeer(answer_all) as peer:
         peer.stop_listening()
         done = run(*flags(peer))
     assert_one_clear_line(done, "Error: no server can be reached at 127.0.0.1:")
+
+
+@pytest.mark.parametrize("code", ["unknown_collection", "invalid_request"])
+def test_what_every_question_names_is_refused_before_the_load(code):
+    requests = []
+
+    def script(peer):
+        while (request := peer.receive()) is not None:
+            requests.append(request)
+            is_question = "question" in request
+            refusal = error_to(request["id"], code, message="no", retryable=False)
+            peer.send(refusal if is_question else answer_to(request))
+
+    with ScriptedPeer(script) as peer:
+        done = run(*flags(peer), "--collection=nope", "--max_passages=3")
+    assert_one_clear_line(done, f"Error: no ({code})")
+    (asked,) = questions_of(requests)
+    assert (asked["collection"], asked["max_passages"]) == ("nope", 3)
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,18 @@ def test_the_backoff_doubles_while_it_keeps_dying_and_no_longer(setting, caplog)
     assert "the echo exited with 3" in caplog.text
 
 
+def test_a_child_imports_nothing_from_the_working_directory(tmp_path, monkeypatch):
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "socket.py").write_text("raise SystemExit(9)")
+    (tmp_path / "done_program.py").write_text("import socket")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    process, sock = start_program("done_program")
+    with sock:
+        assert process.wait() == 0
+
+
 def test_a_child_that_cannot_start_is_tried_again(setting, caplog, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", "/nonexistent/python")

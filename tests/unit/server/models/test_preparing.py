@@ -141,3 +141,9 @@ def test_without_the_folder_it_is_the_users_or_the_flags(folder, monkeypatch, ca
     make(target, "manifest.json")
     assert served_folder(its) == target
     assert source_to_prepare(its) is None
+
+
+def test_a_path_that_may_not_be_looked_at_is_left_to_who_loads_it():
+    its = repository("y" * 300)  # no file system has such a name
+    assert source_to_prepare(its) is None
+    assert served_folder(its) == its.model

@@ -247,6 +247,24 @@ def test_a_folder_without_a_collection_is_said_once(setting, caplog):
     setting.use({}, None)
 
 
+def test_what_is_wrong_with_a_folder_is_said_once_until_it_is_well(setting, caplog):
+    for _ in range(2):
+        setting.use({}, FOLDER)
+        setting.list("no name")
+    for _ in range(2):
+        setting.use({}, FOLDER)
+        setting.processes["folder"].reply(Refused("there is no such folder", "setup"))
+    assert [message.partition(": ")[0] for message in caplog.messages] == [
+        "the collection in the folder 'no name' is not served",
+        "the collections are unchanged",
+    ]
+    setting.use({}, FOLDER)
+    setting.list("docs")
+    setting.use({}, FOLDER)
+    setting.list("no name")
+    assert caplog.messages[-1] == caplog.messages[0]
+
+
 def test_a_configured_collection_overrides_the_folders_of_its_name(setting):
     setting.use({"a": CollectionOptions(path=Path("elsewhere"))}, FOLDER)
     setting.list("a")

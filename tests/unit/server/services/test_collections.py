@@ -348,6 +348,28 @@ def test_a_damaged_index_is_an_error_and_opened_afresh(setting):
     assert "PanicException" in setting.collections.faults()["docs"]
 
 
+def test_questions_to_a_collection_that_is_removed_are_refused_at_once(setting):
+    for _ in range(2):  # one is searched for, one waits
+        setting.ask()
+    setting.collections.use({})
+    assert [outcome.code for outcome in setting.outcomes] == ["unavailable"] * 2
+    setting.process.die()
+    assert len(setting.outcomes) == 2
+
+
+def test_a_removed_collection_is_not_opened_again_for_a_question_that_comes_too_late():
+    more = {"more": CollectionOptions(path=Path("more"))}
+    setting = Asking({**Setting.options, **more}, max_processes=1)
+    setting.ask()
+    setting.collections.use(more)
+    process = setting.processes["docs"]
+    process.reply(Refused("it is not open", "damaged"))
+    assert [outcome.code for outcome in setting.outcomes] == ["unavailable"]
+    process.works.clear()
+    process.settle()
+    assert {work.collection for work in process.works if isinstance(work, Open)} <= {"more"}
+
+
 def test_a_collection_that_is_not_open_is_not_searched(setting):
     setting.collections.use(setting.options)
     setting.process.reply(Refused("it is gone", "damaged"))

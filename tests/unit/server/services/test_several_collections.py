@@ -150,6 +150,12 @@ def test_a_field_that_only_one_has_finds_nothing_in_the_other(setting):
     assert [outcome.code for outcome in setting.outcomes] == ["invalid_request"]
 
 
+def test_a_field_that_none_has_is_an_error_that_says_what_each_has(setting):
+    setting.ask(collection=["b", "a"], filter={"x": 1})
+    setting.reply({"b": Refused("there is title", "request"), "a": Refused("path", "request")})
+    assert [outcome.message for outcome in setting.outcomes] == ["a: path; b: there is title"]
+
+
 def test_what_is_found_by_words_alone_is_compared_as_the_least_similar():
     similar = [passage(30.0, "1.md", "A", cosine=0.7), passage(20.0, "2.md", "B", cosine=0.5)]
     hits = joined({"a": similar, "b": [passage(9.0, "1.md", "C")]})

@@ -46,6 +46,27 @@ def test_those_behind_one_that_found_it_hanging_do_not_wait_again(ask_all):
     assert {type(one) for one in found} == {UnavailableError}
 
 
+def test_a_server_that_is_away_is_logged_once_and_so_is_its_return(tmp_path, caplog):
+    caplog.set_level("INFO")
+    path = tmp_path / "socket"
+
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(READY)
+
+    async def run():
+        asking = Reports(path)
+        for _ in range(2):
+            with pytest.raises(UnavailableError):
+                await asking.probe("/v2/health/live", "")
+        async with await asyncio.start_unix_server(serve, path):
+            assert await asking.probe("/v2/health/live", "")
+
+    asyncio.run(run())
+    away = f"no server answers at {path}: [Errno 2] No such file or directory"
+    assert caplog.messages == [away, f"a server answers at {path}"]
+
+
 @pytest.mark.parametrize("last_words", [b"", READY.replace(b"200 OK", b"408 Timeout")])
 def test_a_connection_that_the_server_ends_is_closed_and_not_used_again(tmp_path, last_words):
     """A server that closes waits for its peer; a drain would wait for the gateway."""
