@@ -4,6 +4,7 @@ import fcntl
 import gc
 import hashlib
 import itertools
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,17 @@ from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.known_answers import load_known_answers
 from qa_service.instance.model_folder.manifest import (
     KNOWN_ANSWERS_FILE,
+    MANIFEST_FILE,
     load_manifest,
-    save_manifest,
 )
 from qa_service.logs import LogOptions
 from qa_service.preparation.prepare import PrepareArgs, prepare
 from qa_service.preparation.sentence_encoder import prepare_encoder
+from qa_service.retrieval.encoder_folder import (
+    KNOWN_FILE,
+    load_encoder_manifest,
+    load_known_embeddings,
+)
 from tests.certificates import Certificates
 
 MARKS = ("slow", "soak", "long")
@@ -125,25 +131,33 @@ def quick_model(builtin_model, tmp_path_factory) -> Path:
     For servers with `FIXED_ENGINE`, in tests of what is before an engine: the costs of batches are
     estimated from all known answers.
     """
-    folder = tmp_path_factory.mktemp("quick") / builtin_model.name
-    folder.mkdir()
-    manifest = load_manifest(builtin_model)
-    for name in manifest.files.keys() - {KNOWN_ANSWERS_FILE}:
-        (folder / name).symlink_to(builtin_model / name)
-    known = load_known_answers(builtin_model, manifest)
+    known = load_known_answers(builtin_model, load_manifest(builtin_model))
     assert known
     few = structs.replace(known, rows=sorted(known.rows, key=lambda row: len(row.ids))[:6])
-    encoded = msgspec.json.encode(few)
-    (folder / KNOWN_ANSWERS_FILE).write_bytes(encoded)
-    files = {**manifest.files, KNOWN_ANSWERS_FILE: hashlib.sha256(encoded).hexdigest()}
-    save_manifest(folder, structs.replace(manifest, files=files))
-    return folder
+    folder = tmp_path_factory.mktemp("quick") / builtin_model.name
+    return _with_known(builtin_model, folder, KNOWN_ANSWERS_FILE, few)
 
 
 @pytest.fixture(scope="session")
-def encoder() -> Path:
-    """The encoder of passages; what is there already is kept."""
-    return prepare_encoder(ROOT / "saved_models")
+def encoder(tmp_path_factory) -> Path:
+    """The encoder of passages with four short texts to prove itself by; else as it is prepared."""
+    whole = prepare_encoder(ROOT / "saved_models")
+    known = load_known_embeddings(whole, load_encoder_manifest(whole))
+    few = sorted(known, key=lambda its: len(its.ids))[:4]
+    return _with_known(whole, tmp_path_factory.mktemp("quick") / whole.name, KNOWN_FILE, few)
+
+
+def _with_known(prepared: Path, folder: Path, name: str, known: object) -> Path:
+    """A prepared folder by links, whose file of this name holds other known results."""
+    folder.mkdir()
+    manifest = json.loads((prepared / MANIFEST_FILE).read_bytes())
+    for other in manifest["files"].keys() - {name}:
+        (folder / other).symlink_to(prepared / other)
+    encoded = msgspec.json.encode(known)
+    (folder / name).write_bytes(encoded)
+    manifest["files"][name] = hashlib.sha256(encoded).hexdigest()
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+    return folder
 
 
 @pytest.fixture(scope="session")
