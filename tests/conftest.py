@@ -167,9 +167,9 @@ def certificates(tmp_path_factory) -> Certificates:
 
 
 @pytest.fixture
-def own_model(builtin_model, tmp_path) -> Path:
-    """A copy of the built-in model that a test may change."""
-    return copy_model(builtin_model, tmp_path / "model")
+def own_model(quick_model, tmp_path) -> Path:
+    """A copy of the same model that a test may change."""
+    return copy_model(quick_model, tmp_path / "model")
 
 
 @pytest.fixture(scope="session")
