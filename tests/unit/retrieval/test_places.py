@@ -43,10 +43,9 @@ def workbook(path: Path) -> None:
     book.save(path)
 
 
-@pytest.fixture
-def docs(tmp_path: Path) -> Path:
-    folder = tmp_path / "docs"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def docs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs")
     (folder / "report.pdf").write_bytes(pdf_file("Whales are mammals.", "Herrings are fish."))
     presentation(folder / "garden.pptx")
     workbook(folder / "plans.xlsx")
@@ -60,6 +59,13 @@ def docs(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def indexed(docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("indexed") / "out"
+    index(docs, output)
+    return output
+
+
 @pytest.mark.parametrize(
     ("question", "document", "page", "place"),
     [
@@ -70,9 +76,8 @@ def docs(tmp_path: Path) -> Path:
         ("owls", "notes.md", 0, ""),
     ],
 )
-def test_a_passage_has_its_page_slide_or_row(docs, tmp_path, question, document, page, place):
-    index(docs, tmp_path / "out")
-    passage = found(tmp_path / "out", question)
+def test_a_passage_has_its_page_slide_or_row(indexed, question, document, page, place):
+    passage = found(indexed, question)
     assert (passage.document, passage.page, passage.place) == (document, page, place)
 
 

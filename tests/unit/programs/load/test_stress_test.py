@@ -10,6 +10,8 @@ import pytest
 
 from harness.process import GIVE_UP_S
 from harness.server import ROOT
+from qa_service.programs.load.main import main
+from tests.programs import run_here
 from tests.scripted_peer import ScriptedPeer, answer_all, answer_and_keep, answer_to, error_to
 from tests.terminal import Terminal
 
@@ -186,7 +188,7 @@ def test_a_sweep_of_rates_prints_a_table_and_writes_a_plot(tmp_path):
     ],
 )  # fmt: skip
 def test_contradicting_flags_are_refused(given, words):
-    done = run(*given)
+    done = run_here(main, *given)
     assert (done.stdout, done.returncode) == ("", 2)
     assert words in done.stderr
 
