@@ -26,6 +26,7 @@ from harness.frames import frame, receive
 from harness.process import held_still, wait_until
 from harness.server import INSTANT, RunningServer
 from qa_service.retrieval.manifest import MANIFEST_FILE
+from tests.support import skip_without
 
 SEARCH = b"search_main"
 HASTY = {"qa_service.server.services.collection_set:SEARCH_TIMEOUT_S": 2.0}
@@ -321,7 +322,7 @@ def silent():
 
 
 def test_a_silent_cluster_does_not_block_other_requests(builtin_model, folder, silent, tmp_path):
-    pytest.importorskip("opensearchpy")
+    skip_without("opensearchpy", "the extra `opensearch` is not installed")
     file = tmp_path / "server.toml"
     file.write_text(f'[collections.silent]\nurl = "http://127.0.0.1:{silent}/index"\n')
     with (

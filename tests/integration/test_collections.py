@@ -20,7 +20,7 @@ from qa_service.aio.client import AsyncQaClient
 from qa_service.client import Answer, QaClient
 from tests.http_calls import get, post
 from tests.programs import fail_to_start, run_python
-from tests.support import all_of, present
+from tests.support import all_of, present, skip_without
 from tests.unit.retrieval.test_open_search import HITS, WHOLE, Cluster
 
 TELEPHONE = "Alexander Bell patented the telephone in 1876. It carried speech over a wire.\n"
@@ -341,7 +341,7 @@ def test_open_inference_tensors_ask_a_collection(server):
 
 @pytest.fixture
 def cluster():
-    pytest.importorskip("opensearchpy")
+    skip_without("opensearchpy", "the extra `opensearch` is not installed")
     found = Cluster()
     yield found
     found.close()
