@@ -45,6 +45,9 @@ WITH_TORCH = (
 )  # fmt: skip
 """Files and folders of tests that load PyTorch into their process."""
 
+WITH_BROKER = ("tests/fault/test_jobs.py", "tests/integration/test_jobs_gateway.py")
+"""Those that share a RabbitMQ, whose start takes longer than several servers'."""
+
 _numbers = itertools.count()
 
 
@@ -61,7 +64,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
-    """Has one process run all files that load PyTorch, which takes seconds, and begin with them."""
+    """Has one process run all files that load PyTorch, which takes seconds, and begin with them.
+
+    Another runs all that start a broker.
+    """
     if config.option.dist != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -71,7 +77,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
 
     def split_scope(nodeid: str) -> str:
         file = str(file_of(nodeid))
-        return WITH_TORCH[0] if file.startswith(WITH_TORCH) else file
+        groups = (WITH_TORCH, WITH_BROKER)
+        return next((group[0] for group in groups if file.startswith(group)), file)
 
     scheduling._split_scope = split_scope
     return scheduling
