@@ -28,6 +28,8 @@ from qa_service.retrieval.encoder_folder import (
 )
 from qa_service.retrieval.manifest import PROGRESS_FILE, load_manifest
 
+pytestmark = pytest.mark.usefixtures("reads_here")
+
 TEXTS = {
     "leave": "Employees are given twenty-five days of vacation each year.",
     "parking": "Cars stand in the garage behind the building.",

@@ -14,6 +14,8 @@ from tests.unit.retrieval.formats.pdf_files import pdf_file
 from tests.unit.retrieval.formats.test_odf import odf_file
 from tests.unit.retrieval.test_collection import Told, index
 
+pytestmark = pytest.mark.usefixtures("reads_here")
+
 
 def found(output: Path, question: str) -> Passage:
     """The best passage, with the place of the question's last word in it."""
