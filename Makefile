@@ -10,9 +10,10 @@ SERVE := $(VENV)/.serve
 TEST := $(VENV)/.test
 PYTEST := $(BIN)/python -m pytest
 # Tests wait for processes more than they compute, so there are more of them than cores. A file's
-# tests share servers, so a file stays in one process, and all that load PyTorch in one, which
-# begins with them (`tests/conftest.py`); long files are collected first. A process that dies ends
-# the run and is named: with another in its place the run has been seen to hang.
+# tests share servers, so a file stays in one process; all that load PyTorch are in one, which
+# begins with them, and all that need a broker in one (`tests/conftest.py`); long files are
+# collected first. A process that dies ends the run and is named: with another in its place the run
+# has been seen to hang.
 PARALLEL := --numprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # A process of these has a core to itself, so that more threads would be in each other's way.

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
+from qa_service.retrieval import extract_main
 from qa_service.retrieval.build import IndexArgs, Reporter, build
+from qa_service.retrieval.documents import Document, Fault, ReadFile, ReadLimits
+from qa_service.retrieval.files import SourceFile
 
 DOCUMENTS = {
     "machines/analytical.md": (
@@ -48,8 +55,33 @@ def index(folder: Path, output: Path, *, update: bool = False, encoder: Path | N
         embeddings=encoder is not None,
         encoder=encoder,
     )
-    build(args, Reporter())
+    with reading_here():
+        build(args, Reporter())
     return output
+
+
+class ExtractorHere:
+    """An `Extractor` without a process of its own, whose start takes longer than a small index."""
+
+    def __init__(self, limits: ReadLimits) -> None:
+        self._limits = limits
+
+    def read(self, file: SourceFile, passage_tokens: int) -> Iterator[Document | Fault]:
+        order = ReadFile(os.fsencode(file.path), file.name, self._limits, passage_tokens)
+        yield from extract_main._messages(order)
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+@contextmanager
+def reading_here() -> Iterator[None]:
+    """Documents are read in this process, which gets none of the limits of the other one."""
+    with (
+        patch.object(extract_main, "_limit", lambda *_: None),
+        patch("qa_service.retrieval.build.Extractor", ExtractorHere),
+    ):
+        yield
 
 
 def write_collection(folder: Path, name: str, num_documents: int = 120) -> Path:

@@ -4,6 +4,7 @@ import fcntl
 import gc
 import hashlib
 import itertools
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,17 @@ from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.known_answers import load_known_answers
 from qa_service.instance.model_folder.manifest import (
     KNOWN_ANSWERS_FILE,
+    MANIFEST_FILE,
     load_manifest,
-    save_manifest,
 )
 from qa_service.logs import LogOptions
 from qa_service.preparation.prepare import PrepareArgs, prepare
 from qa_service.preparation.sentence_encoder import prepare_encoder
+from qa_service.retrieval.encoder_folder import (
+    KNOWN_FILE,
+    load_encoder_manifest,
+    load_known_embeddings,
+)
 from tests.certificates import Certificates
 
 MARKS = ("slow", "soak", "long")
@@ -38,6 +44,9 @@ WITH_TORCH = (
     "tests/unit/instance/reader/test_reader", "tests/unit/preparation", "tests/unit/training",
 )  # fmt: skip
 """Files and folders of tests that load PyTorch into their process."""
+
+WITH_BROKER = ("tests/fault/test_jobs.py", "tests/integration/test_jobs_gateway.py")
+"""Those that share a RabbitMQ, whose start takes longer than several servers'."""
 
 _numbers = itertools.count()
 
@@ -55,7 +64,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
-    """Has one process run all files that load PyTorch, which takes seconds, and begin with them."""
+    """Has one process run all files that load PyTorch, which takes seconds, and begin with them.
+
+    Another runs all that start a broker.
+    """
     if config.option.dist != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -65,7 +77,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
 
     def split_scope(nodeid: str) -> str:
         file = str(file_of(nodeid))
-        return WITH_TORCH[0] if file.startswith(WITH_TORCH) else file
+        groups = (WITH_TORCH, WITH_BROKER)
+        return next((group[0] for group in groups if file.startswith(group)), file)
 
     scheduling._split_scope = split_scope
     return scheduling
@@ -125,25 +138,33 @@ def quick_model(builtin_model, tmp_path_factory) -> Path:
     For servers with `FIXED_ENGINE`, in tests of what is before an engine: the costs of batches are
     estimated from all known answers.
     """
-    folder = tmp_path_factory.mktemp("quick") / builtin_model.name
-    folder.mkdir()
-    manifest = load_manifest(builtin_model)
-    for name in manifest.files.keys() - {KNOWN_ANSWERS_FILE}:
-        (folder / name).symlink_to(builtin_model / name)
-    known = load_known_answers(builtin_model, manifest)
+    known = load_known_answers(builtin_model, load_manifest(builtin_model))
     assert known
     few = structs.replace(known, rows=sorted(known.rows, key=lambda row: len(row.ids))[:6])
-    encoded = msgspec.json.encode(few)
-    (folder / KNOWN_ANSWERS_FILE).write_bytes(encoded)
-    files = {**manifest.files, KNOWN_ANSWERS_FILE: hashlib.sha256(encoded).hexdigest()}
-    save_manifest(folder, structs.replace(manifest, files=files))
-    return folder
+    folder = tmp_path_factory.mktemp("quick") / builtin_model.name
+    return _with_known(builtin_model, folder, KNOWN_ANSWERS_FILE, few)
 
 
 @pytest.fixture(scope="session")
-def encoder() -> Path:
-    """The encoder of passages; what is there already is kept."""
-    return prepare_encoder(ROOT / "saved_models")
+def encoder(tmp_path_factory) -> Path:
+    """The encoder of passages with four short texts to prove itself by; else as it is prepared."""
+    whole = prepare_encoder(ROOT / "saved_models")
+    known = load_known_embeddings(whole, load_encoder_manifest(whole))
+    few = sorted(known, key=lambda its: len(its.ids))[:4]
+    return _with_known(whole, tmp_path_factory.mktemp("quick") / whole.name, KNOWN_FILE, few)
+
+
+def _with_known(prepared: Path, folder: Path, name: str, known: object) -> Path:
+    """A prepared folder by links, whose file of this name holds other known results."""
+    folder.mkdir()
+    manifest = json.loads((prepared / MANIFEST_FILE).read_bytes())
+    for other in manifest["files"].keys() - {name}:
+        (folder / other).symlink_to(prepared / other)
+    encoded = msgspec.json.encode(known)
+    (folder / name).write_bytes(encoded)
+    manifest["files"][name] = hashlib.sha256(encoded).hexdigest()
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -153,9 +174,9 @@ def certificates(tmp_path_factory) -> Certificates:
 
 
 @pytest.fixture
-def own_model(builtin_model, tmp_path) -> Path:
-    """A copy of the built-in model that a test may change."""
-    return copy_model(builtin_model, tmp_path / "model")
+def own_model(quick_model, tmp_path) -> Path:
+    """A copy of the same model that a test may change."""
+    return copy_model(quick_model, tmp_path / "model")
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,15 @@
 """Programs run to their end, and the files that ours are given."""
 
+import io
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from harness.process import GIVE_UP_S
 from harness.server import ROOT
@@ -21,6 +26,23 @@ def run(*command: object, **options: Any) -> subprocess.CompletedProcess[str]:
 def run_python(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Runs Python, as in `run_python("client.py", "--health")`."""
     return run(sys.executable, *words, **options)
+
+
+def run_here(main: Callable[[], int], *flags: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program's `main` in this process, which is for what it refuses at its start."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        patch.object(sys, "argv", ["a program", *flags]),
+        patch.dict(os.environ),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            code = main()
+        except SystemExit as ended:
+            assert isinstance(ended.code, int)
+            code = ended.code
+    return subprocess.CompletedProcess(flags, code, out.getvalue(), err.getvalue())
 
 
 def fail_to_start(*flags: object, **options: Any) -> subprocess.CompletedProcess[str]:

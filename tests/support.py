@@ -34,6 +34,12 @@ WITHOUT_TORCH = "PyTorch is not installed: the extra models"
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason=WITHOUT_TORCH)
 
 
+def skip_without(package: str, reason: str) -> None:
+    """Skips a test without a package that a program of it loads, and that takes long to load."""
+    if find_spec(package) is None:
+        pytest.skip(reason)
+
+
 def present(value: T | None) -> T:
     assert value is not None
     return value

@@ -26,6 +26,7 @@ from harness.frames import frame, receive
 from harness.process import held_still, wait_until
 from harness.server import INSTANT, RunningServer
 from qa_service.retrieval.manifest import MANIFEST_FILE
+from tests.support import skip_without
 
 SEARCH = b"search_main"
 HASTY = {"qa_service.server.services.collection_set:SEARCH_TIMEOUT_S": 2.0}
@@ -239,17 +240,25 @@ def test_a_manifest_that_is_a_fifo_does_not_block_the_server(builtin_model, pris
 # Processes.
 
 
-def test_a_search_whose_process_is_killed_is_made_again(builtin_model, folder):
-    with Serving(builtin_model, folder) as serving, serving.server.connect() as sock:
-        pids = serving.pids()
-        with held_still(pids):
-            for number in range(5):
-                sock.sendall(frame({"id": number, **ASKED}))
-            serving.server.wait_for_queue(sock)
-            for pid in pids:
-                os.kill(pid, signal.SIGKILL)
-            assert [receive(sock)["answer"] for _ in range(5)] == [FIRST_WORD] * 5
-        assert serving.server.stats()["search_process_deaths_total"] >= 1
+@pytest.fixture(scope="module")
+def shared(builtin_model, made):
+    """A server for several tests, whose search processes are replaced again and again."""
+    flags = ("--log_level", "debug")
+    with Serving(builtin_model, made / "collections", *flags, constants=HASTY) as serving:
+        yield serving
+
+
+def test_a_search_whose_process_is_killed_is_made_again(shared):
+    deaths = shared.server.stats()["search_process_deaths_total"]
+    pids = wait_until(shared.pids)
+    with shared.server.connect() as sock, held_still(pids):
+        for number in range(5):
+            sock.sendall(frame({"id": number, **ASKED}))
+        shared.server.wait_for_queue(sock)
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        assert [receive(sock)["answer"] for _ in range(5)] == [FIRST_WORD] * 5
+    assert shared.server.stats()["search_process_deaths_total"] > deaths
 
 
 def test_a_search_process_that_hangs_keeps_deadlines_and_is_replaced(builtin_model, folder):
@@ -257,8 +266,7 @@ def test_a_search_process_that_hangs_keeps_deadlines_and_is_replaced(builtin_mod
         Serving(builtin_model, folder, constants=HASTY) as serving,
         serving.server.connect() as sock,
     ):
-        pids = serving.pids()
-        with held_still(pids):
+        with held_still(serving.pids()):
             sock.sendall(frame({"id": "first", **ASKED, "timeout_ms": 100}))
             sock.sendall(frame({"id": "waits", **ASKED, "timeout_ms": 100}))
             sock.sendall(frame({"id": "patient", **ASKED}))
@@ -269,11 +277,11 @@ def test_a_search_process_that_hangs_keeps_deadlines_and_is_replaced(builtin_mod
         assert serving.fault_of("good") == "", "the next process has answered"
 
 
-def test_a_search_that_hangs_fails_with_a_retryable_error(builtin_model, folder):
-    with Serving(builtin_model, folder, constants=HASTY) as serving, held_still(serving.pids()):
-        error = serving.server.ask(**ASKED)["error"]
+def test_a_search_that_hangs_fails_with_a_retryable_error(shared):
+    with held_still(wait_until(shared.pids)):
+        error = shared.server.ask(**ASKED)["error"]
         assert (error["code"], error["retryable"]) == ("unavailable", True)
-        assert serving.server.ask(**ASKED)["answer"] == FIRST_WORD
+        assert shared.server.ask(**ASKED)["answer"] == FIRST_WORD
 
 
 def test_a_server_stops_while_search_processes_hang(builtin_model, folder):
@@ -314,7 +322,7 @@ def silent():
 
 
 def test_a_silent_cluster_does_not_block_other_requests(builtin_model, folder, silent, tmp_path):
-    pytest.importorskip("opensearchpy")
+    skip_without("opensearchpy", "the extra `opensearch` is not installed")
     file = tmp_path / "server.toml"
     file.write_text(f'[collections.silent]\nurl = "http://127.0.0.1:{silent}/index"\n')
     with (
@@ -331,20 +339,17 @@ def test_a_silent_cluster_does_not_block_other_requests(builtin_model, folder, s
         assert codes == {"deadline_exceeded"}
 
 
-def test_one_clients_searches_do_not_block_other_clients(builtin_model, folder):
-    with (
-        Serving(builtin_model, folder, "--log_level", "debug") as serving,
-        serving.server.connect() as greedy,
-        serving.server.connect() as other,
-    ):
-        with held_still(serving.pids()):
+def test_one_clients_searches_do_not_block_other_clients(shared):
+    with shared.server.connect() as greedy, shared.server.connect() as other:
+        earlier = shared.server.log.count(": answered")
+        with held_still(wait_until(shared.pids)):
             for number in range(60):
                 greedy.sendall(frame({"id": number, **ASKED}))
-            serving.server.wait_for_queue(greedy)
+            shared.server.wait_for_queue(greedy)
             other.sendall(frame({"id": "other", **ASKED}))
-            serving.server.wait_for_queue(other)
+            shared.server.wait_for_queue(other)
         assert receive(other)["id"] == "other"
         last = f":{other.getsockname()[1]}#1: answered"
-        serving.server.wait_for_log(last)
-        before, _ = serving.server.log.split(last, 1)
-        assert before.count(": answered") < 10
+        shared.server.wait_for_log(last)
+        before, _ = shared.server.log.split(last, 1)
+        assert before.count(": answered") < earlier + 10

@@ -12,6 +12,7 @@ import pytest
 from onnx import numpy_helper
 
 from harness.frames import ASK
+from harness.models import copy_model
 from harness.process import wait_until
 from harness.server import ONE_INSTANCE, RunningServer, running_server
 from qa_service.autotune.engine_race import Record
@@ -35,6 +36,12 @@ from tests.programs import fail_to_start
 TESTED_EACH_SECOND = ("--self_test_interval_s", "1")
 FLIPPED_BIT = 30
 """Of a float32: the highest bit of the exponent, which makes 0.01 a 10 to the 36."""
+
+
+@pytest.fixture
+def own_model(builtin_model, tmp_path):
+    """A copy with all known answers."""
+    return copy_model(builtin_model, tmp_path / "model")
 
 
 def scale_a_weight(model: Path, factor: float) -> None:

@@ -82,7 +82,7 @@ def transformers_logits(source, model, question):
     return tuple(encoded["input_ids"][0].tolist()), logits.numpy()
 
 
-def prepared(folder, kind, make_tokenizer=None, can_abstain=None, capfd=None, **changes):
+def prepared(folder, kind, make_tokenizer=None, *, can_abstain=False, capfd=None, **changes):
     """A small model of a kind, as transformers has it, and its prepared folder."""
     with quiet_libraries():
         model = make_small_model(kind, folder / kind, make_tokenizer, **changes)
@@ -128,7 +128,7 @@ def check_architecture(kind, tmp_path, capfd):
             prepared(tmp_path, kind)
         assert "\n" not in str(refusal.value)
         return
-    model, target = prepared(tmp_path, kind, capfd=capfd)
+    model, target = prepared(tmp_path, kind, can_abstain=None, capfd=capfd)
     printed = capfd.readouterr()
     assert len(printed.out.splitlines()) <= 15
     assert not printed.err

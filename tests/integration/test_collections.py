@@ -20,7 +20,7 @@ from qa_service.aio.client import AsyncQaClient
 from qa_service.client import Answer, QaClient
 from tests.http_calls import get, post
 from tests.programs import fail_to_start, run_python
-from tests.support import all_of, present
+from tests.support import all_of, present, skip_without
 from tests.unit.retrieval.test_open_search import HITS, WHOLE, Cluster
 
 TELEPHONE = "Alexander Bell patented the telephone in 1876. It carried speech over a wire.\n"
@@ -341,7 +341,7 @@ def test_open_inference_tensors_ask_a_collection(server):
 
 @pytest.fixture
 def cluster():
-    pytest.importorskip("opensearchpy")
+    skip_without("opensearchpy", "the extra `opensearch` is not installed")
     found = Cluster()
     yield found
     found.close()
@@ -416,24 +416,19 @@ def test_a_passage_without_a_word_of_the_question_is_read(quick_model, staff, en
         assert server.health()["collection_faults"] == {}
 
 
-def test_without_the_encoder_health_reports_search_by_words_alone(quick_model, staff, tmp_path):
-    flags = ("--collections_dir", str(staff), "--encoder", str(tmp_path / "none"), *INSTANT)
-    with running_server(quick_model, *flags) as server:
-        assert server.ask(question="Who gets vacation?", collection="staff")["answer"]
-        health = server.health()
-        assert health["collections"] == {"staff": "READY"}
-        assert "words alone" in health["collection_faults"]["staff"]
-
-
-def test_an_encoder_that_is_prepared_while_serving_is_used_after_sighup(
+def test_without_the_encoder_words_are_searched_until_it_is_prepared_and_sighup_comes(
     quick_model, staff, encoder, tmp_path
 ):
     folder = tmp_path / "encoder"
     meant = {"question": "How much holiday does staff get?", "collection": "staff"}
     flags = ("--collections_dir", str(staff), "--encoder", str(folder), *INSTANT)
     with running_server(quick_model, *flags) as server:
-        fault = server.health()["collection_faults"]["staff"]
+        health = server.health()
+        assert health["collections"] == {"staff": "READY"}
+        fault = health["collection_faults"]["staff"]
         assert f"there is no encoder in {folder}: --encoder names its folder" in fault
+        assert "words alone" in fault
+        assert server.ask(question="Who gets vacation?", collection="staff")["answer"]
         assert server.ask(**meant)["answer"] == "", "no passage has a word of it"
         shutil.copytree(encoder, tmp_path / "new").rename(folder)
         server.signal(signal.SIGHUP)

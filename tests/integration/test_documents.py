@@ -29,7 +29,7 @@ from qa_service.data.squad import read_squad
 from qa_service.engine_catalogue import ENGINES, is_installed
 from tests import programs
 from tests.http_calls import call
-from tests.support import present
+from tests.support import present, skip_without
 from tests.terminal import Terminal
 
 pytestmark = pytest.mark.slow
@@ -229,7 +229,7 @@ def test_a_frame_gets_the_reply_that_the_page_shows(running, frames):
 )
 def test_a_program_that_asks_a_server_is_answered(running, program):
     if "tritonclient" in program:
-        pytest.importorskip("tritonclient.http", reason="no tritonclient: pip install '.[test]'")
+        skip_without("tritonclient", "no tritonclient: pip install '.[test]'")
     here = program.replace("localhost:9999", f"localhost:{running.port}")
     here = here.replace('"localhost", 9999', f'"localhost", {running.port}')
     done = programs.run_python("-c", here)

@@ -20,7 +20,7 @@ from qa_service.machine import processor
 from tests.fault.faults import Permits
 from tests.http_calls import get, post
 from tests.programs import run_python
-from tests.support import present
+from tests.support import present, skip_without
 
 pytestmark = pytest.mark.slow
 
@@ -138,7 +138,7 @@ class TestAModelIsPrepared:
 
     @pytest.fixture
     def preparing(self, builtin_model):
-        pytest.importorskip("transformers", reason="the extra `train` is not installed")
+        skip_without("transformers", "the extra `models` is not installed")
         with socket.create_server(("127.0.0.1", 0)) as hub:
             endpoint = f"http://127.0.0.1:{hub.getsockname()[1]}"
             env = {"HF_ENDPOINT": endpoint, "HF_HUB_ETAG_TIMEOUT": f"{10 * GIVE_UP_S:.0f}"}

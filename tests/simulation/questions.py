@@ -17,8 +17,8 @@ FILLERS = [
 PLAIN, ABSENT, POISON, FAULT = "where is", "whither went", "who dies of", "what breaks on"
 """What a question begins with. The last two kill their worker, and fail alone."""
 
-_draws = random.Random()
-"""Made once: making one takes longer than the text."""
+STORY = random.Random(7).choices(FILLERS, k=4096)
+"""Each text is a part of it: drawing the words of each took a 25th of a run."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,10 @@ class Subject:
 
     @cached_property
     def text(self) -> str:
-        draws = _draws
-        draws.seed(self.number)
-        words = draws.choices(FILLERS, k=self.words)
+        first = self.number * 7919 % 2048
+        words = STORY[first : first + self.words]
         if self.kind != ABSENT:
-            words[draws.randrange(self.words)] = self.key
+            words[first % self.words] = self.key
         return " ".join(words)
 
     @property

@@ -16,6 +16,7 @@ from qa_service.data.squad import SquadQuestion
 from qa_service.errors import SetupError
 from qa_service.evaluation import evaluation, measures
 from qa_service.evaluation.evaluation import DevSet, never_abstaining, remembered
+from qa_service.evaluation.main import main
 from qa_service.evaluation.measures import (
     abstained_percent,
     answer_length,
@@ -30,6 +31,7 @@ from qa_service.evaluation.measures import (
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.reader.reader import Reader
 from qa_service.wire.messages import Answer
+from tests.programs import run_here
 from tests.unit.squad_files import write_squad
 
 QUESTIONS = [
@@ -206,7 +208,6 @@ def test_evaluating_a_missing_file_is_one_line_and_code_2():
     ],
 )
 def test_flags_that_make_no_sense_are_refused(given, words):
-    command = [sys.executable, str(ROOT / "evaluate_model.py"), "none", "--dev", "none.json"]
-    done = subprocess.run([*command, *given], capture_output=True, text=True, check=False)
+    done = run_here(main, "none", "--dev", "none.json", *given)
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr

@@ -2,6 +2,7 @@
 
 import math
 import random
+from functools import cache
 
 import pytest
 
@@ -51,7 +52,8 @@ class Machine:
 
     def __init__(self, machine, error=lambda rows, tokens: 1.0, seed=0):
         self.saving, self.rng = machine[1], random.Random(seed)
-        self.right = rule_of(table_of(machine))
+        right = rule_of(table_of(machine))
+        self.right_size = cache(lambda tokens: size_of(right, tokens))
         self.learned = LearnedCosts(table_of(machine, error))
         self.slowness = 1.0
         self.reset()
@@ -64,7 +66,7 @@ class Machine:
         for _ in range(num_runs):
             tokens = int(self.rng.choice(asked) * self.rng.uniform(0.8, 1.2))
             rows = size_of(rule_of(self.learned.table), tokens)
-            right = size_of(self.right, tokens)
+            right = self.right_size(tokens)
             self.wrong.append(rows != right)
             took_ms = ms_of(self.saving, rows, tokens)
             self.took_ms += took_ms
@@ -101,7 +103,7 @@ def test_costs_wrong_by_a_factor_of_two_are_corrected_by_runs(machine, error):
     print(f"{error}: {sum(simulated.wrong)} of 2000 runs otherwise, {simulated.lost:.2%} lost")
     assert sum(simulated.wrong) <= 0.1 * 2000
     assert simulated.lost <= 0.01
-    size = size_of(simulated.right, 180)
+    size = simulated.right_size(180)
     for tokens in (60, 180, 384):
         ratio = simulated.expected_ms(size, tokens) / ms_of(machine[1], size, tokens)
         assert ratio == pytest.approx(1.0, abs=0.25)

@@ -13,6 +13,8 @@ import pytest
 
 from harness.process import GIVE_UP_S
 from harness.server import ROOT
+from qa_service.programs.client_main import main
+from tests.programs import run_here
 from tests.scripted_peer import (
     ScriptedPeer,
     answer_all,
@@ -187,10 +189,9 @@ class TestOneShot:
         ],
     )
     def test_contradicting_flags_are_refused(self, flags):
-        done = run(*CLIENT, *flags)
+        done = run_here(main, *flags)
         assert done.returncode == 2
-        assert b"Traceback" not in done.stderr
-        assert b"rror: " in done.stderr
+        assert "rror: " in done.stderr
 
     def test_a_text_that_is_not_utf_8_is_refused(self):
         done = run(*CLIENT, "--question", "q", "-", stdin=b"\xff\xfe")

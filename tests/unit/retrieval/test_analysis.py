@@ -10,6 +10,8 @@ from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.tantivy_index import LANGUAGES
 from tests.unit.retrieval.test_collection import index
 
+pytestmark = pytest.mark.usefixtures("reads_here")
+
 TEXTS = {
     "accents": "Applicants send two résumés to the café.",
     "decomposed": unicodedata.normalize("NFD", "The crème brûlée is burnt."),

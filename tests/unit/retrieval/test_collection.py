@@ -19,6 +19,8 @@ from qa_service.retrieval.tantivy_index import MAX_QUESTION_WORDS
 from qa_service.wire.messages import Passage
 from tests.programs import run_python
 
+pytestmark = pytest.mark.usefixtures("reads_here")
+
 NILE = "# The Nile\n\nThe Nile rises near Lake Victoria. It is 6650 kilometres long.\n"
 RHINE = "# The Rhine\n\nThe Rhine rises in the Swiss Alps. Ships go from Basel to Rotterdam.\n"
 

@@ -28,6 +28,8 @@ from qa_service.retrieval.encoder_folder import (
 )
 from qa_service.retrieval.manifest import PROGRESS_FILE, load_manifest
 
+pytestmark = pytest.mark.usefixtures("reads_here")
+
 TEXTS = {
     "leave": "Employees are given twenty-five days of vacation each year.",
     "parking": "Cars stand in the garage behind the building.",
@@ -308,12 +310,19 @@ def test_an_encoder_is_prepared_again_only_if_damaged_or_changed(encoder, tmp_pa
 
 @pytest.fixture
 def own_encoder(encoder, tmp_path):
-    return shutil.copytree(encoder, tmp_path / "encoder")
+    return _copy(encoder, tmp_path / "encoder")
+
+
+def _copy(encoder, to):
+    """A copy whose large graph is a link."""
+    shutil.copytree(encoder, to, ignore=shutil.ignore_patterns(ENCODER_FILE))
+    (to / ENCODER_FILE).symlink_to((encoder / ENCODER_FILE).resolve())
+    return to
 
 
 def prepare_again(folder, **fields):
     """Puts another encoder in a folder, as `prepare_encoder` does: all at once."""
-    new = shutil.copytree(folder, folder.parent / "new")
+    new = _copy(folder, folder.parent / "new")
     manifest = json.loads((new / MANIFEST_FILE).read_bytes())
     files = {name: hashlib.sha256((new / name).read_bytes()).hexdigest()
              for name in manifest["files"]}  # fmt: skip

@@ -18,6 +18,8 @@ from qa_service.wire.json_codec import parse_request
 from qa_service.wire.messages import Filter, RejectedError
 from tests.unit.retrieval.test_open_search import Cluster
 
+pytestmark = pytest.mark.usefixtures("reads_here")
+
 TRAVEL = """---
 title: Travel policy
 date: 2026-03-01

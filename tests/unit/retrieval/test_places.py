@@ -14,6 +14,8 @@ from tests.unit.retrieval.formats.pdf_files import pdf_file
 from tests.unit.retrieval.formats.test_odf import odf_file
 from tests.unit.retrieval.test_collection import Told, index
 
+pytestmark = pytest.mark.usefixtures("reads_here")
+
 
 def found(output: Path, question: str) -> Passage:
     """The best passage, with the place of the question's last word in it."""
@@ -43,10 +45,9 @@ def workbook(path: Path) -> None:
     book.save(path)
 
 
-@pytest.fixture
-def docs(tmp_path: Path) -> Path:
-    folder = tmp_path / "docs"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def docs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs")
     (folder / "report.pdf").write_bytes(pdf_file("Whales are mammals.", "Herrings are fish."))
     presentation(folder / "garden.pptx")
     workbook(folder / "plans.xlsx")
@@ -60,6 +61,13 @@ def docs(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def indexed(docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("indexed") / "out"
+    index(docs, output)
+    return output
+
+
 @pytest.mark.parametrize(
     ("question", "document", "page", "place"),
     [
@@ -70,9 +78,8 @@ def docs(tmp_path: Path) -> Path:
         ("owls", "notes.md", 0, ""),
     ],
 )
-def test_a_passage_has_its_page_slide_or_row(docs, tmp_path, question, document, page, place):
-    index(docs, tmp_path / "out")
-    passage = found(tmp_path / "out", question)
+def test_a_passage_has_its_page_slide_or_row(indexed, question, document, page, place):
+    passage = found(indexed, question)
     assert (passage.document, passage.page, passage.place) == (document, page, place)
 
 

@@ -11,7 +11,10 @@ import pytest
 
 from harness.process import GIVE_UP_S
 from harness.server import ROOT
+from qa_service.programs.load.main import main
+from tests.programs import run_here
 from tests.scripted_peer import ScriptedPeer, answer_all, answer_and_keep, answer_to, error_to
+from tests.support import skip_without
 from tests.terminal import Terminal
 
 PROGRAM = [sys.executable, str(ROOT / "stress_test.py")]
@@ -191,7 +194,7 @@ def test_a_sweep_of_a_running_server_makes_a_table(tmp_path):
 
 @pytest.mark.slow
 def test_a_sweep_of_rates_prints_a_table_and_writes_a_plot(tmp_path):
-    pytest.importorskip("matplotlib")
+    skip_without("matplotlib", "the extra `bench` is not installed")
     file = tmp_path / "sweep.png"
     with ScriptedPeer(answer_all) as peer:
         done = run(*flags(peer, rate="100,200", duration_s=0.3, plot=file), "--sweep")
@@ -215,7 +218,7 @@ def test_a_sweep_of_rates_prints_a_table_and_writes_a_plot(tmp_path):
     ],
 )  # fmt: skip
 def test_contradicting_flags_are_refused(given, words):
-    done = run(*given)
+    done = run_here(main, *given)
     assert (done.stdout, done.returncode) == ("", 2)
     assert words in done.stderr
 

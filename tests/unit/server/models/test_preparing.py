@@ -21,7 +21,7 @@ from qa_service.server.models.preparing import (
     served_folder,
     source_to_prepare,
 )
-from tests.support import FakeTimeLoop, present, run_until
+from tests.support import FakeTimeLoop, present, run_until, skip_without
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +70,7 @@ def test_a_folder_that_is_no_source_is_served_unprepared(model):
 
 
 def test_the_program_that_prepares_runs_and_its_reason_is_the_starts(monkeypatch, caplog):
-    pytest.importorskip("transformers", reason="the extra `train` is not installed")
+    skip_without("transformers", "the extra `models` is not installed")
     caplog.set_level(logging.INFO)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(SetupError, match=r"^the model could not be prepared: there is no dir.*a/b"):
@@ -80,7 +80,7 @@ def test_the_program_that_prepares_runs_and_its_reason_is_the_starts(monkeypatch
 
 @pytest.fixture
 def silent_hub(monkeypatch):
-    pytest.importorskip("transformers", reason="the extra `train` is not installed")
+    skip_without("transformers", "the extra `models` is not installed")
     with socket.create_server(("127.0.0.1", 0)) as hub:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
         monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", f"{10 * GIVE_UP_S:.0f}")

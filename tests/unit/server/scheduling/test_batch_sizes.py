@@ -14,7 +14,7 @@ from qa_service.server.scheduling.scheduler import Scheduler
 from tests.unit.calls import make_ticket
 
 NUM_INSTANCES = 2
-NUM_REQUESTS = 1500
+NUM_REQUESTS = 1000
 LENGTHS = (80, 110, 150, 200, 300)
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 GAINS = {

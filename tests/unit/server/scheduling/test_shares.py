@@ -119,7 +119,7 @@ def test_the_tail_of_equal_clients_is_that_of_first_come_first_served(
     equal = [Client(str(n), 1, lengths=SQUAD) for n in range(num_clients)]
     one_flow = [Client("all", num_clients, lengths=SQUAD)]
     in_turn, as_they_come = (
-        Machine(clients, MEASURED_TABLES[table], num_instances).run(4000)
+        Machine(clients, MEASURED_TABLES[table], num_instances).run(2500)
         for clients in (equal, one_flow)
     )
     assert _p99_ms(in_turn) <= 1.1 * _p99_ms(as_they_come)
