@@ -61,6 +61,8 @@ _MAX_SPACED_CHARS = 40
 _CURRENCY_BEFORE = re.compile(r"(?:[€£$¥]|\b(?:CHF|EUR|GBP|USD))[ \u00a0\u202f]\Z")
 _NUMBER_BEFORE = re.compile(r"\d(?=[ \u00a0\u202f]?[^\s\d]{1,6}\Z)")
 _LINE_MARKS = re.compile(r"(?:[>#]+\s+|[-*+•‣◦]\s+|\d{1,3}[.)]\s+|[*_]{2,}|(?:Q|A)\d*[:.]\s+)+")
+_BULLETS = frozenset("•‣◦●○▪▫■□►▸➢➤❖")
+"""Also within a line: a table's cell may hold a list."""
 _STANDARD = re.compile(
     r"(?:(?:ISO|IEC|IEEE|EN|DIN|ANSI|RFC|PEP|CVE|BS|ASTM|ITU|ECMA|NIST)[/ -]?)+ ?\d[\w:-]*"
 )
@@ -202,8 +204,10 @@ def _without_marks(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _is_loose_end(text: str, start: int, end: int) -> bool:
-    """Whether the last character closes what is not opened in the span."""
+    """Whether the last character is the next item's mark, or closes what is not opened."""
     last = text[end - 1]
+    if last in _BULLETS:
+        return start < end - 1 and text[end - 2].isspace()
     if last in "`*":
         return last == "`" or text[end - 2 : end] == "**" or text[end : end + 1] == "*"
     if last == '"':
@@ -213,8 +217,10 @@ def _is_loose_end(text: str, start: int, end: int) -> bool:
 
 
 def _is_loose_start(text: str, start: int, end: int) -> bool:
-    """Whether the first character opens what is not closed in the span."""
+    """Whether the first character is an item's mark, or opens what is not closed in the span."""
     first = text[start]
+    if first in _BULLETS:
+        return start + 1 < end and text[start + 1].isspace()
     if first == "*":
         return text[start : start + 2] == "**" or text[start - 1 : start] == "*"
     if first == '"':

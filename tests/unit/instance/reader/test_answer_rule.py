@@ -179,6 +179,10 @@ TEXTS = {
     "He said \"yes\" (in 1843).": {"yes\"": "yes", "\"yes": "yes", "(in 1843).": "(in 1843)"},
     "By J. Roe Jr. of the U.S. Navy.": {"Roe Jr.": "Roe Jr.", "U.S.": "U.S.", "Navy.": "Navy"},
     "- Pears and figs\n- Plums": {"- Pears": "Pears", "figs\n": "figs"},
+    "Issues: ● In all: ○ 80 open ○ 54 to discuss": {
+        "○ 80": "80", "80 open ○": "80 open", "● In all": "In all", "54": "54",
+    },
+    "Ulm: ●; Bonn: ○": {"●": "●", "○": "○"},
     "**Bold** words, and `code`.": {"**Bold**": "Bold", "`code`.": "code"},
     "Over 90 of them, a 40-year-old": {"Over 90": "Over 90", "40": "40"},
     "In 1999 in London; 30 min": {"1999": "1999", "30": "30 min"},
