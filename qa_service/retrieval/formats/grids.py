@@ -72,7 +72,7 @@ def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> 
             if not rest:
                 made += [table for table in open_tables if table.is_wide]
             elif table := next((one for one in open_tables if one.goes_on_with(rest)), None):
-                table.write(out, rest)
+                table.write(out, rest, *caption)
                 made.append(table)
             else:
                 count = num_head(rest, has_head=has_head)
@@ -157,16 +157,24 @@ def _are_apart(rows: list[Row], column: int) -> bool:
 
 
 def _further_heads(rows: list[Row]) -> list[int]:
-    """Where rows set off from those around them name other columns."""
-    return [
-        place
-        for place in range(2, len(rows) - 1)
-        if len((row := rows[place]).columns()) >= MIN_HEADS
-        and is_strong(row)
-        and not (is_strong(rows[place - 1]) or is_strong(rows[place + 1]))
-        and not any(VALUE.fullmatch(row.cells[column]) for column in row.columns())
-        and row.cells != rows[0].cells
-    ]
+    """Where rows set off from those around them name other columns, with a title above them."""
+    found = list[int]()
+    first = next((n for n, row in enumerate(rows) if len(row.columns()) > 1), len(rows))
+    for place in range(max(2, first + 1), len(rows) - 1):
+        row, above = rows[place], rows[place - 1]
+        is_merged = is_strong(above) and bool(above.from_left)
+        start = place - (is_merged or len(above.columns()) == 1)
+        if (
+            len(row.columns()) >= MIN_HEADS
+            and is_strong(row)
+            and start > first
+            and not is_strong(rows[start - 1] if is_merged else above)
+            and not is_strong(rows[place + 1])
+            and not any(VALUE.fullmatch(row.cells[column]) for column in row.columns())
+            and row.cells != rows[0].cells
+        ):
+            found.append(start)
+    return found
 
 
 def _heads(rows: list[Row], below: list[Row]) -> bool:
@@ -251,7 +259,7 @@ class _Table:
             return False
         values = [column for column in columns if column in self._values]
         if self._values:
-            return bool(values) and all(VALUE.fullmatch(first.cells[c]) for c in values)
+            return 2 * sum(bool(VALUE.fullmatch(first.cells[c])) for c in values) > len(values)
         has_other_head = any(not VALUE.fullmatch(first.at(c)) for c in value_columns(rows[1:]))
         return 2 * len(columns) > len(self._columns) and not has_other_head
 

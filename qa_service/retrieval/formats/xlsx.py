@@ -58,6 +58,8 @@ _PART = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _SECTION = re.compile(r'((?:"[^"]*"|\\.|\[[^\]]*\]|[^;])*)(?:;|$)', re.DOTALL)
+_ESCAPED = re.compile(r"_x([\dA-F]{4})_", re.IGNORECASE)
+"""A character that XML cannot hold, such as a carriage return."""
 _FRACTION = re.compile(r"[0#?]\s*/\s*[0-9#?]")
 _LITERALS = frozenset({"quoted", "escaped", "currency", "share", "other"})
 _MAX_FORMAT_CHARS = 255
@@ -176,7 +178,7 @@ def _string(element: Xml.Element) -> str:
     parts = list[str]()
     for one in element:
         if (name := name_of(one)) == "t":
-            parts.append(one.text or "")
+            parts.append(_ESCAPED.sub(lambda found: chr(int(found[1], 16)), one.text or ""))
         elif name in {"r", "is"}:
             parts.append(_string(one))
     return "".join(parts)
@@ -191,7 +193,7 @@ def _formats(styles: Xml.Element) -> dict[str, _Format]:
     strong_fills = [
         attribute(one, "patternType") == "solid"
         and attribute(child(one, "fgColor"), "rgb")[2:].upper() != "FFFFFF"
-        and attribute(child(one, "fgColor"), "theme") != "0"
+        and (attribute(child(one, "fgColor"), "theme") != "0" or attribute(child(one, "fgColor"), "tint"))
         for one in fills
     ]
     found = dict[str, _Format]()
@@ -281,7 +283,7 @@ def shown(value: float, code: str, *, is_1904: bool = False) -> str:
         return _date(value + _DAYS_TO_1904 * is_1904, parts)
     if not kinds & {"digit", "general"}:
         literals = "".join(text for kind, text in parts if kind in _LITERALS)
-        return " ".join(literals.split()) or general(value)
+        return " ".join(literals.split()) if ";" in code else general(value)
     if _FRACTION.search(section):
         return general(value)
     has_own_section = value < 0 and section is not sections[0]
