@@ -60,6 +60,7 @@ _PART = re.compile(
 _SECTION = re.compile(r'((?:"[^"]*"|\\.|\[[^\]]*\]|[^;])*)(?:;|$)', re.DOTALL)
 _ESCAPED = re.compile(r"_x([\dA-F]{4})_", re.IGNORECASE)
 """A character that XML cannot hold, such as a carriage return."""
+_ERROR = re.compile(r"#(?:N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!)")
 _FRACTION = re.compile(r"[0#?]\s*/\s*[0-9#?]")
 _LITERALS = frozenset({"quoted", "escaped", "currency", "share", "other"})
 _MAX_FORMAT_CHARS = 255
@@ -170,7 +171,7 @@ class _Workbook:
             return self._strings[int(held)]
         if kind == "b":
             return {"0": "FALSE", "1": "TRUE"}.get(held, "")
-        return held if kind in {"str", "d"} else ""
+        return held if kind in {"str", "d"} and not _ERROR.fullmatch(held) else ""
 
 
 def _string(element: Xml.Element) -> str:
