@@ -43,8 +43,10 @@ def read_csv(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
         raise UnreadableError(f"line {reader.line_num}: {error}") from None
     if _has_row_names(rows):
         rows[0].cells.insert(0, "")
+    if not _has_head(rows):
+        rows.insert(0, Row(0, [" "] * max(len(row.cells) for row in rows), is_head=True))
     out = BlockList()
-    add_grid(out, rows, has_head=_has_head(rows))
+    add_grid(out, rows, has_head=True)
     yield lay_out(Parsed(out.blocks), name)
 
 

@@ -165,21 +165,19 @@ def _further_heads(rows: list[Row]) -> list[int]:
     first = next((n for n, row in enumerate(rows) if len(row.columns()) > 1), len(rows))
     for place in range(first + 1, len(rows) - 1):
         row, above = rows[place], rows[place - 1]
+        is_declared = row.is_head and not above.is_head
+        if not is_declared and (not is_strong(row) or is_strong(rows[place + 1]) or place < 2):
+            continue
         is_merged = is_strong(above) and bool(above.from_left)
         start = place - (is_merged or len(above.columns()) == 1)
-        is_set_off = (
-            start > max(first, 1 - is_merged)
-            and is_strong(row)
-            and not is_strong(rows[start - 1] if is_merged else above)
-            and not is_strong(rows[place + 1])
-        )
         if (
-            (is_set_off or (row.is_head and not above.is_head))
+            start > first
+            and (is_declared or not is_strong(rows[start - 1] if is_merged else above))
             and len(row.columns()) >= MIN_HEADS
             and not any(VALUE.fullmatch(row.cells[column]) for column in row.columns())
             and row.cells != rows[0].cells
         ):
-            found.append(max(start, first + 1))
+            found.append(start)
     return found
 
 

@@ -30,7 +30,7 @@ VALUE = re.compile(
 """A number with its signs and unit, a date, or what stands for none; not a name ("3Com")."""
 _NUMBER_AS_NAME = re.compile(
     r"(?:19|20)\d\d(?!\d|[.,]\d).{0,25}|[$€£]?[\d,.]+\s?[-–]\s?[$€£]?[\d,.]+"  # noqa: RUF001, dashes
-    r"|\d\d?([./-])\d\d?\1\d{2,4}|\d\d?-[^\W\d_]{3,9}(?:-\d{2,4})?|\d\d?:\d\d(?:\W+\d\d?:\d\d)?(?:\s?[ap]m)?",
+    r"|\d\d?([./-])\d\d?\1\d{2,4}|\d\d?:\d\d(?:\W+\d\d?:\d\d)?(?:\s?[ap]m)?",
     re.IGNORECASE,
 )
 """A year ("2019 Budget"), a range, a date or a time, which may name a column."""
@@ -50,7 +50,7 @@ def num_head(rows: Sequence[Row], *, has_head: bool) -> int:
     declared += sum(1 for _ in itertools.takewhile(lambda row: row.is_head, rows[declared:]))
     if 0 < declared < len(rows):
         return declared
-    strong, most = 0, min(len(rows), 2 * MAX_HEAD_ROWS)
+    strong, most = 0, min(len(rows), MAX_HEAD_ROWS + 1)
     while strong < most and is_strong(rows[strong]) and may_be_head(rows, strong):
         strong += 1
         if strong < most and _names_all(rows, strong):

@@ -58,8 +58,8 @@ _PART = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _SECTION = re.compile(r'((?:"[^"]*"|\\.|\[[^\]]*\]|[^;])*)(?:;|$)', re.DOTALL)
-_ESCAPED = re.compile(r"_x([\dA-F]{4})_", re.IGNORECASE)
-"""A character that XML cannot hold, such as a carriage return."""
+_ESCAPED = re.compile(r"_x(?:(000[9AD]|005F)|00[01][\dA-F])_", re.IGNORECASE)
+"""A character that XML cannot hold; of those there are a tab, the ends of lines and `_` to see."""
 _ERROR = re.compile(r"#(?:N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!)")
 _FRACTION = re.compile(r"[0#?]\s*/\s*[0-9#?]")
 _LITERALS = frozenset({"quoted", "escaped", "currency", "share", "other"})
@@ -179,7 +179,7 @@ def _string(element: Xml.Element) -> str:
     parts = list[str]()
     for one in element:
         if (name := name_of(one)) == "t":
-            parts.append(_ESCAPED.sub(lambda found: chr(int(found[1], 16)), one.text or ""))
+            parts.append(_ESCAPED.sub(lambda found: chr(int(found[1] or "0", 16)), one.text or ""))
         elif name in {"r", "is"}:
             parts.append(_string(one))
     return "".join(parts)
@@ -194,7 +194,10 @@ def _formats(styles: Xml.Element) -> dict[str, _Format]:
     strong_fills = [
         attribute(one, "patternType") == "solid"
         and attribute(child(one, "fgColor"), "rgb")[2:].upper() != "FFFFFF"
-        and (attribute(child(one, "fgColor"), "theme") != "0" or attribute(child(one, "fgColor"), "tint"))
+        and (
+            attribute(child(one, "fgColor"), "theme") != "0"
+            or attribute(child(one, "fgColor"), "tint")
+        )
         for one in fills
     ]
     found = dict[str, _Format]()
