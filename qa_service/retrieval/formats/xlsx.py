@@ -193,12 +193,9 @@ def _formats(styles: Xml.Element) -> dict[str, _Format]:
     fills = [child(one, "patternFill") for one in child(styles, "fills") or ()]
     strong_fills = [
         attribute(one, "patternType") == "solid"
-        and attribute(child(one, "fgColor"), "rgb")[2:].upper() != "FFFFFF"
-        and (
-            attribute(child(one, "fgColor"), "theme") != "0"
-            or attribute(child(one, "fgColor"), "tint")
-        )
-        for one in fills
+        and attribute(colour, "rgb")[2:].upper() != "FFFFFF"
+        and (attribute(colour, "theme") != "0" or attribute(colour, "tint").strip("-0.") != "")
+        for one, colour in ((one, child(one, "fgColor")) for one in fills)
     ]
     found = dict[str, _Format]()
     for place, one in enumerate(child(styles, "cellXfs") or ()):

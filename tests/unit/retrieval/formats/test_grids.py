@@ -422,7 +422,7 @@ def test_a_cell_over_all_columns_below_a_head_names_the_rows_below():
 
 
 def test_a_number_and_a_cell_over_the_rest_below_a_head_are_a_row():
-    section = ["1", Cell("Start", columns=2)]
+    section: list[Cell | str] = ["1", Cell("Start", columns=2)]
     rows = merged(["ID", "Task", "Days"], section, ["1.1", "Plan", "3"], ["1.2", "Tell", "4"])
     assert written(rows)[:2] == ["ID: 1; Task: Start", "ID: 1.1; Task: Plan; Days: 3"]
 
