@@ -77,7 +77,9 @@ def read_package(stream: BinaryIO, max_bytes: int) -> bytes:
     """
     data = read_bytes(stream, max_bytes)
     if data.startswith(_COMPOUND_FILE):
-        raise UnreadableError("it is encrypted, or in a format of Office before 2007")
+        raise UnreadableError(
+            "it is encrypted, or of Office before 2007: save it anew as .docx, .xlsx or .pptx"
+        )
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             size = sum(entry.file_size for entry in archive.infolist())

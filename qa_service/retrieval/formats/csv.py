@@ -12,6 +12,7 @@ from qa_service.retrieval.documents import BlockList, Document, Parsed, Unreadab
 from qa_service.retrieval.formats.bounded import read_text
 from qa_service.retrieval.formats.cells import MAX_COLUMNS, Row, indent_of
 from qa_service.retrieval.formats.grids import add_grid
+from qa_service.retrieval.formats.table_heads import SAMPLE_ROWS, may_be_head
 from qa_service.retrieval.layout import lay_out
 
 _SEPARATORS = ",;\t|"
@@ -21,6 +22,7 @@ _MAX_CELL_CHARS = 1 << 30
 """No bound of its own: the file has one."""
 _DECLARED = re.compile(r"sep=([^\w\r\n\"])\r?\n", re.IGNORECASE)
 """What Excel writes and reads before the first line."""
+_WORD = re.compile(r"[^\W\d_]{2}")
 _QUOTED = re.compile(r'"[^"]*"')
 
 
@@ -41,9 +43,23 @@ def read_csv(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
         raise UnreadableError(f"line {reader.line_num}: {error}") from None
     if _has_row_names(rows):
         rows[0].cells.insert(0, "")
+    if not _has_head(rows):
+        rows.insert(0, Row(0, [" "] * max(len(row.cells) for row in rows), is_head=True))
     out = BlockList()
     add_grid(out, rows, has_head=True)
     yield lay_out(Parsed(out.blocks), name)
+
+
+def _has_head(rows: list[Row]) -> bool:
+    """Whether the first row names the columns: few of its words are in the rows below, too."""
+    first, *rest = [row for row in rows if any(row.cells)][:SAMPLE_ROWS] or [Row(0, [])]
+    others = [row for row in rest if row.cells != first.cells]
+    recurring = [
+        cell
+        for column, cell in enumerate(first.cells)
+        if _WORD.search(cell) and any(row.at(column) == cell for row in others)
+    ]
+    return len(recurring) + (not may_be_head(rows, 0)) < 2 if recurring else True
 
 
 def _has_row_names(rows: list[Row]) -> bool:

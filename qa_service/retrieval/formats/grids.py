@@ -72,13 +72,13 @@ def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> 
             if not rest:
                 made += [table for table in open_tables if table.is_wide]
             elif table := next((one for one in open_tables if one.goes_on_with(rest)), None):
-                table.write(out, rest)
+                table.write(out, rest, *caption)
                 made.append(table)
             else:
                 count = num_head(rest, has_head=has_head)
                 made.append(_Table(rest[:count], rest[count:], has_sections=not has_head))
                 made[-1].write(out, rest[count:], *caption)
-        open_tables = made
+        open_tables = [table for table in made if table.is_named] or open_tables
 
 
 def _regions(rows: Sequence[Row]) -> Iterator[list[Row]]:
@@ -157,16 +157,28 @@ def _are_apart(rows: list[Row], column: int) -> bool:
 
 
 def _further_heads(rows: list[Row]) -> list[int]:
-    """Where rows set off from those around them name other columns."""
-    return [
-        place
-        for place in range(2, len(rows) - 1)
-        if len((row := rows[place]).columns()) >= MIN_HEADS
-        and is_strong(row)
-        and not (is_strong(rows[place - 1]) or is_strong(rows[place + 1]))
-        and not any(VALUE.fullmatch(row.cells[column]) for column in row.columns())
-        and row.cells != rows[0].cells
-    ]
+    """Where declared heads, or rows set off from those around them, name other columns.
+
+    A row of one cell above them is their title.
+    """
+    found = list[int]()
+    first = next((n for n, row in enumerate(rows) if len(row.columns()) > 1), len(rows))
+    for place in range(first + 1, len(rows) - 1):
+        row, above = rows[place], rows[place - 1]
+        is_declared = row.is_head and not above.is_head
+        if not is_declared and (not is_strong(row) or is_strong(rows[place + 1]) or place < 2):
+            continue
+        is_merged = is_strong(above) and bool(above.from_left)
+        start = place - (is_merged or len(above.columns()) == 1)
+        if (
+            start > first
+            and (is_declared or not is_strong(rows[start - 1] if is_merged else above))
+            and len(row.columns()) >= MIN_HEADS
+            and not any(VALUE.fullmatch(row.cells[column]) for column in row.columns())
+            and row.cells != rows[0].cells
+        ):
+            found.append(start)
+    return found
 
 
 def _heads(rows: list[Row], below: list[Row]) -> bool:
@@ -231,7 +243,7 @@ class _Table:
         self._head = [row.cells for row in head]
         self._columns = columns_of([*head, *body])
         self._reach = reach_of([*head, *body[:SAMPLE_ROWS]])
-        self.is_wide = len(self._columns) > 2
+        self.is_named, self.is_wide = any(self._names), len(self._columns) > 2
         firsts = [self._columns[0] in row.strong for row in body if len(row.columns()) > 1]
         self._has_strong_labels = 2 * sum(firsts) > len(firsts)
         self._has_groups = bool(head) and _has_groups(body[:SAMPLE_ROWS], self._columns)
@@ -250,8 +262,8 @@ class _Table:
         if has_head or not self._names or not set(columns) <= self._reach:
             return False
         values = [column for column in columns if column in self._values]
-        if self._values:
-            return bool(values) and all(VALUE.fullmatch(first.cells[c]) for c in values)
+        if values:
+            return 2 * sum(bool(VALUE.fullmatch(first.cells[c])) for c in values) > len(values)
         has_other_head = any(not VALUE.fullmatch(first.at(c)) for c in value_columns(rows[1:]))
         return 2 * len(columns) > len(self._columns) and not has_other_head
 

@@ -24,7 +24,7 @@ MAX_LABEL_CHARS = 60
 """Longer texts are no keys, nor names of the rows below them."""
 
 VALUE = re.compile(
-    r"[^\w\s]{0,3}\s?(?:[A-Z]{3} )?\d(?![^\W\d_]{3}).{0,30}|[-–—.*]{1,5}|[x✓✔]|n/?a",  # noqa: RUF001, dashes
+    r"[^\w\s]{0,3}\s?(?:[A-Z]{3} )?\d(?![^\W\d_]{3}|\d?\)\s).{0,30}|[-–—.*]{1,5}|[x✓✔]|n/?a",  # noqa: RUF001, dashes
     re.IGNORECASE,
 )
 """A number with its signs and unit, a date, or what stands for none; not a name ("3Com")."""
@@ -35,6 +35,7 @@ _NUMBER_AS_NAME = re.compile(
 )
 """A year ("2019 Budget"), a range, a date or a time, which may name a column."""
 _TIME = re.compile(r"\d\d?:\d\d")
+_NUMBER = re.compile(r"\d[\d.]*")
 _WORD = re.compile(r"[^\W\d_]{3}")
 _WORD_OR_UNIT = re.compile(r"[^\W\d_]{3}|\d\s?[^\W\d_]{2}")
 _UNIT = re.compile(r"[(\[].{1,20}[)\]]|[%‰€$£¥]")
@@ -49,13 +50,16 @@ def num_head(rows: Sequence[Row], *, has_head: bool) -> int:
     declared += sum(1 for _ in itertools.takewhile(lambda row: row.is_head, rows[declared:]))
     if 0 < declared < len(rows):
         return declared
-    strong, most = 0, min(len(rows), 2 * MAX_HEAD_ROWS)
+    strong, most = 0, min(len(rows), MAX_HEAD_ROWS + 1)
     while strong < most and is_strong(rows[strong]) and may_be_head(rows, strong):
         strong += 1
         if strong < most and _names_all(rows, strong):
             break
     if 0 < strong < most:
-        return strong if strong > 1 else _with_more_rows(rows)
+        others = list(map(is_strong, rows[strong : strong + SAMPLE_ROWS]))
+        is_usual = len(others) >= MIN_HEADS and 2 * sum(others) > len(others)
+        if not is_usual or not may_be_head(rows, strong):
+            return strong if strong > 1 else _with_more_rows(rows)
     if has_head:
         is_labelled = any(row.at(columns_of(rows)[0]) for row in rows[1:2])
         return 1 if is_labelled else _with_more_rows(rows)
@@ -81,10 +85,17 @@ def _heads_pairs(rows: Sequence[Row]) -> bool:
         row.cells[key].endswith(":") or (key in row.strong and not is_strong(row))
         for row, key in keys
     )
-    cells = [row.at(columns_of(rows)[-1]) for row in rows]
+    columns = columns_of(rows)
+    firsts, lasts = ([row.at(column) for row in rows] for column in (columns[0], columns[-1]))
+    has_head = _names_values(lasts) or (len({"", *firsts}) > 2 and _names_values(firsts))
+    return 2 * are_named <= len(rows) and has_head
+
+
+def _names_values(cells: Sequence[str]) -> bool:
+    """Whether the first of a column's cells is a name, and all others are values."""
     others = [cell for cell in cells[1:] if cell not in {"", cells[0]}]
     has_values = all(VALUE.fullmatch(cell) or _UNIT.fullmatch(cell) for cell in others)
-    return 2 * are_named <= len(rows) and has_values and not VALUE.fullmatch(cells[0])
+    return has_values and not VALUE.fullmatch(cells[0])
 
 
 def _with_more_rows(rows: Sequence[Row]) -> int:
@@ -114,16 +125,25 @@ def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
 def _is_below_names(row: Row, above: Row) -> bool:
     """Whether the row above a row names its columns, so that it is none of the head."""
     columns, names = row.columns(), above.columns()
+    is_over_all = len(columns) < len(names) <= len(columns) + len(row.from_left)
+    if len(columns) < MIN_HEADS and is_over_all:
+        return True
     if len(columns) == 1:
-        is_over_all = 1 < len(names) <= 1 + len(row.from_left)
-        return is_over_all or (columns[0] in row.strong and bool(above.at(columns[0])))
+        return columns[0] in row.strong and bool(above.at(columns[0]))
     return is_strong(above) and not is_strong(row) and row.from_left >= above.from_left
 
 
 def may_be_head(rows: Sequence[Row], place: int) -> bool:
     """Whether each cell may name its column: it is words, or `_may_name` says so."""
     row, above = rows[place], rows[place - 1] if place else Row(0, [])
-    numbers = [column for column in row.columns()[1:] if VALUE.fullmatch(row.at(column))]
+    if _goes_on([one.at(columns_of(rows)[0]) for one in rows[place : place + MIN_HEADS]]):
+        return False
+    parted = {n for one in rows[place + 1 : place + MIN_HEADS] for n in one.columns()}
+    numbers = [
+        column
+        for column in row.columns()[1:]
+        if VALUE.fullmatch(row.at(column)) and column + 1 not in row.from_left & parted
+    ]
     if not numbers:
         return all(len(row.at(column)) <= _MAX_NAME_CHARS for column in row.columns()[1:])
     has_label = bool(row.at(columns_of(rows)[0]))
@@ -145,6 +165,12 @@ def may_be_head(rows: Sequence[Row], place: int) -> bool:
         )
         for column in numbers
     )
+
+
+def _goes_on(labels: Sequence[str]) -> bool:
+    """Whether labels are alike but for their numbers: times, dates, codes, "Week 1"."""
+    shapes = {_NUMBER.sub("0", label) for label in labels}
+    return len(set(labels)) == MIN_HEADS and len(shapes) == 1 and "0" in shapes.pop()
 
 
 def _counts_up(texts: Sequence[str]) -> bool:

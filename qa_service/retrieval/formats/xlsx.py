@@ -58,6 +58,9 @@ _PART = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _SECTION = re.compile(r'((?:"[^"]*"|\\.|\[[^\]]*\]|[^;])*)(?:;|$)', re.DOTALL)
+_ESCAPED = re.compile(r"_x(?:(000[9AD]|005F)|00[01][\dA-F])_", re.IGNORECASE)
+"""A character that XML cannot hold; of those there are a tab, the ends of lines and `_` to see."""
+_ERROR = re.compile(r"#(?:N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!)")
 _FRACTION = re.compile(r"[0#?]\s*/\s*[0-9#?]")
 _LITERALS = frozenset({"quoted", "escaped", "currency", "share", "other"})
 _MAX_FORMAT_CHARS = 255
@@ -168,7 +171,7 @@ class _Workbook:
             return self._strings[int(held)]
         if kind == "b":
             return {"0": "FALSE", "1": "TRUE"}.get(held, "")
-        return held if kind in {"str", "d"} else ""
+        return held if kind in {"str", "d"} and not _ERROR.fullmatch(held) else ""
 
 
 def _string(element: Xml.Element) -> str:
@@ -176,7 +179,7 @@ def _string(element: Xml.Element) -> str:
     parts = list[str]()
     for one in element:
         if (name := name_of(one)) == "t":
-            parts.append(one.text or "")
+            parts.append(_ESCAPED.sub(lambda found: chr(int(found[1] or "0", 16)), one.text or ""))
         elif name in {"r", "is"}:
             parts.append(_string(one))
     return "".join(parts)
@@ -190,9 +193,9 @@ def _formats(styles: Xml.Element) -> dict[str, _Format]:
     fills = [child(one, "patternFill") for one in child(styles, "fills") or ()]
     strong_fills = [
         attribute(one, "patternType") == "solid"
-        and attribute(child(one, "fgColor"), "rgb")[2:].upper() != "FFFFFF"
-        and attribute(child(one, "fgColor"), "theme") != "0"
-        for one in fills
+        and attribute(colour, "rgb")[2:].upper() != "FFFFFF"
+        and (attribute(colour, "theme") != "0" or attribute(colour, "tint").strip("-0.") != "")
+        for one, colour in ((one, child(one, "fgColor")) for one in fills)
     ]
     found = dict[str, _Format]()
     for place, one in enumerate(child(styles, "cellXfs") or ()):
@@ -281,7 +284,7 @@ def shown(value: float, code: str, *, is_1904: bool = False) -> str:
         return _date(value + _DAYS_TO_1904 * is_1904, parts)
     if not kinds & {"digit", "general"}:
         literals = "".join(text for kind, text in parts if kind in _LITERALS)
-        return " ".join(literals.split()) or general(value)
+        return " ".join(literals.split()) if ";" in code else general(value)
     if _FRACTION.search(section):
         return general(value)
     has_own_section = value < 0 and section is not sections[0]

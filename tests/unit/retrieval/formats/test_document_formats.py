@@ -250,6 +250,15 @@ def test_a_tables_separator_is_declared_or_outside_quotes(text):
     assert document.text == f"Name: fox, red; {size}: 3"
 
 
+def test_a_table_may_have_no_names():
+    lines = ["abe@x.org,Abe,law,yes", "ann@x.org,Ann,art,yes", "bo@x.org,Bo,law,no"]
+    assert read("a.csv", "\n".join(lines)).text.splitlines()[0] == "abe@x.org; Abe; law; yes"
+    lines.insert(0, "mail,name,course,paid")
+    assert read("a.csv", "\n".join(lines)).text.startswith(
+        "mail: abe@x.org; name: Abe; course: law"
+    )
+
+
 def test_a_tables_cell_may_be_long():
     document = read("a.csv", f'Name,Text\nfox,"{"x" * 140_000}"')
     assert document.text == f"Name: fox; Text: {'x' * 140_000}"

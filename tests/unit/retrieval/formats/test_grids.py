@@ -252,7 +252,7 @@ def test_a_table_goes_on_below_an_empty_row(value):
     rows = [["Plan", "From", "EUR"], ["Solo", "May", "5"], [], ["Team", "June", value]]
     last = "; EUR: " * bool(value) + value
     expected = ["Plan: Solo; From: May; EUR: 5", f"Plan: Team; From: June{last}"]
-    assert written(rows) == (expected if value else [*expected[:1], "Team: June"])
+    assert written(rows) == expected
 
 
 def test_a_table_goes_on_below_a_title():
@@ -419,3 +419,65 @@ def test_a_cell_over_all_columns_below_a_head_names_the_rows_below():
     head = ("Title", "Year", "Price")
     rows = merged(head, [Cell("Main wall", columns=3)], ("Apple day", "2026", "18"))
     assert written(rows) == ["Main wall", "Title: Apple day; Year: 2026; Price: 18"]
+
+
+def test_a_number_and_a_cell_over_the_rest_below_a_head_are_a_row():
+    section: list[Cell | str] = ["1", Cell("Start", columns=2)]
+    rows = merged(["ID", "Task", "Days"], section, ["1.1", "Plan", "3"], ["1.2", "Tell", "4"])
+    assert written(rows)[:2] == ["ID: 1; Task: Start", "ID: 1.1; Task: Plan; Days: 3"]
+
+
+def test_a_title_above_rows_that_go_on_is_kept():
+    rows = [["Item", "2025", "2026"], ["Sales", "5", "6"], [], ["Costs"], ["Staff", "3", "4"]]
+    assert written(rows)[1:] == ["Costs", "Item: Staff; 2025: 3; 2026: 4"]
+
+
+def test_a_title_above_a_further_head_goes_with_it():
+    cells = [["Club", "Town", "Fee"], ["Chess", "Ulm", "5"], ["Staff"], ["Name", "Post", "Room"],
+             ["Ann", "Head", "B 2"], ["Bob", "Cook", "A 1"]]  # fmt: skip
+    heads = {1, 4}
+    rows = [
+        Row(n, row, strong={0, 1, 2} if n in heads else set()) for n, row in enumerate(cells, 1)
+    ]
+    assert written(rows)[1:3] == ["Staff", "Name: Ann; Post: Head; Room: B 2"]
+    declared = [Row(n, row, is_head=n in heads) for n, row in enumerate(cells, 1)]
+    assert written(declared)[1:3] == ["Staff", "Name: Ann; Post: Head; Room: B 2"]
+
+
+def test_where_all_rows_are_set_off_the_first_is_the_head():
+    cells = [["Kind", "Group", "Report"], ["Assets", "Current", "Balance"],
+             ["Equity", "Capital", "Balance"], ["Sales", "Revenue", "Income"],
+             ["Rent", "Costs", "Income"], ["Tax", "Costs", "Income"]]  # fmt: skip
+    rows = [Row(n, row, strong={0, 1, 2}) for n, row in enumerate(cells, 1)]
+    assert written(rows)[0] == "Kind: Assets; Group: Current; Report: Balance"
+    assert len(written(rows)) == len(cells) - 1
+
+
+@pytest.mark.parametrize("labels", ["8:00 8:20 9:10", "K-01 K-02 K-03", "2.1 2.1.1 2.2"])
+def test_rows_whose_labels_differ_in_numbers_alone_have_no_head(labels):
+    cells = [
+        [label, word] for label, word in zip(labels.split(), ("Plan", "Talk", "Vote"), strict=True)
+    ]
+    rows = [Row(n, row, strong={0, 1} if n != 2 else set()) for n, row in enumerate(cells, 1)]
+    first, *_ = labels.split()
+    assert written(rows)[0] in {f"{first}; Plan", f"{first}: Plan"}
+
+
+def test_numbers_below_a_name_have_a_head():
+    rows = [["Code", "Kind"], ["1", "Staff"], ["2", "Travel"], ["3", "Rent"]]
+    assert written(rows)[1] == "Code: 2; Kind: Travel"
+
+
+def test_a_number_over_several_columns_names_them():
+    head = [Cell("1 3/4 x 9", columns=2), Cell("1 3/4 x 11", columns=2)]
+    rows = merged(head, ["Feet", "EUR", "Feet", "EUR"], ["8", "20.64", "8", "25.36"], [*"9876"])
+    assert written(rows)[0] == (
+        "1 3/4 x 9 Feet: 8; 1 3/4 x 9 EUR: 20.64; 1 3/4 x 11 Feet: 8; 1 3/4 x 11 EUR: 25.36"
+    )
+
+
+def test_rows_keep_their_names_below_others_that_have_none():
+    rows = [["No", "Course", "Fee"], ["1", "1) Safety", "$30"], ["", "2) Trust", "$20"], [],
+            ["Total", "", "", "", "9"], [],
+            ["2", "1) Health and safety at work", "$40"]]  # fmt: skip
+    assert written(rows)[-1] == "No: 2; Course: 1) Health and safety at work; Fee: $40"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import openpyxl
 import pytest
-from openpyxl.styles import Alignment, Font
+from openpyxl.styles import Alignment, Color, Font, PatternFill
 from openpyxl.worksheet.table import Table
 from openpyxl.worksheet.worksheet import Worksheet
 
@@ -84,6 +84,35 @@ def test_a_head_is_what_is_set_off_or_a_tables():
     book, sheet = book_of(["Term", "Meaning"], ["fox", "an animal"])
     sheet["A1"].font = sheet["B1"].font = Font(bold=True)
     assert read(book).text == "Term: fox; Meaning: an animal"
+
+
+def test_a_head_may_stand_on_grey():
+    book, sheet = book_of(["Term", "Meaning"], ["fox", "an animal"])
+    grey = PatternFill("solid", fgColor=Color(theme=0, tint=-0.15))
+    sheet["A1"].fill = sheet["B1"].fill = grey
+    assert read(book).text == "Term: fox; Meaning: an animal"
+    grey = PatternFill("solid", fgColor=Color(theme=0))
+    sheet["A1"].fill = sheet["B1"].fill = grey
+    assert read(book).text == "Term: Meaning\nfox: an animal"
+
+
+def test_escaped_characters_are_what_is_seen():
+    book, _ = book_of(
+        ["Plan", "EUR", "Note"], ["Solo", 5, "a_x000D_\nb_x0002__x005F_x000D_ _xD83D_"]
+    )
+    assert read(book).text == "Plan: Solo; EUR: 5; Note: a b_x000D_ _xD83D_"
+
+
+def test_an_error_that_is_saved_as_text_is_none():
+    book, sheet = book_of(["Plan", "EUR", "Sum"], ["Solo", 5, "=A2"])
+    sheet["C2"] = "#N/A"
+    data = changed(book, "xl/worksheets/sheet1.xml", 't="e"', 't="str"')
+    assert read(data).text == "Plan: Solo; EUR: 5"
+
+
+def test_a_workbook_of_excel_97_says_what_to_do():
+    with pytest.raises(UnreadableError, match=r"save it anew as .*\.xlsx"):
+        read(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600))
 
 
 def test_an_empty_row_ends_no_table_and_rows_keep_their_numbers():
@@ -196,7 +225,7 @@ DAY = 47969.0  # 1 May 2031, a Thursday
         (1, '"yes";"yes";"no"', "yes"),
         (0, '"yes";"yes";"no"', "no"),
         (5, "", "5"),
-        (5, ";;;", "5"),
+        (5, ";;;", ""),
         (DAY, "m/d/yyyy", "2031-05-01"),
         (DAY + 0.5, "dd/mm/yy hh:mm", "2031-05-01 12:00"),
         (DAY, "d mmmm yyyy", "1 May 2031"),
