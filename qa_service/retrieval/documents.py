@@ -41,9 +41,10 @@ class Block(NamedTuple):
         line: Its first line in the file, from 1; 0 if the format has no lines.
         level: Of a heading, 1 for the highest; of others, how many lists are around it.
         mark: What stands before an item's text: "-", "1." or nothing.
-        is_first: Whether a list or a table begins with it.
+        is_first: Whether a list or a table, or a further part of one, begins with it.
         page: That it begins on, or its slide, from 1; 0 if the format has neither.
         part: What a person calls that, or the sheet that it is in: "page 3", "sheet Prices".
+        goes_on: Whether it belongs to a table that has begun before.
     """
 
     kind: Kind
@@ -54,6 +55,7 @@ class Block(NamedTuple):
     is_first: bool = False
     page: int = 0
     part: str = ""
+    goes_on: bool = False
 
 
 def without_invisible(text: str) -> str:
@@ -173,21 +175,27 @@ class BlockList:
         rows: Sequence[tuple[int, Sequence[str]]],
         caption: str = "",
         caption_line: int = 0,
+        *,
+        goes_on: bool = False,
     ) -> None:
         """Adds a table: its columns' names, and each row's line and cells.
 
         Args:
             caption: What the table is called; it goes with each passage of its rows.
             caption_line: Where it stands, if not at the first row.
+            goes_on: Whether these are further rows of the table before, whose caption goes with
+                their passages too.
         """
         names = [_cell(name).rstrip(":") for name in head]
         level = min(self._lists, MAX_DEPTH)
-        if rows and (words := _cell(caption)):
-            self._add(Block(Kind.CAPTION, words, caption_line or rows[0][0], level))
+        if words := _cell(caption):
+            line = caption_line or (rows[0][0] if rows else 0)
+            self._add(Block(Kind.CAPTION, words, line, level, goes_on=goes_on))
         is_first = True
         for line, cells in rows:
             if words := row_text(names, [_cell(cell) for cell in cells]):
-                self._add(Block(Kind.ROW, words, line, level, is_first=is_first))
+                row = Block(Kind.ROW, words, line, level, is_first=is_first, goes_on=goes_on)
+                self._add(row)
                 is_first = False
 
     def _add(self, block: Block) -> None:
@@ -249,9 +257,10 @@ class Place(NamedTuple):
     Attributes:
         level: Of a heading, 1 for the highest; of others, how many lists are around it.
         line: Its first line in the file, from 1; 0 if the format has no lines.
-        is_first: Whether a list or a table begins with it.
+        is_first: Whether a list or a table, or a further part of one, begins with it.
         page: That it begins on, or its slide, from 1; 0 if the format has neither.
         part: What a person calls that, or the sheet that it is in: "page 3", "sheet Prices".
+        goes_on: Whether it belongs to a table that has begun before.
     """
 
     start: int
@@ -262,6 +271,7 @@ class Place(NamedTuple):
     is_first: bool = False
     page: int = 0
     part: str = ""
+    goes_on: bool = False
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):

@@ -49,7 +49,7 @@ def lay_out(parsed: Parsed, name: str) -> Document:
         length = start + len(words)
         parts += (lead, words)
         shown = Place(start, length, block.kind, block.level, block.line, block.is_first)
-        places.append(shown._replace(page=block.page, part=block.part))
+        places.append(shown._replace(page=block.page, part=block.part, goes_on=block.goes_on))
         if block.kind is Kind.HEADING:
             headings.append(Heading(start, block.level, shortened(words)))
         before = block

@@ -125,15 +125,21 @@ def _joined(path: Iterable[str]) -> str:
 
 
 def _pieces(text: str, blocks: Sequence[Place], passage_tokens: int) -> Iterator[_Piece]:
-    lead = ""
+    lead = title = ""
     for group in _groups(blocks):
         is_prose = group[0].kind in _PROSE and not group[0].level
         introduced_by = "" if is_prose else lead
+        if group[0].kind in _TABLE:
+            title = title if group[0].goes_on else ""
+            introduced_by = title or introduced_by
         pieces = list[_Piece]()
         for block in group:
             pieces += _pieces_of(text, block, is_prose, introduced_by, passage_tokens)
             if block.kind is Kind.CAPTION:
-                introduced_by = _lead("", text[block.start : block.end])
+                caption = _lead("", text[block.start : block.end])
+                title = title if block.goes_on else caption
+                both = SEPARATOR.join(dict.fromkeys(filter(None, (title, caption))))
+                introduced_by = both if len(both) <= _MAX_LEAD_CHARS else caption
         size = sum(piece.tokens for piece in pieces)
         yield from (piece._replace(begins=0 if n else size) for n, piece in enumerate(pieces))
         if is_prose and pieces:

@@ -72,7 +72,7 @@ def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> 
             if not rest:
                 made += [table for table in open_tables if table.is_wide]
             elif table := next((one for one in open_tables if one.goes_on_with(rest)), None):
-                table.write(out, rest, *caption)
+                table.write(out, rest, *caption, goes_on=True)
                 made.append(table)
             else:
                 count = num_head(rest, has_head=has_head)
@@ -267,23 +267,36 @@ class _Table:
         has_other_head = any(not VALUE.fullmatch(first.at(c)) for c in value_columns(rows[1:]))
         return 2 * len(columns) > len(self._columns) and not has_other_head
 
-    def write(self, out: BlockList, rows: Sequence[Row], caption: str = "", at: int = 0) -> None:
+    def write(
+        self,
+        out: BlockList,
+        rows: Sequence[Row],
+        caption: str = "",
+        at: int = 0,
+        *,
+        goes_on: bool = False,
+    ) -> None:
         """Adds rows; the caption of those below a row that names them is its text."""
         held = list[Row]()
         last = max((n for n, row in enumerate(rows) if len(row.columns()) > 1), default=-1)
         for place, row in enumerate(rows):
             if self._is_apart(row, is_below=place > last):
-                self._add(out, held, caption, at)
+                self._add(out, held, caption, at, goes_on=goes_on)
                 held, caption, at = [], row.cells[row.columns()[0]], row.line
+                goes_on = True
             elif row.cells not in self._head:
                 held.append(row)
-        self._add(out, held, caption, at)
+        self._add(out, held, caption, at, goes_on=goes_on)
 
-    def _add(self, out: BlockList, rows: Sequence[Row], caption: str, at: int) -> None:
-        is_caption = bool(rows) and len(caption) <= _MAX_CAPTION_CHARS
+    def _add(
+        self, out: BlockList, rows: Sequence[Row], caption: str, at: int, *, goes_on: bool
+    ) -> None:
+        is_title = not goes_on
+        is_caption = (bool(rows) or is_title) and len(caption) <= _MAX_CAPTION_CHARS
         if caption and not is_caption:
             out.paragraph(caption, at)
-        out.table(self._names, self._written(rows), caption if is_caption else "", at)
+        caption = caption if is_caption else ""
+        out.table(self._names, self._written(rows), caption, at, goes_on=goes_on)
 
     def _written(self, rows: Sequence[Row]) -> list[tuple[int, Sequence[str]]]:
         """Rows as a table has them; a cell over several columns is the first one's."""

@@ -312,7 +312,7 @@ def test_a_row_that_names_others_is_the_caption_of_their_rows():
     add_grid(out, [Row(n, cells) for n, cells in enumerate(rows, 1)])
     kinds = [(block.kind, block.text, block.line) for block in out.blocks]
     assert kinds == [
-        (Kind.PARAGRAPH, "Plans", 1),
+        (Kind.CAPTION, "Plans", 1),
         (Kind.CAPTION, "Europe", 3),
         (Kind.ROW, "Name: Ann; Age: 3; City: Ulm", 4),
         (Kind.CAPTION, "Asia", 5),

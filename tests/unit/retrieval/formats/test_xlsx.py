@@ -12,6 +12,7 @@ from openpyxl.worksheet.worksheet import Worksheet
 
 from qa_service.retrieval.documents import Document, UnreadableError
 from qa_service.retrieval.formats.xlsx import BUILT_IN, shown
+from qa_service.retrieval.passages import cut
 from tests.support import present
 from tests.unit.retrieval.formats import reading
 
@@ -251,3 +252,32 @@ def test_days_are_counted_from_1904_where_the_workbook_says_so():
 )
 def test_a_broken_format_shows_the_number(code):
     assert isinstance(shown(-5.25, code), str)
+
+
+def test_a_tables_title_goes_with_its_sections_and_with_what_follows_an_empty_row():
+    book, sheet = book_of(
+        ["Cases of 2020"],
+        ["State", "Cases", "Quashed"],
+        ["Utopia:"],
+        ["Amaurot", 26, 3],
+        ["Lands:"],
+        ["Narnia", 35, 4],
+        [],
+        ["Total", 61, 7],
+        [],
+        ["Notes"],
+        ["Year", "By", "Where", "Why"],
+        ["2020", "The clerk", "Amaurot", "Asked"],
+    )
+    sheet.merge_cells("A3:C3")
+    sheet.merge_cells("A5:C5")
+    document = read(book)
+    headings = {
+        document.text[passage.start : passage.end].split(";")[0]: passage.heading
+        for passage in cut(document, 12)
+    }
+    title = "Cases of 2020"
+    assert headings["State: Amaurot"] == f"{title} > Utopia:"
+    assert headings["State: Narnia"] == f"{title} > Lands:"
+    assert headings["State: Total"] == title
+    assert headings["Year: 2020"] == "Notes"
