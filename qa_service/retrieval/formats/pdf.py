@@ -22,7 +22,7 @@ from qa_service.retrieval.documents import (
 )
 from qa_service.retrieval.formats.bounded import library, read_bytes
 from qa_service.retrieval.formats.grids import add_grid
-from qa_service.retrieval.formats.pdf_lines import Piece, in_columns, lines_of, pieces_of
+from qa_service.retrieval.formats.pdf_lines import Piece, in_columns, joined, lines_of, pieces_of
 from qa_service.retrieval.formats.pdf_page import HYPHEN, Page, PageReader
 from qa_service.retrieval.formats.pdf_ruled import ruled_tables
 from qa_service.retrieval.formats.pdf_tables import Table, split_tables
@@ -33,6 +33,7 @@ from qa_service.retrieval.formats.pdf_text import (
     goes_on,
     is_heading,
     paragraphs,
+    text_of,
     without_margins,
 )
 from qa_service.retrieval.layout import lay_out
@@ -43,12 +44,14 @@ if TYPE_CHECKING:
 _HYPHENATED = re.compile(rf"(\w+)(?:{HYPHEN}|[-\u2010])\n(?=(\w+))")
 _WORD = re.compile(r"\w+(?:[-\u2010]\w+)*")
 _CONTENTS = re.compile(
-    r"(?:table of )?contents?:?|inhalt(?:sverzeichnis)?|(?:table des )?matières|sommaire|índice",
+    r"(?:table of )?contents?:?|inhalt(?:sverzeichnis)?|(?:tables? des )?matières|sommaire|índice",
     re.IGNORECASE,
 )
 _PAGES = re.compile(r"(\d{1,4})(?:\s?[-–]\s?\d{1,4})?")  # noqa: RUF001, dash
 _UNNUMBERED_PAGES = 10
 """The numbers of pages may be so much higher than their count: a part of a document."""
+_ENTRY_LINES = 3
+"""Of an entry in a table of contents, at most."""
 _MAX_LEVEL = 6
 _INDENT = 4.0  # points
 
@@ -102,37 +105,57 @@ def _blocks(pages: list[Page]) -> list[Block]:
         tables.append(ruled)
         split.append(lines_of(pieces_of(words)))
     kept, heads = without_margins(split)
+    kept = _without_contents(kept)
     parts, counter = list[Part](), Counting()
     for number, (page, lines, ruled) in enumerate(zip(pages, kept, tables, strict=True), 1):
         _add_page(parts, [piece for line in lines for piece in line], ruled, number, counter)
         for words in page.turned:
             parts += paragraphs(lines_of(pieces_of(words)), number, counter)
-    return _written(_without_contents(parts, len(pages)), heads)
+    return _written(parts, heads)
 
 
-def _without_contents(parts: list[Part], num_pages: int) -> list[Part]:
-    """Parts without the table of contents: tables that go on with page numbers below its title."""
-    kept, last = list[Part](), 0
-    for part in parts:
-        if isinstance(part, Text):
-            if _CONTENTS.fullmatch(" ".join(part.lines).strip()):
-                last = 1
-            elif len(part.lines) > 1:
-                last = 0
-        elif last and (numbers := _page_numbers(part)) and last <= numbers[0]:
-            num_falls = sum(after < before for before, after in pairwise(numbers))
-            if 10 * num_falls <= len(numbers) and numbers[-1] <= num_pages + _UNNUMBERED_PAGES:
-                last = numbers[-1]
-                continue
-        kept.append(part)
+def _without_contents(pages: list[list[list[Piece]]]) -> list[list[list[Piece]]]:
+    """Pages of lines without tables of contents: titles with the numbers of their pages.
+
+    They stand below a heading that says so, or dots lead to the numbers.
+    """
+    kept, last = list[list[list[Piece]]](), 0
+    for lines in pages:
+        titles = [n for n, line in enumerate(lines) if _CONTENTS.fullmatch(text_of(line))]
+        starts = [n for n, line in enumerate(lines) if _page_number(line)]
+        dropped, last_here = set[int](), 0
+        for run in _runs(starts):
+            numbers = [_page_number(lines[n]) for n in run]
+            falls = sum(after < before for before, after in pairwise(numbers))
+            is_led = 2 * sum(lines[n][-1].is_led for n in run) > len(run)
+            is_titled = titles and titles[0] < run[0]
+            goes_on = 0 < max(last, last_here) <= numbers[0]
+            is_known = is_titled or goes_on
+            is_within = numbers[-1] <= len(pages) + (_UNNUMBERED_PAGES if is_known else 0)
+            if (is_known or is_led) and is_within and 10 * falls <= len(run) > 2:
+                dropped.update(range(run[0], run[-1] + 1))
+                last_here = numbers[-1]
+        last = last_here
+        kept.append([line for n, line in enumerate(lines) if n not in dropped])
     return kept
 
 
-def _page_numbers(table: Table) -> list[int]:
-    """The numbers at the ends of a table's rows; none if few rows have one."""
-    rows = [row.cells[row.columns()[-1]] for row in table.grid.rows if len(row.columns()) > 1]
-    numbers = [int(found[1]) for text in rows if (found := _PAGES.fullmatch(text))]
-    return numbers if 5 * len(numbers) >= 4 * len(table.grid.rows) > 0 else []
+def _runs(places: list[int]) -> Iterator[list[int]]:
+    """Places of which each is near the one before."""
+    run = list[int]()
+    for place in places:
+        if run and place - run[-1] > _ENTRY_LINES:
+            yield run
+            run = []
+        run.append(place)
+    if run:
+        yield run
+
+
+def _page_number(line: list[Piece]) -> int:
+    """The number at a line's end, apart from its words; 0 if there is none."""
+    found = _PAGES.fullmatch(line[-1].text) if len(line) > 1 else None
+    return int(found[1]) if found else 0
 
 
 def _add_page(
@@ -223,8 +246,7 @@ def _joined(lines: list[str], known: Counter[str]) -> str:
         is_hyphened = known[hyphened] > known[whole] or not after[0].islower()
         return f"{before}-" if is_hyphened else before
 
-    text = _HYPHENATED.sub(whole, "\n".join(lines))
-    return text.replace("\n", " ").replace(HYPHEN, "-")
+    return joined([_HYPHENATED.sub(whole, "\n".join(lines))]).replace(HYPHEN, "-")
 
 
 def _levels(parts: list[Part], body: float) -> dict[int, int]:

@@ -6,7 +6,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import median_low
 from typing import TypeVar
 from unicodedata import category
@@ -25,8 +25,13 @@ _SAME_LINE = 0.5
 """Of the lower of two boxes; what shares more of its height is on a line."""
 _LEADER = re.compile(r"[.·…_]+")
 _MIN_LEADERS = 3
-NUMBERED = re.compile(r"\(?(?P<number>\d{1,3}|[a-z]|[ivx]{1,4})[.)]")
+_LED = re.compile(r"(.*?[^.…])?([.…]{5,})(.*)")
+"""A word with dots that lead to the next one."""
+NUMBERED = re.compile(r"[(（]?(?P<number>\d{1,3}|[a-z]|[ivx]{1,4})[.)．）]")  # noqa: RUF001, wide signs
 """A number or letter before an item."""
+_UNSPACED = "[\u0e00-\u0e7f\u3000-\u9fff\uf900-\ufaff\uff00-\uffef]"
+"""Letters and signs of scripts without spaces: Thai, Japanese, Chinese."""
+_BREAK = re.compile(rf"(?<={_UNSPACED})\n(?={_UNSPACED})")
 _SPACED_LETTERS, _WIDER = 4, 1.4
 """Letters of a word that is spaced out, at a minimum; and how much wider a gap between words is."""
 _RAISED_SIZE, _RAISED_BY = 0.85, 0.12
@@ -58,12 +63,14 @@ class Piece:
         words: From left to right; none of what is no text, such as a table.
         size: Of most of its text, in points.
         text: Its words with a space between them; of raised marks, powers alone.
+        is_led: Whether dots lead to it.
     """
 
     words: list[Word]
     box: Box
     size: float
     text: str = ""
+    is_led: bool = False
 
     @property
     def is_bold(self) -> bool:
@@ -87,8 +94,8 @@ def pieces_of(words: Iterable[Word]) -> list[Piece]:
     """Cuts lines into pieces at wide gaps, and where dots lead to a number."""
     found = list[Piece]()
     for line in lines_of(list(words)):
-        piece, leaders = list[Word](), 0
-        for word in _with_joined_letters(line):
+        piece, leaders, was_led = list[Word](), 0, False
+        for word in chain.from_iterable(map(_without_leaders, _with_joined_letters(line))):
             if _LEADER.fullmatch(word.text) and (leaders or not word.goes_on):
                 leaders += len(word.text)
                 continue
@@ -96,13 +103,26 @@ def pieces_of(words: Iterable[Word]) -> list[Piece]:
             if piece and is_led and len(piece[-1].text) > 1:
                 piece[-1].text = piece[-1].text.rstrip(".")
             if piece and (is_led or _is_apart(piece, word)):
-                found.append(_piece(piece))
-                piece = []
+                found.append(_piece(piece, is_led=was_led))
+                piece, was_led = [], is_led
             leaders = 0
             piece.append(word)
         if piece:
-            found.append(_piece(piece))
+            found.append(_piece(piece, is_led=was_led))
     return found
+
+
+def _without_leaders(word: Word) -> list[Word]:
+    """A word with dots that lead to the next one, as the words before and behind them."""
+    if not (found := _LED.fullmatch(word.text)):
+        return [word]
+    parts, left = list[Word](), word.box.left
+    for text in filter(None, found.groups()):
+        right = left + word.box.width * len(text) / len(word.text)
+        goes_on = word.goes_on and not parts
+        parts.append(replace(word, text=text, box=word.box._replace(left=left, right=right), goes_on=goes_on))
+        left = right
+    return parts
 
 
 def _with_joined_letters(line: list[Word]) -> list[Word]:
@@ -136,6 +156,16 @@ def _joined(letters: list[Word]) -> list[Word]:
         else:
             last.text, last.box = last.text + letter.text, around([last.box, letter.box])
     return found
+
+
+def is_unspaced(text: str) -> bool:
+    """Whether a line may end within a text, since its script has no spaces."""
+    return re.match(_UNSPACED, text) is not None
+
+
+def joined(lines: Iterable[str]) -> str:
+    """Lines as one."""
+    return _BREAK.sub("", "\n".join(lines)).replace("\n", " ")
 
 
 def is_bullet(text: str) -> bool:
@@ -175,7 +205,7 @@ def _is_apart(piece: list[Word], word: Word) -> bool:
     return gap > (3 if is_mark else 1) * (_NUMBER_GAP if are_numbers else CELL_GAP) * size
 
 
-def _piece(words: list[Word]) -> Piece:
+def _piece(words: list[Word], *, is_led: bool = False) -> Piece:
     sizes = dict[float, int]()
     for word in words:
         size = word.box.height
@@ -183,7 +213,7 @@ def _piece(words: list[Word]) -> Piece:
     size = max(sizes, key=lambda size: (sizes[size], size))
     box = around([word.box for word in words if word.box.height >= _RAISED_SIZE * size])
     box = Box(words[0].box.left, box.top, words[-1].box.right, box.bottom)
-    piece = Piece(words, box, size)
+    piece = Piece(words, box, size, is_led=is_led)
     piece.text = _text(piece)
     return piece
 

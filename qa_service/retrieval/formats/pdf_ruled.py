@@ -154,7 +154,7 @@ def _add_ruled_row(
             text = lines_of(pieces_of(places.get((row, column), ())))
             inner = columns[column : column + width]
             if width > 1 and height == 1 and (names := _inner_names(text, inner)):
-                cells += [([*text[:-1], name], 1, 1) for name in names]
+                cells += [([*text[:-1], *([name] if name else [])], 1, 1) for name in names]
                 continue
             cells.append((text, width, height))
     levels = _levels([text for text, _, height in cells if height == 1])

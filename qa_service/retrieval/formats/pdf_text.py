@@ -14,14 +14,16 @@ from itertools import chain, pairwise
 from math import inf
 from statistics import median
 
-from qa_service.retrieval.formats.pdf_lines import NUMBERED, Piece, has_bullet
+from qa_service.retrieval.formats.pdf_lines import NUMBERED, Piece, has_bullet, is_unspaced
 from qa_service.retrieval.formats.pdf_page import HYPHEN
 
-_ENDS = re.compile(r"[.!?:;][\"'”’)\]]*$")  # noqa: RUF001, quotes
+_ENDS = re.compile(r"[.!?:;。！？：；][\"'”’)\]」]*$")  # noqa: RUF001, quotes
 _PAGE_NUMBER = re.compile(
     r"\W*(?:page\s+)?(?:\d{1,4}|[ivxl]{1,6})(?:\s*(?:of|/)\s*\d{1,4})?\W*", re.I
 )
 _DIGITS = re.compile(r"\d+|\b[ivxl]+\b")
+_ITEM = re.compile(rf"{NUMBERED.pattern}(?:\s|(?<=\d.)(?=[^\W\d_]))")
+"""How an item begins; a number may stand close to a word."""
 _ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x")
 _MARGIN_LINES = 3
 """Lines at a page's upper and lower end that may be its running head or foot."""
@@ -41,12 +43,16 @@ _SPACE = 0.25
 _RAGGED = 0.1
 """Of a column's width; lines of a paragraph are that much shorter, at most, than they need be."""
 _INDENT = 0.8
+_BELOW = 5.0
+"""Points; so near to one another items of a list begin, whose numbers may end at one place."""
 _FULL = 5.0
 """Of a font's size; a line that ends so near to the column's end may go on in another column."""
 _ROOM = 0.3
 """Of a line's width; what is left free to the right of a statement that has a line for itself."""
 _SAYS = re.compile(r"[^\W\d_]{2}|[$€£]")
 _GOES_ON = re.compile(r"(?:[,&/-]|\b(?:and|or|of|the|for|to|in|by|with|a|an|at|on))$")
+_OPENING = "([{\"'„“‘«‚&+-–—/"  # noqa: RUF001, quotes and dashes
+"""What a text may go on with after a line's end, other than letters."""
 _NAME_WORDS = 3
 _MAX_HEADING_CHARS = 150
 _MAX_HEADING_LINES = 3
@@ -92,7 +98,7 @@ def without_margins(
     enough = min(3, max(2, len(pages) // 2))
     heads, dropped = dict[str, str](), set[int]()
     for line in chain.from_iterable(margins if len(pages) > 1 else ()):
-        if _PAGE_NUMBER.fullmatch(text := _text(line)):
+        if _PAGE_NUMBER.fullmatch(text := text_of(line)):
             dropped.add(id(line))
         elif everywhere[look := _look(line)] > 2 * at_end[look]:
             continue  # a line of each record of a list, of which some stand at a page's end
@@ -122,12 +128,12 @@ def _look(line: list[Piece]) -> tuple[str, str, int]:
 
 def _keys(line: list[Piece]) -> list[tuple[str, int]]:
     """A line's words without its numbers, with its height in steps, of which two are near."""
-    words = _DIGITS.sub("", _text(line)).strip(" |-–—.")  # noqa: RUF001, dashes
+    words = _DIGITS.sub("", text_of(line)).strip(" |-–—.")  # noqa: RUF001, dashes
     step = line[0].box.middle / _SAME_PLACE
     return [(words, int(step)), (words, int(step + 0.5) + 100_000)] if words else []
 
 
-def _text(line: Sequence[Piece]) -> str:
+def text_of(line: Sequence[Piece]) -> str:
     return " ".join(piece.text for piece in line)
 
 
@@ -147,7 +153,7 @@ def paragraphs(
     edge = max(line[-1].box.right for line in lines)
     found = list[Text]()
     distances = [_distance(above, line) for above, line in pairwise(lines)]
-    texts = list(map(_text, lines))
+    texts = list(map(text_of, lines))
     alone = [_stands_alone(text, line, right) for text, line in zip(texts, lines, strict=True)]
     for place, line in enumerate(lines):
         above = lines[place - 1] if place else None
@@ -158,11 +164,13 @@ def paragraphs(
         ends = above is None or _ends(above, line, inf if hangs else edge, usual)
         ends = ends or (not is_within and _is_statement(alone, place))
         text, mark = texts[place], ""
-        first, _, rest = text.partition(" ")
+        rest = text.partition(" ")[2]
         if rest and has_bullet(line[0]):
             mark = "-"
-        elif rest and (numbered := NUMBERED.fullmatch(first)):
-            mark = counter.mark(numbered["number"], is_apart=ends or is_within)
+        elif numbered := _ITEM.match(text):
+            left = line[0].box.left
+            mark = counter.mark(numbered["number"], left, is_apart=ends or is_within)
+            rest = text[numbered.end() :]
         if mark or ends:
             bold = all(piece.is_bold for piece in line)
             left, words = line[0].box.left, rest if mark else text
@@ -193,23 +201,36 @@ class Counting:
     """Tells items' numbers from numbers that a line begins with by chance: they go on."""
 
     def __init__(self) -> None:
-        self._next: dict[str, str] = {}
-        """For each kind of number, the one that comes next."""
+        self._open = list[tuple[str, str, float]]()
+        """Of open lists, outer ones first: the kind of their numbers, the one that comes next, and
+        where their last item begins."""
 
-    def mark(self, number: str, *, is_apart: bool) -> str:
-        """The mark of an item with this number; "" if it is none."""
+    def mark(self, number: str, left: float, *, is_apart: bool) -> str:
+        """The mark of an item with this number; "" if it is none.
+
+        Args:
+            left: Where its line begins.
+        """
         if number.isdecimal():
+            number = str(int(number))
             following = {"decimal": str(int(number) + 1)}
         else:
             following = {"letter": chr(ord(number[0]) + 1)} if len(number) == 1 else {}
             if number in _ROMAN[:-1]:
                 following["roman"] = _ROMAN[_ROMAN.index(number) + 1]
-        is_first = number in {"1", "a", "i"}
-        if not (is_first or any(self._next.get(kind) == number for kind in following)):
+        last = {kind: place for place, (kind, *_) in enumerate(self._open)}
+        expecting = [
+            abs(left - at) < _BELOW
+            for place, (kind, its, at) in enumerate(self._open)
+            if its == number and kind in following
+            and (place == last[kind] or abs(left - at) < _BELOW)
+        ]  # fmt: skip
+        if not (expecting or number in {"1", "a", "i"}):
             return ""
-        if number.isalpha() and not is_apart:
+        if number.isalpha() and not (is_apart or any(expecting)):
             return ""
-        self._next |= following
+        kept = (one for one in self._open if one[0] not in following or one[2] < left - _BELOW)
+        self._open = [*kept] + [(kind, its, left) for kind, its in following.items()]
         return f"{number}."
 
 
@@ -220,20 +241,23 @@ def _distance(above: list[Piece], line: list[Piece]) -> float:
 def _ends(above: list[Piece], line: list[Piece], edge: float, usual: float) -> bool:
     """Whether a paragraph ends between two lines, of which the first may go to an edge."""
     size, first = line[0].size, line[0].words[0]
-    if abs(size - above[0].size) > _OTHER_SIZE * size:
+    if above[-1].is_led or abs(size - above[0].size) > _OTHER_SIZE * size:
         return True
     if not 0 < _distance(above, line) <= _PARAGRAPH_GAP * usual or line[0].is_raised(first):
         return True
-    before = _text(above)
+    before = text_of(above)
     if before.endswith(HYPHEN):
         return False
     if above[-1].words[-1].is_bold != first.is_bold and above[0].words[0].is_bold != first.is_bold:
         return True
     room = edge - above[-1].box.right
-    needed = first.box.width + 2 * _SPACE * size
+    needed = (size if is_unspaced(first.text) else first.box.width) + 2 * _SPACE * size
     would_fit = inf > room > max(needed, _RAGGED * (edge - line[0].box.left))
+    is_other = not first.text[:1].isalpha() and first.text[0] not in _OPENING
     is_new = first.text[:1].isupper() or bool(_ENDS.search(before))
-    is_indented = line[0].box.left - above[0].box.left > _INDENT * size
+    is_new = is_new or ((is_other or is_unspaced(first.text)) and not _GOES_ON.search(before))
+    may_indent = edge < inf or before.endswith(":")
+    is_indented = may_indent and line[0].box.left - above[0].box.left > _INDENT * size
     return is_new and (would_fit or (is_indented and bool(_ENDS.search(before))))
 
 
