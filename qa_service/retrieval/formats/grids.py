@@ -81,6 +81,20 @@ def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> 
         open_tables = made
 
 
+def continued(above: list[Row], rows: list[Row]) -> list[Row]:
+    """The rows of a table on a further page, below its head; as they are if they are another's."""
+    filled = [row for row in above if any(row.cells)]
+    table = _without_titles(filled, has_head=False)[1] if filled else []
+    head = table[: num_head(table, has_head=False)]
+    is_like = [len(row.cells) for row in (*head[:1], *rows[:1])]
+    if len(set(is_like)) != 1 or len(is_like) < 2 or rows[0].cells == head[0].cells:
+        return rows
+    known = _Table(head, table[len(head) :], has_sections=True)
+    if not known.goes_on_with(rows):
+        return rows
+    return [*(row._replace(is_head=True) for row in head), *rows]
+
+
 def _regions(rows: Sequence[Row]) -> Iterator[list[Row]]:
     """The rows between empty ones; a head with the rows that it names below an empty one."""
     groups = itertools.groupby(rows, key=lambda row: any(row.cells))

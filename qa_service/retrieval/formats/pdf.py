@@ -21,7 +21,8 @@ from qa_service.retrieval.documents import (
     UnreadableError,
 )
 from qa_service.retrieval.formats.bounded import library, read_bytes
-from qa_service.retrieval.formats.grids import add_grid
+from qa_service.retrieval.formats.cells import Row
+from qa_service.retrieval.formats.grids import add_grid, continued
 from qa_service.retrieval.formats.pdf_lines import Piece, in_columns, joined, lines_of, pieces_of
 from qa_service.retrieval.formats.pdf_page import HYPHEN, Page, PageReader
 from qa_service.retrieval.formats.pdf_ruled import ruled_tables
@@ -54,6 +55,7 @@ _ENTRY_LINES = 3
 """Of an entry in a table of contents, at most."""
 _MAX_LEVEL = 6
 _INDENT = 4.0  # points
+_SAME_EDGE = 4.0  # points
 
 Part = Text | Table
 """What a document consists of."""
@@ -209,11 +211,11 @@ def _written(parts: list[Part], heads: list[str]) -> list[Block]:
     texts = [part for part in parts if isinstance(part, Text)]
     lines = (line for text in texts for line in text.lines)
     known = Counter(word.lower() for line in lines for word in _WORD.findall(line))
-    out, lefts = BlockList(), list[float]()
+    out, lefts, rows = BlockList(), list[float](), list[Row]()
     for head in heads:
         out.paragraph(head)
     levels = _levels(parts, body_size(texts))
-    for part in parts:
+    for before, part in zip([None, *parts], parts, strict=False):
         out.page, out.part = part.page, f"page {part.page}"
         # Of open lists' items: where they begin. One that is indented by more is in another list.
         if isinstance(part, Text) and part.mark:
@@ -222,7 +224,8 @@ def _written(parts: list[Part], heads: list[str]) -> list[Block]:
             lefts = []
         out.nest(len(lefts))
         if isinstance(part, Table):
-            add_grid(out, part.grid.rows)
+            rows = continued(rows, part.grid.rows) if _is_below(before, part) else part.grid.rows
+            add_grid(out, rows)
         elif part.mark:
             out.item(len(lefts), part.mark, _joined(part.lines, known))
         elif level := levels.get(id(part)):
@@ -230,6 +233,14 @@ def _written(parts: list[Part], heads: list[str]) -> list[Block]:
         else:
             out.paragraph(_joined(part.lines, known))
     return out.blocks
+
+
+def _is_below(before: Part | None, table: Table) -> bool:
+    """Whether a table stands right below another one on the page before, and is as wide."""
+    if not isinstance(before, Table) or table.page != before.page + 1:
+        return False
+    edges = before.box.left - table.box.left, before.box.right - table.box.right
+    return max(map(abs, edges)) < _SAME_EDGE
 
 
 def _joined(lines: list[str], known: Counter[str]) -> str:
