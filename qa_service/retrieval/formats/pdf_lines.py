@@ -120,7 +120,9 @@ def _without_leaders(word: Word) -> list[Word]:
     for text in filter(None, found.groups()):
         right = left + word.box.width * len(text) / len(word.text)
         goes_on = word.goes_on and not parts
-        parts.append(replace(word, text=text, box=word.box._replace(left=left, right=right), goes_on=goes_on))
+        parts.append(
+            replace(word, text=text, box=word.box._replace(left=left, right=right), goes_on=goes_on)
+        )
         left = right
     return parts
 
