@@ -38,6 +38,7 @@ from qa_service.retrieval.formats.table_heads import (
     value_columns,
 )
 
+_KEYED = re.compile(r"[^\W\d][^:]{1,30}:\s+\S")
 _LONG_WORD = re.compile(r"[^\W\d_]{4}")
 _MAX_CAPTION_CHARS = 200
 """Longer titles are paragraphs: a caption goes with each passage of the rows."""
@@ -228,6 +229,8 @@ def _begins_table(row: Row, below: Sequence[Row], width: int, first: int) -> boo
 
 def _is_pairs(row: Row) -> bool:
     """Whether a row has keys, that end in a colon, and their values."""
+    if all(_KEYED.match(row.cells[column]) for column in row.columns()):
+        return True
     are_keys = [row.cells[column].rstrip(" -").endswith(":") for column in row.columns()]
     return are_keys == [True, False] * (len(are_keys) // 2)
 

@@ -123,35 +123,19 @@ def _without_contents(pages: list[list[list[Piece]]]) -> list[list[list[Piece]]]
     """
     kept, last = list[list[list[Piece]]](), 0
     for lines in pages:
-        titles = [n for n, line in enumerate(lines) if _CONTENTS.fullmatch(text_of(line))]
-        starts = [n for n, line in enumerate(lines) if _page_number(line)]
-        dropped, last_here = set[int](), 0
-        for run in _runs(starts):
-            numbers = [_page_number(lines[n]) for n in run]
-            falls = sum(after < before for before, after in pairwise(numbers))
-            is_led = 2 * sum(lines[n][-1].is_led for n in run) > len(run)
-            is_titled = titles and titles[0] < run[0]
-            goes_on = 0 < max(last, last_here) <= numbers[0]
-            is_known = is_titled or goes_on
-            is_within = numbers[-1] <= len(pages) + (_UNNUMBERED_PAGES if is_known else 0)
-            if (is_known or is_led) and is_within and 10 * falls <= len(run) > 2:
-                dropped.update(range(run[0], run[-1] + 1))
-                last_here = numbers[-1]
-        last = last_here
+        entries = [n for n, line in enumerate(lines) if _page_number(line)]
+        numbers = [_page_number(lines[n]) for n in entries] or [0]
+        falls = sum(after < before for before, after in pairwise(numbers))
+        above = map(text_of, lines[: entries[0]] if entries else ())
+        is_known = 0 < last <= numbers[0] or any(map(_CONTENTS.fullmatch, above))
+        is_led = 2 * sum(lines[n][-1].is_led for n in entries) > len(entries)
+        most = len(pages) + (_UNNUMBERED_PAGES if is_known else 0)
+        is_listed = (is_known or is_led) and 10 * falls <= len(entries) > 2 and numbers[-1] <= most
+        near = (one for one in pairwise(entries) if is_listed and one[1] - one[0] <= _ENTRY_LINES)
+        dropped = {n for one, after in near for n in range(one, after + 1)}
+        last = numbers[-1] if is_listed else 0
         kept.append([line for n, line in enumerate(lines) if n not in dropped])
     return kept
-
-
-def _runs(places: list[int]) -> Iterator[list[int]]:
-    """Places of which each is near the one before."""
-    run = list[int]()
-    for place in places:
-        if run and place - run[-1] > _ENTRY_LINES:
-            yield run
-            run = []
-        run.append(place)
-    if run:
-        yield run
 
 
 def _page_number(line: list[Piece]) -> int:

@@ -48,8 +48,7 @@ _BELOW = 5.0
 _FULL = 5.0
 """Of a font's size; a line that ends so near to the column's end may go on in another column."""
 _ROOM = 0.3
-"""Of a line's width; what is left free to the right of a statement that has a line for itself."""
-_SAYS = re.compile(r"[^\W\d_]{2}|[$€£]")
+"""Of a column's width; a paragraph goes as far but for this, however short its lines are."""
 _GOES_ON = re.compile(r"(?:[,&/-]|\b(?:and|or|of|the|for|to|in|by|with|a|an|at|on))$")
 _OPENING = "([{\"'„“‘«‚&+-–—/"  # noqa: RUF001, quotes and dashes
 """What a text may go on with after a line's end, other than letters."""
@@ -150,11 +149,11 @@ def paragraphs(
     """
     if not lines:
         return []
-    edge = max(line[-1].box.right for line in lines)
+    edge, start = max(line[-1].box.right for line in lines), min(line[0].box.left for line in lines)
+    edge = max(edge, right - _ROOM * (right - start))
     found = list[Text]()
     distances = [_distance(above, line) for above, line in pairwise(lines)]
     texts = list(map(text_of, lines))
-    alone = [_stands_alone(text, line, right) for text, line in zip(texts, lines, strict=True)]
     for place, line in enumerate(lines):
         above = lines[place - 1] if place else None
         near = [*distances[max(0, place - 2) : place - 1], *distances[place : place + 1]]
@@ -162,7 +161,6 @@ def paragraphs(
         item = found[-1].left if found and found[-1].mark else inf
         hangs, is_within = line[0].box.left > item + 1, line[0].box.left > item - 1
         ends = above is None or _ends(above, line, inf if hangs else edge, usual)
-        ends = ends or (not is_within and _is_statement(alone, place))
         text, mark = texts[place], ""
         rest = text.partition(" ")[2]
         if rest and has_bullet(line[0]):
@@ -181,20 +179,6 @@ def paragraphs(
             last.is_bold &= all(piece.is_bold for piece in line)
         found[-1].is_full = edge - line[-1].box.right < _FULL * line[-1].size
     return found
-
-
-def _is_statement(alone: Sequence[bool], place: int) -> bool:
-    """Whether a line is one of three that begin and end for themselves: names, or an address."""
-    if not (place > 0 and alone[place - 1] and alone[place]):
-        return False
-    return any(alone[max(0, place - 2) : place - 1]) or any(alone[place + 1 : place + 2])
-
-
-def _stands_alone(text: str, line: list[Piece], right: float) -> bool:
-    """Whether a line begins as a sentence or a name does, and ends where it has room."""
-    has_begun = (text[:1].isupper() or text[:1].isdecimal()) and bool(_SAYS.search(text))
-    is_short = line[-1].box.right < right - _ROOM * (right - line[0].box.left)
-    return has_begun and is_short and not text.isupper() and not _GOES_ON.search(text)
 
 
 class Counting:

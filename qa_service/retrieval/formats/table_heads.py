@@ -44,6 +44,9 @@ def num_head(rows: Sequence[Row], *, has_head: bool) -> int:
     """How many rows are the head of a table without titles."""
     if not rows or (len(rows) == 1 and not has_head):
         return 0
+    keyed = [any(row.at(n).endswith(":") for n in row.columns()) for row in rows]
+    if keyed[0] and 2 * sum(keyed) > len(rows) > 1 and not (has_head or rows[0].is_head):
+        return 0  # a form
     first = itertools.takewhile(lambda row: row.is_head or is_strong(row), rows[:MAX_HEAD_ROWS])
     declared = max((count for count, row in enumerate(first, 1) if row.is_head), default=0)
     declared += sum(1 for _ in itertools.takewhile(lambda row: row.is_head, rows[declared:]))
