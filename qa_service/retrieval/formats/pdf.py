@@ -48,14 +48,14 @@ _CONTENTS = re.compile(
     r"(?:table of )?contents?:?|inhalt(?:sverzeichnis)?|(?:tables? des )?matières|sommaire|índice",
     re.IGNORECASE,
 )
-_PAGES = re.compile(r"(\d{1,4})(?:\s?[-–]\s?\d{1,4})?")  # noqa: RUF001, dash
+_PAGES = re.compile(r"(?:^|(?<![.…])[.…]{4,} ?)(\d{1,4})(?: ?[-–] ?\d{1,4})?$")  # noqa: RUF001, dash
 _UNNUMBERED_PAGES = 10
 """The numbers of pages may be so much higher than their count: a part of a document."""
 _ENTRY_LINES = 3
 """Of an entry in a table of contents, at most."""
 _MAX_LEVEL = 6
 _INDENT = 4.0  # points
-_SAME_EDGE = 4.0  # points
+_SAME_WIDTH = 4.0  # points
 
 Part = Text | Table
 """What a document consists of."""
@@ -128,7 +128,8 @@ def _without_contents(pages: list[list[list[Piece]]]) -> list[list[list[Piece]]]
         falls = sum(after < before for before, after in pairwise(numbers))
         above = map(text_of, lines[: entries[0]] if entries else ())
         is_known = 0 < last <= numbers[0] or any(map(_CONTENTS.fullmatch, above))
-        is_led = 2 * sum(lines[n][-1].is_led for n in entries) > len(entries)
+        led = [lines[n][-1].is_led or ".." in lines[n][-1].text for n in entries]
+        is_led = 2 * sum(led) > len(entries)
         most = len(pages) + (_UNNUMBERED_PAGES if is_known else 0)
         is_listed = (is_known or is_led) and 10 * falls <= len(entries) > 2 and numbers[-1] <= most
         near = (one for one in pairwise(entries) if is_listed and one[1] - one[0] <= _ENTRY_LINES)
@@ -139,9 +140,9 @@ def _without_contents(pages: list[list[list[Piece]]]) -> list[list[list[Piece]]]
 
 
 def _page_number(line: list[Piece]) -> int:
-    """The number at a line's end, apart from its words; 0 if there is none."""
-    found = _PAGES.fullmatch(line[-1].text) if len(line) > 1 else None
-    return int(found[1]) if found else 0
+    """The number at a line's end, apart from its words or behind dots; 0 if there is none."""
+    found = _PAGES.search(line[-1].text)
+    return int(found[1]) if found and (found.start() or len(line) > 1) else 0
 
 
 def _add_page(
@@ -208,7 +209,9 @@ def _written(parts: list[Part], heads: list[str]) -> list[Block]:
             lefts = []
         out.nest(len(lefts))
         if isinstance(part, Table):
-            rows = continued(rows, part.grid.rows) if _is_below(before, part) else part.grid.rows
+            is_near = isinstance(before, Table) and part.page == before.page + 1
+            is_same = is_near and abs(before.box.width - part.box.width) < _SAME_WIDTH
+            rows = continued(rows, part.grid.rows) if is_same else part.grid.rows
             add_grid(out, rows)
         elif part.mark:
             out.item(len(lefts), part.mark, _joined(part.lines, known))
@@ -217,14 +220,6 @@ def _written(parts: list[Part], heads: list[str]) -> list[Block]:
         else:
             out.paragraph(_joined(part.lines, known))
     return out.blocks
-
-
-def _is_below(before: Part | None, table: Table) -> bool:
-    """Whether a table stands right below another one on the page before, and is as wide."""
-    if not isinstance(before, Table) or table.page != before.page + 1:
-        return False
-    edges = before.box.left - table.box.left, before.box.right - table.box.right
-    return max(map(abs, edges)) < _SAME_EDGE
 
 
 def _joined(lines: list[str], known: Counter[str]) -> str:

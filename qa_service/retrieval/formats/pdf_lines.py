@@ -6,7 +6,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import pairwise
 from statistics import median_low
 from typing import TypeVar
 from unicodedata import category
@@ -25,8 +25,6 @@ _SAME_LINE = 0.5
 """Of the lower of two boxes; what shares more of its height is on a line."""
 _LEADER = re.compile(r"[.·…_]+")
 _MIN_LEADERS = 3
-_LED = re.compile(r"(.*?[^.…])?([.…]{5,})(.*)")
-"""A word with dots that lead to the next one."""
 NUMBERED = re.compile(r"[(（]?(?P<number>\d{1,3}|[a-z]|[ivx]{1,4})[.)．）]")  # noqa: RUF001, wide signs
 """A number or letter before an item."""
 _UNSPACED = "[\u0e00-\u0e7f\u3000-\u9fff\uf900-\ufaff\uff00-\uffef]"
@@ -95,7 +93,7 @@ def pieces_of(words: Iterable[Word]) -> list[Piece]:
     found = list[Piece]()
     for line in lines_of(list(words)):
         piece, leaders, was_led = list[Word](), 0, False
-        for word in chain.from_iterable(map(_without_leaders, _with_joined_letters(line))):
+        for word in _with_joined_letters(line):
             if _LEADER.fullmatch(word.text) and (leaders or not word.goes_on):
                 leaders += len(word.text)
                 continue
@@ -110,21 +108,6 @@ def pieces_of(words: Iterable[Word]) -> list[Piece]:
         if piece:
             found.append(_piece(piece, is_led=was_led))
     return found
-
-
-def _without_leaders(word: Word) -> list[Word]:
-    """A word with dots that lead to the next one, as the words before and behind them."""
-    if not (found := _LED.fullmatch(word.text)):
-        return [word]
-    parts, left = list[Word](), word.box.left
-    for text in filter(None, found.groups()):
-        right = left + word.box.width * len(text) / len(word.text)
-        goes_on = word.goes_on and not parts
-        parts.append(
-            replace(word, text=text, box=word.box._replace(left=left, right=right), goes_on=goes_on)
-        )
-        left = right
-    return parts
 
 
 def _with_joined_letters(line: list[Word]) -> list[Word]:

@@ -40,8 +40,6 @@ _LEVEL = 0.3
 _VALUE_WORDS = 3
 _MANY_IN_A_CELL = 0.3
 """Of the lines in cells; if so many are wide apart in themselves, not all columns are ruled."""
-_BOX_WORDS = 40
-"""More in most cells of a row or two are texts, each in a box."""
 _MAX_LINES = 400
 """Distinct rules of one direction in a table."""
 
@@ -150,11 +148,7 @@ def _ruled_table(
         column = _index(columns, (word.box.left + word.box.right) / 2)
         row = _index(rows, word.box.middle)
         places.setdefault(walls.corner(row, column), []).append(word)
-    num_rows = len({row for row, _ in places})
-    if len({column for _, column in places}) < 2 or num_rows < 2:
-        return None
-    num_long = sum(len(its) > _BOX_WORDS for its in places.values())
-    if num_rows < MIN_ROWS and 2 * num_long > len(places):
+    if len({column for _, column in places}) < 2 or len({row for row, _ in places}) < 2:
         return None
     blocks = [its for corner, its in places.items() if min(walls.span(*corner)) > 1]
     if 3 * sum(map(len, blocks)) > len(words):  # a drawing, or a page's frame
