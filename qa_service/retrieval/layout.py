@@ -57,11 +57,11 @@ def lay_out(parsed: Parsed, name: str) -> Document:
         if block.kind is Kind.HEADING:
             headings.append(Heading(start, block.level, shortened(words)))
         before = block
-    text, is_office = "".join(parts), PurePath(name).suffix.lower() in _OFFICE
+    text = "".join(parts)
     highest = [heading for heading in headings if heading.level == 1]
     late = next((place.start for place in places if place.page > 1), length)
     titles = (
-        shortened(parsed.title) if not is_office or _is_said(parsed.title, text) else "",
+        shortened(parsed.title) if _is_said(parsed.title, text, name) else "",
         highest[0].text if len(highest) == 1 and highest[0].start < late else _deck_title(parsed),
         _named_line(parsed, name),
     )
@@ -69,19 +69,19 @@ def lay_out(parsed: Parsed, name: str) -> Document:
     return Document(name, title, text, tuple(headings), tuple(places))
 
 
-def _is_said(title: str, text: str) -> bool:
-    """Whether a file has most words of its title; others are of what it was made from."""
-    words, text = _WORD.findall(title.lower()), text.lower()
-    return 2 * sum(word in text for word in words) > len(words) or not words
+def _is_said(title: str, text: str, name: str) -> bool:
+    """Whether a file has most words of its title; an office's may be of what it was made from."""
+    words = set(_WORD.findall(title.lower())) if PurePath(name).suffix.lower() in _OFFICE else ()
+    known = text.lower() if words else ""
+    return not words or 2 * sum(word in known for word in words) > len(words)
 
 
 def _named_line(parsed: Parsed, name: str) -> str:
     """The first short line at a document's beginning that has all words of its file's name."""
     known = set(_WORD.findall(title_of(name).lower()))
     for block in parsed.blocks[:_FIRST] if known else ():
-        if len(block.text) <= _MAX_TITLE_CHARS and known.issubset(
-            _WORD.findall(block.text.lower())
-        ):
+        is_line = block.kind not in {Kind.ROW, Kind.CODE} and len(block.text) <= _MAX_TITLE_CHARS
+        if is_line and known.issubset(_WORD.findall(block.text.lower())):
             return block.text.strip(" .:")
     return ""
 

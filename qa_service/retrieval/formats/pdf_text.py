@@ -43,8 +43,8 @@ _SPACE = 0.25
 _RAGGED = 0.1
 """Of a column's width; lines of a paragraph are that much shorter, at most, than they need be."""
 _INDENT = 0.8
-_BELOW = 5.0
-"""Points; so near to one another items of a list begin, whose numbers may end at one place."""
+_BELOW = 4.0
+"""Points; about so near to one another items of a list begin, as numbers may end at one place."""
 _FULL = 5.0
 """Of a font's size; a line that ends so near to the column's end may go on in another column."""
 _ROOM = 0.3
@@ -185,9 +185,8 @@ class Counting:
     """Tells items' numbers from numbers that a line begins with by chance: they go on."""
 
     def __init__(self) -> None:
-        self._open = list[tuple[str, str, float]]()
-        """Of open lists, outer ones first: the kind of their numbers, the one that comes next, and
-        where their last item begins."""
+        self._next: dict[tuple[str, int | None], str] = {}
+        """The number that comes next, for its kind and where its list begins, or None anywhere."""
 
     def mark(self, number: str, left: float, *, is_apart: bool) -> str:
         """The mark of an item with this number; "" if it is none.
@@ -202,19 +201,16 @@ class Counting:
             following = {"letter": chr(ord(number[0]) + 1)} if len(number) == 1 else {}
             if number in _ROMAN[:-1]:
                 following["roman"] = _ROMAN[_ROMAN.index(number) + 1]
-        last = {kind: place for place, (kind, *_) in enumerate(self._open)}
-        expecting = [
-            abs(left - at) < _BELOW
-            for place, (kind, its, at) in enumerate(self._open)
-            if its == number and kind in following
-            and (place == last[kind] or abs(left - at) < _BELOW)
-        ]  # fmt: skip
-        if not (expecting or number in {"1", "a", "i"}):
+        at = round(left / _BELOW)
+        near = ((kind, place) for kind in following for place in (at - 1, at, at + 1))
+        is_below = any(self._next.get(key) == number for key in near)
+        is_next = any(self._next.get((kind, None)) == number for kind in following)
+        if not (is_below or is_next or number in {"1", "a", "i"}):
             return ""
-        if number.isalpha() and not (is_apart or any(expecting)):
+        if number.isalpha() and not (is_apart or is_below):
             return ""
-        kept = (one for one in self._open if one[0] not in following or one[2] < left - _BELOW)
-        self._open = [*kept] + [(kind, its, left) for kind, its in following.items()]
+        for kind, its in following.items():
+            self._next[kind, None] = self._next[kind, at] = its
         return f"{number}."
 
 
