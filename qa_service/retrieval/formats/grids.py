@@ -387,7 +387,7 @@ def _paired(row: Row) -> list[str]:
         column, *after = columns[place : place + 2]
         text = row.cells[column]
         is_set_off = column in row.strong and row.strong.isdisjoint(after)
-        is_key = text.endswith(":") or is_set_off or len(columns) == 2
+        is_key = text.endswith(":") or is_set_off or (len(columns) == 2 and not _KEYED.match(text))
         if after and is_key and len(text) <= MAX_LABEL_CHARS and any(map(str.isalpha, text)):
             parts.append(f"{text.rstrip(': ')}: {row.cells[after[0]]}")
             place += 2

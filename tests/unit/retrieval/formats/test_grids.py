@@ -6,7 +6,7 @@ import pytest
 
 from qa_service.retrieval.documents import BlockList, Kind, Parsed
 from qa_service.retrieval.formats.cells import MAX_COLUMNS, Cell, Grid, Row
-from qa_service.retrieval.formats.grids import add_grid
+from qa_service.retrieval.formats.grids import add_grid, continued
 from qa_service.retrieval.layout import lay_out
 
 
@@ -37,6 +37,31 @@ def test_titles_stand_above_a_head():
     rows[2].append("Seats")
     rows[3].append("3")
     assert written(rows)[:2] == ["Plans", "Date: 1 May"]
+
+
+def test_a_form_has_keys_in_its_rows_and_no_head():
+    rows = [["Name:", "Ann", "Born:", "1 May"], ["Street:", "", "City:", "Ulm"], ["Phone:", "12"]]
+    assert written(rows) == ["Name: Ann; Born: 1 May", "Street: City:; Ulm", "Phone: 12"]
+
+
+def test_cells_of_a_key_and_its_value_each_are_titles_above_a_head():
+    rows = [["Date: 1 May", "", "Auditor: Ann"], ["Clause", "Result", "Notes"],
+            ["4.1", "C", "Done"], ["4.2", "NC", "Open"]]  # fmt: skip
+    assert written(rows) == [
+        "Date: 1 May; Auditor: Ann",
+        "Clause: 4.1; Result: C; Notes: Done",
+        "Clause: 4.2; Result: NC; Notes: Open",
+    ]
+
+
+def test_a_table_goes_on_below_its_head_on_a_further_page():
+    head, first = ["Plan", "EUR"], [["Solo", "5"], ["Team", "18"]]
+    above = [Row(0, row) for row in [["Prices"], head, *first]]
+    rows = [Row(0, row) for row in (["Firm", "40"], ["Club", "50"])]
+    assert written(continued(above, rows)) == ["Plan: Firm; EUR: 40", "Plan: Club; EUR: 50"]
+    for others in ([head, ["Firm", "40"]], [["Firm", "large"]], [["Firm", "40", "3"]]):
+        rows = [Row(0, row) for row in others]
+        assert continued(above, rows) == rows
 
 
 def test_the_title_next_to_a_table_is_its_caption():
