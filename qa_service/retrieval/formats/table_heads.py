@@ -133,9 +133,8 @@ def may_be_head(rows: Sequence[Row], place: int) -> bool:
     are_times = all(_TIME.fullmatch(row.at(column)) for column in numbers)
     is_apart = is_strong(row) or are_times or not has_label
     if _counts_up(list(map(row.at, numbers))) and is_apart:
-        return not any(
-            _counts_up(list(map(one.at, numbers))) for one in rows[place + 1 : place + 2]
-        )
+        below = [list(filter(None, map(one.at, numbers))) for one in rows[place + 1 : place + 2]]
+        return not any(map(_counts_up, below))
     # A head may be repeated below.
     rest = [one for one in rows[place + 1 : place + SAMPLE_ROWS] if one.cells != row.cells]
     return all(

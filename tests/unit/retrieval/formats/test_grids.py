@@ -39,6 +39,12 @@ def test_titles_stand_above_a_head():
     assert written(rows)[:2] == ["Plans", "Date: 1 May"]
 
 
+def test_times_that_count_up_in_each_row_are_no_head():
+    rows = [["Bus", "T1", "T2", "T3", "T4"], ["1", "6:00", "7:00", "8:00", "9:00"],
+            ["2", "6:30", "7:30", "8:30", ""]]  # fmt: skip
+    assert written(rows)[1] == "Bus: 2; T1: 6:30; T2: 7:30; T3: 8:30"
+
+
 def test_a_form_has_keys_in_its_rows_and_no_head():
     rows = [["Name:", "Ann", "Born:", "1 May"], ["Street:", "", "City:", "Ulm"], ["Phone:", "12"]]
     assert written(rows) == ["Name: Ann; Born: 1 May", "Street: City:; Ulm", "Phone: 12"]
