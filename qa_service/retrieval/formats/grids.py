@@ -51,16 +51,22 @@ _TOTAL = re.compile(r"(?:sub|grand )?-?total|summe|gesamt|insgesamt", re.IGNOREC
 """A label that belongs to all rows above it, however it is indented."""
 
 
-def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> None:
+def add_grid(
+    out: BlockList, rows: Sequence[Row], *, has_head: bool = False, above: Sequence[_Table] = ()
+) -> Sequence[_Table]:
     """Adds the tables of a grid.
 
     Args:
         has_head: Whether there is one table whose first row of several cells names the columns,
             whatever it holds; empty rows are left out.
+        above: The last tables of the page before, with which the grid may go on.
+
+    Returns:
+        The last tables of the grid.
     """
     rows = [row for row in rows if not row.columns() or set(row.columns()) - row.from_above]
     rows = [row for row in rows if any(row.cells)] if has_head else rows
-    open_tables = list[_Table]()
+    open_tables = above
     for region in _regions(rows):
         made = list[_Table]()
         for part in [region] if has_head else _tables(region):
@@ -80,20 +86,7 @@ def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> 
                 made.append(_Table(rest[:count], rest[count:], has_sections=not has_head))
                 made[-1].write(out, rest[count:], *caption)
         open_tables = made
-
-
-def continued(above: list[Row], rows: list[Row]) -> list[Row]:
-    """The rows of a table on a further page, below its head; as they are if they are another's."""
-    filled = [row for row in above if any(row.cells)]
-    table = _without_titles(filled, has_head=False)[1] if filled else []
-    head = table[: num_head(table, has_head=False)]
-    is_like = [len(row.cells) for row in (*head[:1], *rows[:1])]
-    if len(set(is_like)) != 1 or len(is_like) < 2 or rows[0].cells == head[0].cells:
-        return rows
-    known = _Table(head, table[len(head) :], has_sections=True)
-    if not known.goes_on_with(rows):
-        return rows
-    return [*(row._replace(is_head=True) for row in head), *rows]
+    return open_tables
 
 
 def _regions(rows: Sequence[Row]) -> Iterator[list[Row]]:
@@ -387,7 +380,7 @@ def _paired(row: Row) -> list[str]:
         column, *after = columns[place : place + 2]
         text = row.cells[column]
         is_set_off = column in row.strong and row.strong.isdisjoint(after)
-        is_key = text.endswith(":") or is_set_off or (len(columns) == 2 and not _KEYED.match(text))
+        is_key = text.endswith(":") or is_set_off or (len(columns) == 2 and not _is_pairs(row))
         if after and is_key and len(text) <= MAX_LABEL_CHARS and any(map(str.isalpha, text)):
             parts.append(f"{text.rstrip(': ')}: {row.cells[after[0]]}")
             place += 2

@@ -21,8 +21,7 @@ from qa_service.retrieval.documents import (
     UnreadableError,
 )
 from qa_service.retrieval.formats.bounded import library, read_bytes
-from qa_service.retrieval.formats.cells import Row
-from qa_service.retrieval.formats.grids import add_grid, continued
+from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.formats.pdf_lines import Piece, in_columns, joined, lines_of, pieces_of
 from qa_service.retrieval.formats.pdf_page import HYPHEN, Page, PageReader
 from qa_service.retrieval.formats.pdf_ruled import ruled_tables
@@ -196,7 +195,7 @@ def _written(parts: list[Part], heads: list[str]) -> list[Block]:
     texts = [part for part in parts if isinstance(part, Text)]
     lines = (line for text in texts for line in text.lines)
     known = Counter(word.lower() for line in lines for word in _WORD.findall(line))
-    out, lefts, rows = BlockList(), list[float](), list[Row]()
+    out, lefts, tables = BlockList(), list[float](), add_grid(BlockList(), ())
     for head in heads:
         out.paragraph(head)
     levels = _levels(parts, body_size(texts))
@@ -211,8 +210,7 @@ def _written(parts: list[Part], heads: list[str]) -> list[Block]:
         if isinstance(part, Table):
             is_near = isinstance(before, Table) and part.page == before.page + 1
             is_same = is_near and abs(before.box.width - part.box.width) < _SAME_WIDTH
-            rows = continued(rows, part.grid.rows) if is_same else part.grid.rows
-            add_grid(out, rows)
+            tables = add_grid(out, part.grid.rows, above=tables if is_same else ())
         elif part.mark:
             out.item(len(lefts), part.mark, _joined(part.lines, known))
         elif level := levels.get(id(part)):

@@ -32,7 +32,7 @@ _AT_WORD = 2.0
 _CLOSE = 0.04
 """Of a word's height; a rule of a table is no farther above its lower end."""
 _MIN_ROW = 8.0
-"""Points; what is lower and empty, below most rows, is the space between them."""
+"""Points; what is lower and empty, below many rows, is the space between them."""
 _LABEL_WIDTH = 0.5
 """Of a table's width; labels outside its rules are no farther away."""
 _LEVEL = 0.3
@@ -159,7 +159,7 @@ def _ruled_table(
     grid = Grid()
     filled = {row + below for row, column in places for below in range(walls.span(row, column)[1])}
     thin = {n for n, (top, bottom) in enumerate(pairwise(rows)) if bottom - top < _MIN_ROW}
-    gaps = thin - filled if 2 * len(thin - filled) > len(filled) else ()
+    gaps = thin - filled if 4 * len(thin - filled) > len(filled) else ()
     for row in range(len(rows) - 1):
         if row not in gaps:
             _add_ruled_row(grid, row, walls, places)

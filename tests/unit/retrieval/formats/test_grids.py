@@ -6,7 +6,7 @@ import pytest
 
 from qa_service.retrieval.documents import BlockList, Kind, Parsed
 from qa_service.retrieval.formats.cells import MAX_COLUMNS, Cell, Grid, Row
-from qa_service.retrieval.formats.grids import add_grid, continued
+from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.layout import lay_out
 
 
@@ -61,13 +61,16 @@ def test_cells_of_a_key_and_its_value_each_are_titles_above_a_head():
 
 
 def test_a_table_goes_on_below_its_head_on_a_further_page():
-    head, first = ["Plan", "EUR"], [["Solo", "5"], ["Team", "18"]]
-    above = [Row(0, row) for row in [["Prices"], head, *first]]
-    rows = [Row(0, row) for row in (["Firm", "40"], ["Club", "50"])]
-    assert written(continued(above, rows)) == ["Plan: Firm; EUR: 40", "Plan: Club; EUR: 50"]
-    for others in ([head, ["Firm", "40"]], [["Firm", "large"]], [["Firm", "40", "3"]]):
-        rows = [Row(0, row) for row in others]
-        assert continued(above, rows) == rows
+    def further(*rows: list[str]) -> list[str]:
+        head = [["Prices"], ["Plan", "EUR"], ["Solo", "5"], ["Team", "18"]]
+        above = add_grid(BlockList(), [Row(0, row) for row in head])
+        add_grid(out := BlockList(), [Row(0, row) for row in rows], above=above)
+        return [block.text for block in out.blocks]
+
+    assert further(["Firm", "40"], ["Club", "50"]) == ["Plan: Firm; EUR: 40", "Plan: Club; EUR: 50"]
+    assert further(["Plan", "EUR"], ["Firm", "40"]) == ["Plan: Firm; EUR: 40"]
+    assert further(["Town", "Seats"], ["Ulm", "3"]) == ["Town: Ulm; Seats: 3"]
+    assert further(["Firm", "large"]) == ["Firm: large"]
 
 
 def test_the_title_next_to_a_table_is_its_caption():
