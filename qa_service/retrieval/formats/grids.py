@@ -222,10 +222,15 @@ def _begins_table(row: Row, below: Sequence[Row], width: int, first: int) -> boo
 
 def _is_pairs(row: Row) -> bool:
     """Whether a row has keys, that end in a colon, and their values."""
-    if all(_KEYED.match(row.cells[column]) for column in row.columns()):
+    if not row.strong and _are_keyed(row):
         return True
     are_keys = [row.cells[column].rstrip(" -").endswith(":") for column in row.columns()]
     return are_keys == [True, False] * (len(are_keys) // 2)
+
+
+def _are_keyed(row: Row) -> bool:
+    """Whether each cell has a key and its value."""
+    return all(_KEYED.match(row.cells[column]) for column in row.columns())
 
 
 class _Table:
@@ -380,7 +385,7 @@ def _paired(row: Row) -> list[str]:
         column, *after = columns[place : place + 2]
         text = row.cells[column]
         is_set_off = column in row.strong and row.strong.isdisjoint(after)
-        is_key = text.endswith(":") or is_set_off or (len(columns) == 2 and not _is_pairs(row))
+        is_key = text.endswith(":") or is_set_off or (len(columns) == 2 and not _are_keyed(row))
         if after and is_key and len(text) <= MAX_LABEL_CHARS and any(map(str.isalpha, text)):
             parts.append(f"{text.rstrip(': ')}: {row.cells[after[0]]}")
             place += 2

@@ -25,6 +25,8 @@ from qa_service.retrieval.formats.pdf_tables import (
 
 _MAX_GROUPS = 300
 """Groups of rules at one height of a page; more are a drawing's."""
+_SAME = 3.0
+"""Points; rules nearer to each other are one."""
 _TOUCH = 4.5
 """Points; rules that come so near to each other meet."""
 _AT_WORD = 2.0
@@ -133,7 +135,7 @@ def _distinct(places: Iterable[float]) -> list[float]:
     """Places without those that another one is near."""
     found = list[float]()
     for place in sorted(places):
-        if not found or place - found[-1] > _TOUCH:
+        if not found or place - found[-1] > _SAME:
             found.append(place)
     return found
 

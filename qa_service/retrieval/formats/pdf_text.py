@@ -194,6 +194,7 @@ class Counting:
         Args:
             left: Where its line begins.
         """
+        is_plain = number.isdecimal() and number[0] != "0"
         if number.isdecimal():
             number = str(int(number))
             following = {"decimal": str(int(number) + 1)}
@@ -207,7 +208,7 @@ class Counting:
         is_next = any(self._next.get((kind, None)) == number for kind in following)
         if not (is_below or is_next or number in {"1", "a", "i"}):
             return ""
-        if number.isalpha() and not (is_apart or is_below):
+        if not (is_plain or is_apart or is_below):
             return ""
         for kind, its in following.items():
             self._next[kind, None] = self._next[kind, at] = its
