@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, BinaryIO
@@ -103,10 +103,14 @@ def _blocks(pages: list[Page]) -> list[Block]:
     split, tables = list[list[list[Piece]]](), list[list[Table]]()
     for page in pages:
         ruled, words = ruled_tables(page.rules, page.words)
+        lines = lines_of(pieces_of(words))
+        ends = [_PAGES.search(row.cells[-1]) for table in ruled for row in table.grid.rows]
+        if 2 * sum(map(bool, ends)) > len(ends) and _is_contents(lines):
+            ruled, lines = [], lines_of(pieces_of(page.words))
         tables.append(ruled)
-        split.append(lines_of(pieces_of(words)))
+        split.append(lines)
     kept, heads = without_margins(split)
-    kept = _without_contents(kept, tables)
+    kept = _without_contents(kept)
     parts, counter = list[Part](), Counting()
     for number, (page, lines, ruled) in enumerate(zip(pages, kept, tables, strict=True), 1):
         _add_page(parts, [piece for line in lines for piece in line], ruled, number, counter)
@@ -115,50 +119,35 @@ def _blocks(pages: list[Page]) -> list[Block]:
     return _written(parts, heads)
 
 
-def _without_contents(
-    pages: list[list[list[Piece]]], tables: list[list[Table]]
-) -> list[list[list[Piece]]]:
+def _without_contents(pages: list[list[list[Piece]]]) -> list[list[list[Piece]]]:
     """Pages of lines without tables of contents: titles with the numbers of their pages.
 
     They stand below a heading that says so, or dots lead to the numbers.
-
-    Args:
-        tables: Those that are ruled, of each page, from which such ones are taken out.
     """
     kept, last = list[list[list[Piece]]](), 0
-    for lines, ruled in zip(pages, tables, strict=True):
-        entries = [n for n, line in enumerate(lines) if _page_number([one.text for one in line])]
-        numbers = [_page_number([one.text for one in lines[n]]) for n in entries]
-        titles = [n for n, line in enumerate(lines) if _CONTENTS.fullmatch(text_of(line))]
-        is_known = bool(entries) and (
-            0 < last <= numbers[0] or bool(titles and titles[0] < entries[0])
-        )
+    for lines in pages:
+        entries = [n for n, line in enumerate(lines) if _page_number(line)]
+        numbers = [_page_number(lines[n]) for n in entries] or [0]
+        falls = sum(after < before for before, after in pairwise(numbers))
+        is_known = 0 < last <= numbers[0] or _is_contents(lines[: entries[0]] if entries else ())
         led = [lines[n][-1].is_led or ".." in lines[n][-1].text for n in entries]
-        most = len(pages) + (_UNNUMBERED_PAGES if titles or last or is_known else 0)
-        is_listed = (is_known or 2 * sum(led) > len(led)) and _count_up(numbers, most)
-        near = (one for one in pairwise(entries) if is_listed and one[1] - one[0] <= _ENTRY_LINES)
+        most = len(pages) + (_UNNUMBERED_PAGES if is_known else 0)
+        is_listed = (is_known or 2 * sum(led) > len(led)) and 10 * falls <= len(entries) > 2
+        last = numbers[-1] if is_listed and numbers[-1] <= most else 0
+        near = (one for one in pairwise(entries) if last and one[1] - one[0] <= _ENTRY_LINES)
         dropped = {n for one, after in near for n in range(one, after + 1)}
-        before, last = last, numbers[-1] if is_listed else 0
         kept.append([line for n, line in enumerate(lines) if n not in dropped])
-        for table in list(ruled):
-            pages_of_parts = [_page_number(row.cells) for row in table.grid.rows]
-            goes_on = 0 < before <= pages_of_parts[0]
-            if (titles or goes_on) and _count_up(pages_of_parts, most):
-                last = pages_of_parts[-1]
-                ruled.remove(table)
     return kept
 
 
-def _count_up(numbers: list[int], most: int) -> bool:
-    """Whether numbers are those of the pages of parts, in their order."""
-    falls = sum(after < before for before, after in pairwise(numbers))
-    return 10 * falls <= len(numbers) > 2 and 0 < numbers[-1] <= most
+def _is_contents(lines: Iterable[list[Piece]]) -> bool:
+    return any(_CONTENTS.fullmatch(text_of(line)) for line in lines)
 
 
-def _page_number(texts: list[str]) -> int:
+def _page_number(line: list[Piece]) -> int:
     """The number at a line's end, apart from its words or behind dots; 0 if there is none."""
-    found = _PAGES.search(texts[-1])
-    return int(found[1]) if found and (found.start() or len(texts) > 1) else 0
+    found = _PAGES.search(line[-1].text)
+    return int(found[1]) if found and (found.start() or len(line) > 1) else 0
 
 
 def _add_page(
