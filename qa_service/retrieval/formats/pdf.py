@@ -104,7 +104,8 @@ def _blocks(pages: list[Page]) -> list[Block]:
     for page in pages:
         ruled, words = ruled_tables(page.rules, page.words)
         lines = lines_of(pieces_of(words))
-        ends = [_PAGES.search(row.cells[-1]) for table in ruled for row in table.grid.rows]
+        rows = [row for table in ruled for row in table.grid.rows]
+        ends = [_PAGES.search(cell) for row in rows for cell in row.cells[-1:]]
         if 2 * sum(map(bool, ends)) > len(ends) and _is_contents(lines):
             ruled, lines = [], lines_of(pieces_of(page.words))
         tables.append(ruled)
@@ -214,8 +215,11 @@ def _written(parts: list[Part], heads: list[str]) -> list[Block]:
             lefts = []
         out.nest(len(lefts))
         if isinstance(part, Table):
-            is_near = isinstance(before, Table) and part.page == before.page + 1
-            is_same = is_near and abs(before.box.width - part.box.width) < _SAME_WIDTH
+            is_same = (
+                isinstance(before, Table)
+                and part.page == before.page + 1
+                and abs(before.box.width - part.box.width) < _SAME_WIDTH
+            )
             tables = add_grid(out, part.grid.rows, above=tables if is_same else ())
         elif part.mark:
             out.item(len(lefts), part.mark, _joined(part.lines, known))

@@ -388,7 +388,7 @@ def test_a_slides_number_is_no_text_of_it():
     slide = deck.slides.add_slide(deck.slide_layouts[1])
     slide.shapes.title.text = "Steps"
     slide.placeholders[1].text = "Dig"
-    for shape in deck.slide_layouts[1].placeholders:
+    for shape in deck.slide_layouts[1].shapes:
         if shape.placeholder_format.type.name in {"SLIDE_NUMBER", "FOOTER", "DATE"}:
             copied = copy.deepcopy(shape.element)
             slide.shapes._spTree.append(copied)

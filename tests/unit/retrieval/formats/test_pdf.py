@@ -183,6 +183,16 @@ def test_contents_without_a_heading_are_known_by_the_dots_before_their_pages():
     assert "Meetings" in text_of(prices)
 
 
+def test_contents_in_a_ruled_table_are_left_out_too():
+    rows = (("Scope", "1"), ("Fees", "2"), ("Members", "2"))
+    grid = "".join(rule(70, 711 - 14 * n, 250, 711 - 14 * n) for n in range(4))
+    grid += "".join(rule(x, 711, x, 669) for x in (70, 160, 250)) + rule(70, 704, 80, 704)
+    page = words(72, 740, "Contents", size=14) + grid + table(74, 700, *rows)
+    assert text_of(page, words(72, 700, "Fees are due.")) == "Contents\n\nFees are due."
+    page = words(72, 740, "Rooms", size=14) + grid + table(74, 700, *rows)
+    assert text_of(page) == "Rooms\nScope: 1\nFees: 2\nMembers: 2"
+
+
 def test_a_table_goes_on_over_a_page_below_its_head():
     def page(*rows: tuple[str, ...]) -> str:
         edges = [711 - 14 * n for n in range(len(rows) + 1)]
@@ -292,7 +302,7 @@ def test_a_number_begins_a_line_where_the_one_above_has_room():
 
 def test_lines_of_scripts_without_spaces_are_joined_without_one():
     assert joined(["国民の食", "の安全", "Plan A", "の"]) == "国民の食の安全 Plan A の"
-    assert NUMBERED.fullmatch("（１）")["number"] == "１"  # noqa: RUF001, wide signs
+    assert NUMBERED.sub(r"\g<number>", "（１）") == "１"  # noqa: RUF001, wide signs
 
 
 def test_an_o_that_is_set_apart_is_a_bullet():
