@@ -18,6 +18,8 @@ MAX_DEPTH = 8
 _INVISIBLE = re.compile("[\0\u00ad\u200b-\u200d\u2060\ufeff\ufffe\uffff]")
 _SPACES = re.compile(r"[^\S\n]+")
 _BOX = re.compile(r"[☐☑☒](?=\w)")
+_LETTERS = re.compile(r"[^\W\d_]{2}")
+_MAX_BOLD_WORDS = 14
 _LINE_ENDS = re.compile(r" ?\n\s*")
 _POWER = re.compile(r"[-+−–]?[\w.]{1,4}|[-+−–]?\d+(?:[.,]\d+)*")  # noqa: RUF001, minus signs
 _NO_POWER = re.compile(r"st|nd|rd|th|tm|sm|r|o|a|e|er|re|ème|me|le|lle", re.IGNORECASE)
@@ -98,6 +100,8 @@ class BlockList:
         self._marks: list[str | None] = []
         """For each open item its mark, until a block has taken it."""
         self._prefix = ""
+        self._level, self._is_bold = 0, False
+        """Of the last heading that is declared; and whether the last block is one by its look."""
 
     def begin_list(self) -> None:
         self._lists += 1
@@ -146,7 +150,18 @@ class BlockList:
     def heading(self, level: int, text: str, line: int = 0) -> None:
         words = folded(without_invisible(text)).replace("\n", " ")
         if words:
+            self._level = level
             self._add(Block(Kind.HEADING, words, line, level))
+
+    def bold(self, text: str) -> None:
+        """Adds a bold line: a heading below the last one, if it is short and a text follows."""
+        words, level = text.split(), min(max(1, self._level) + 1, MAX_DEPTH)
+        is_name = 0 < len(words) <= _MAX_BOLD_WORDS and words[-1][-1] not in ".,;"
+        if self._lists or self._marks or not (is_name and _LETTERS.search(text)):
+            self.paragraph(text)
+            return
+        self._add(Block(Kind.HEADING, " ".join(words), 0, level))
+        self._is_bold = True
 
     def paragraph(self, text: str, line: int = 0) -> None:
         """Adds a paragraph; the first one in an item is the item."""
@@ -199,6 +214,9 @@ class BlockList:
                 is_first = False
 
     def _add(self, block: Block) -> None:
+        if self._is_bold and block.kind is Kind.HEADING and block.level <= self.blocks[-1].level:
+            self.blocks[-1] = self.blocks[-1]._replace(kind=Kind.PARAGRAPH, level=0)
+        self._is_bold = False
         self.blocks.append(block._replace(page=self.page, part=self.part))
 
     def _taken_mark(self) -> str | None:

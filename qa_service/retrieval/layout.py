@@ -26,6 +26,10 @@ _NO_TITLE = re.compile(
     re.IGNORECASE,
 )
 """What programs call a document, a presentation or a sheet that nobody named, in some languages."""
+_OFFICE = frozenset({".docm", ".docx", ".odp", ".ods", ".odt", ".pdf", ".pptm", ".pptx"})
+_WORD = re.compile(r"[^\W\d_]{4,}")
+_FIRST, _MAX_TITLE_CHARS = 20, 100
+"""Blocks among which a title is."""
 _MAX_SUBTITLE_CHARS = 200
 """Of a title slide; one with more below its title is about something."""
 _JOINS = _LINES | {Kind.PARAGRAPH, Kind.CAPTION}
@@ -53,10 +57,33 @@ def lay_out(parsed: Parsed, name: str) -> Document:
         if block.kind is Kind.HEADING:
             headings.append(Heading(start, block.level, shortened(words)))
         before = block
-    highest = [heading.text for heading in headings if heading.level == 1]
-    titles = (shortened(parsed.title), highest[0] if len(highest) == 1 else _deck_title(parsed))
+    text = "".join(parts)
+    highest = [heading for heading in headings if heading.level == 1]
+    late = next((place.start for place in places if place.page > 1), length)
+    titles = (
+        shortened(parsed.title) if _is_said(parsed.title, text, name) else "",
+        highest[0].text if len(highest) == 1 and highest[0].start < late else _deck_title(parsed),
+        _named_line(parsed, name),
+    )
     title = next(filter(says_something, titles), title_of(name))
-    return Document(name, title, "".join(parts), tuple(headings), tuple(places))
+    return Document(name, title, text, tuple(headings), tuple(places))
+
+
+def _is_said(title: str, text: str, name: str) -> bool:
+    """Whether a file has most words of its title; an office's may be of what it was made from."""
+    words = set(_WORD.findall(title.lower())) if PurePath(name).suffix.lower() in _OFFICE else ()
+    known = text.lower() if words else ""
+    return not words or 2 * sum(word in known for word in words) > len(words)
+
+
+def _named_line(parsed: Parsed, name: str) -> str:
+    """The first short line at a document's beginning that has all words of its file's name."""
+    known = set(_WORD.findall(title_of(name).lower()))
+    for block in parsed.blocks[:_FIRST] if known else ():
+        is_line = block.kind not in {Kind.ROW, Kind.CODE} and len(block.text) <= _MAX_TITLE_CHARS
+        if is_line and known.issubset(_WORD.findall(block.text.lower())):
+            return block.text.strip(" .:")
+    return ""
 
 
 def _deck_title(parsed: Parsed) -> str:

@@ -38,6 +38,7 @@ from qa_service.retrieval.formats.table_heads import (
     value_columns,
 )
 
+_KEYED = re.compile(r"[^\W\d][^:]{1,30}:\s+\S")
 _LONG_WORD = re.compile(r"[^\W\d_]{4}")
 _MAX_CAPTION_CHARS = 200
 """Longer titles are paragraphs: a caption goes with each passage of the rows."""
@@ -50,16 +51,22 @@ _TOTAL = re.compile(r"(?:sub|grand )?-?total|summe|gesamt|insgesamt", re.IGNOREC
 """A label that belongs to all rows above it, however it is indented."""
 
 
-def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> None:
+def add_grid(
+    out: BlockList, rows: Sequence[Row], *, has_head: bool = False, above: Sequence[_Table] = ()
+) -> Sequence[_Table]:
     """Adds the tables of a grid.
 
     Args:
         has_head: Whether there is one table whose first row of several cells names the columns,
             whatever it holds; empty rows are left out.
+        above: The last tables of the page before, with which the grid may go on.
+
+    Returns:
+        The last tables of the grid.
     """
     rows = [row for row in rows if not row.columns() or set(row.columns()) - row.from_above]
     rows = [row for row in rows if any(row.cells)] if has_head else rows
-    open_tables = list[_Table]()
+    open_tables = above
     for region in _regions(rows):
         made = list[_Table]()
         for part in [region] if has_head else _tables(region):
@@ -79,6 +86,7 @@ def add_grid(out: BlockList, rows: Sequence[Row], *, has_head: bool = False) -> 
                 made.append(_Table(rest[:count], rest[count:], has_sections=not has_head))
                 made[-1].write(out, rest[count:], *caption)
         open_tables = [table for table in made if table.is_named] or open_tables
+    return open_tables
 
 
 def _regions(rows: Sequence[Row]) -> Iterator[list[Row]]:
@@ -226,8 +234,15 @@ def _begins_table(row: Row, below: Sequence[Row], width: int, first: int) -> boo
 
 def _is_pairs(row: Row) -> bool:
     """Whether a row has keys, that end in a colon, and their values."""
+    if not row.strong and _are_keyed(row):
+        return True
     are_keys = [row.cells[column].rstrip(" -").endswith(":") for column in row.columns()]
     return are_keys == [True, False] * (len(are_keys) // 2)
+
+
+def _are_keyed(row: Row) -> bool:
+    """Whether each cell has a key and its value."""
+    return all(_KEYED.match(row.cells[column]) for column in row.columns())
 
 
 class _Table:
@@ -395,7 +410,7 @@ def _paired(row: Row) -> list[str]:
         column, *after = columns[place : place + 2]
         text = row.cells[column]
         is_set_off = column in row.strong and row.strong.isdisjoint(after)
-        is_key = text.endswith(":") or is_set_off or len(columns) == 2
+        is_key = text.endswith(":") or is_set_off or (len(columns) == 2 and not _are_keyed(row))
         if after and is_key and len(text) <= MAX_LABEL_CHARS and any(map(str.isalpha, text)):
             parts.append(f"{text.rstrip(': ')}: {row.cells[after[0]]}")
             place += 2

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, BinaryIO
@@ -22,7 +22,7 @@ from qa_service.retrieval.documents import (
 )
 from qa_service.retrieval.formats.bounded import library, read_bytes
 from qa_service.retrieval.formats.grids import add_grid
-from qa_service.retrieval.formats.pdf_lines import Piece, in_columns, lines_of, pieces_of
+from qa_service.retrieval.formats.pdf_lines import Piece, in_columns, joined, lines_of, pieces_of
 from qa_service.retrieval.formats.pdf_page import HYPHEN, Page, PageReader
 from qa_service.retrieval.formats.pdf_ruled import ruled_tables
 from qa_service.retrieval.formats.pdf_tables import Table, split_tables
@@ -33,6 +33,7 @@ from qa_service.retrieval.formats.pdf_text import (
     goes_on,
     is_heading,
     paragraphs,
+    text_of,
     without_margins,
 )
 from qa_service.retrieval.layout import lay_out
@@ -43,14 +44,17 @@ if TYPE_CHECKING:
 _HYPHENATED = re.compile(rf"(\w+)(?:{HYPHEN}|[-\u2010])\n(?=(\w+))")
 _WORD = re.compile(r"\w+(?:[-\u2010]\w+)*")
 _CONTENTS = re.compile(
-    r"(?:table of )?contents?:?|inhalt(?:sverzeichnis)?|(?:table des )?matières|sommaire|índice",
+    r"(?:table of )?contents?:?|inhalt(?:sverzeichnis)?|(?:tables? des )?matières|sommaire|índice",
     re.IGNORECASE,
 )
-_PAGES = re.compile(r"(\d{1,4})(?:\s?[-–]\s?\d{1,4})?")  # noqa: RUF001, dash
+_PAGES = re.compile(r"(?:^|(?<![.…])[.…]{4,} ?)(\d{1,4})(?: ?[-–] ?\d{1,4})?$")  # noqa: RUF001, dash
 _UNNUMBERED_PAGES = 10
 """The numbers of pages may be so much higher than their count: a part of a document."""
+_ENTRY_LINES = 3
+"""Of an entry in a table of contents, at most."""
 _MAX_LEVEL = 6
 _INDENT = 4.0  # points
+_SAME_WIDTH = 4.0  # points
 
 Part = Text | Table
 """What a document consists of."""
@@ -99,40 +103,52 @@ def _blocks(pages: list[Page]) -> list[Block]:
     split, tables = list[list[list[Piece]]](), list[list[Table]]()
     for page in pages:
         ruled, words = ruled_tables(page.rules, page.words)
+        lines = lines_of(pieces_of(words))
+        rows = [row for table in ruled for row in table.grid.rows]
+        ends = [_PAGES.search(cell) for row in rows for cell in row.cells[-1:]]
+        if 2 * sum(map(bool, ends)) > len(ends) and _is_contents(lines):
+            ruled, lines = [], lines_of(pieces_of(page.words))
         tables.append(ruled)
-        split.append(lines_of(pieces_of(words)))
+        split.append(lines)
     kept, heads = without_margins(split)
+    kept = _without_contents(kept)
     parts, counter = list[Part](), Counting()
     for number, (page, lines, ruled) in enumerate(zip(pages, kept, tables, strict=True), 1):
         _add_page(parts, [piece for line in lines for piece in line], ruled, number, counter)
         for words in page.turned:
             parts += paragraphs(lines_of(pieces_of(words)), number, counter)
-    return _written(_without_contents(parts, len(pages)), heads)
+    return _written(parts, heads)
 
 
-def _without_contents(parts: list[Part], num_pages: int) -> list[Part]:
-    """Parts without the table of contents: tables that go on with page numbers below its title."""
-    kept, last = list[Part](), 0
-    for part in parts:
-        if isinstance(part, Text):
-            if _CONTENTS.fullmatch(" ".join(part.lines).strip()):
-                last = 1
-            elif len(part.lines) > 1:
-                last = 0
-        elif last and (numbers := _page_numbers(part)) and last <= numbers[0]:
-            num_falls = sum(after < before for before, after in pairwise(numbers))
-            if 10 * num_falls <= len(numbers) and numbers[-1] <= num_pages + _UNNUMBERED_PAGES:
-                last = numbers[-1]
-                continue
-        kept.append(part)
+def _without_contents(pages: list[list[list[Piece]]]) -> list[list[list[Piece]]]:
+    """Pages of lines without tables of contents: titles with the numbers of their pages.
+
+    They stand below a heading that says so, or dots lead to the numbers.
+    """
+    kept, last = list[list[list[Piece]]](), 0
+    for lines in pages:
+        entries = [n for n, line in enumerate(lines) if _page_number(line)]
+        numbers = [_page_number(lines[n]) for n in entries] or [0]
+        falls = sum(after < before for before, after in pairwise(numbers))
+        is_known = 0 < last <= numbers[0] or _is_contents(lines[: entries[0]] if entries else ())
+        led = [lines[n][-1].is_led or ".." in lines[n][-1].text for n in entries]
+        most = len(pages) + (_UNNUMBERED_PAGES if is_known else 0)
+        is_listed = (is_known or 2 * sum(led) > len(led)) and 10 * falls <= len(entries) > 2
+        last = numbers[-1] if is_listed and numbers[-1] <= most else 0
+        near = (one for one in pairwise(entries) if last and one[1] - one[0] <= _ENTRY_LINES)
+        dropped = {n for one, after in near for n in range(one, after + 1)}
+        kept.append([line for n, line in enumerate(lines) if n not in dropped])
     return kept
 
 
-def _page_numbers(table: Table) -> list[int]:
-    """The numbers at the ends of a table's rows; none if few rows have one."""
-    rows = [row.cells[row.columns()[-1]] for row in table.grid.rows if len(row.columns()) > 1]
-    numbers = [int(found[1]) for text in rows if (found := _PAGES.fullmatch(text))]
-    return numbers if 5 * len(numbers) >= 4 * len(table.grid.rows) > 0 else []
+def _is_contents(lines: Iterable[list[Piece]]) -> bool:
+    return any(_CONTENTS.fullmatch(text_of(line)) for line in lines)
+
+
+def _page_number(line: list[Piece]) -> int:
+    """The number at a line's end, apart from its words or behind dots; 0 if there is none."""
+    found = _PAGES.search(line[-1].text)
+    return int(found[1]) if found and (found.start() or len(line) > 1) else 0
 
 
 def _add_page(
@@ -186,11 +202,11 @@ def _written(parts: list[Part], heads: list[str]) -> list[Block]:
     texts = [part for part in parts if isinstance(part, Text)]
     lines = (line for text in texts for line in text.lines)
     known = Counter(word.lower() for line in lines for word in _WORD.findall(line))
-    out, lefts = BlockList(), list[float]()
+    out, lefts, tables = BlockList(), list[float](), add_grid(BlockList(), ())
     for head in heads:
         out.paragraph(head)
     levels = _levels(parts, body_size(texts))
-    for part in parts:
+    for before, part in zip([None, *parts], parts, strict=False):
         out.page, out.part = part.page, f"page {part.page}"
         # Of open lists' items: where they begin. One that is indented by more is in another list.
         if isinstance(part, Text) and part.mark:
@@ -199,7 +215,12 @@ def _written(parts: list[Part], heads: list[str]) -> list[Block]:
             lefts = []
         out.nest(len(lefts))
         if isinstance(part, Table):
-            add_grid(out, part.grid.rows)
+            is_same = (
+                isinstance(before, Table)
+                and part.page == before.page + 1
+                and abs(before.box.width - part.box.width) < _SAME_WIDTH
+            )
+            tables = add_grid(out, part.grid.rows, above=tables if is_same else ())
         elif part.mark:
             out.item(len(lefts), part.mark, _joined(part.lines, known))
         elif level := levels.get(id(part)):
@@ -223,8 +244,7 @@ def _joined(lines: list[str], known: Counter[str]) -> str:
         is_hyphened = known[hyphened] > known[whole] or not after[0].islower()
         return f"{before}-" if is_hyphened else before
 
-    text = _HYPHENATED.sub(whole, "\n".join(lines))
-    return text.replace("\n", " ").replace(HYPHEN, "-")
+    return joined([_HYPHENATED.sub(whole, "\n".join(lines))]).replace(HYPHEN, "-")
 
 
 def _levels(parts: list[Part], body: float) -> dict[int, int]:

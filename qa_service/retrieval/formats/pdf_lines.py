@@ -25,8 +25,11 @@ _SAME_LINE = 0.5
 """Of the lower of two boxes; what shares more of its height is on a line."""
 _LEADER = re.compile(r"[.·…_]+")
 _MIN_LEADERS = 3
-NUMBERED = re.compile(r"\(?(?P<number>\d{1,3}|[a-z]|[ivx]{1,4})[.)]")
+NUMBERED = re.compile(r"[(（]?(?P<number>\d{1,3}|[a-z]|[ivx]{1,4})[.)．）]")  # noqa: RUF001, wide signs
 """A number or letter before an item."""
+_UNSPACED = "[\u0e00-\u0e7f\u3000-\u9fff\uf900-\ufaff\uff00-\uffef]"
+"""Letters and signs of scripts without spaces: Thai, Japanese, Chinese."""
+_BREAK = re.compile(rf"(?<={_UNSPACED})\n(?={_UNSPACED})")
 _SPACED_LETTERS, _WIDER = 4, 1.4
 """Letters of a word that is spaced out, at a minimum; and how much wider a gap between words is."""
 _RAISED_SIZE, _RAISED_BY = 0.85, 0.12
@@ -58,12 +61,14 @@ class Piece:
         words: From left to right; none of what is no text, such as a table.
         size: Of most of its text, in points.
         text: Its words with a space between them; of raised marks, powers alone.
+        is_led: Whether dots lead to it.
     """
 
     words: list[Word]
     box: Box
     size: float
     text: str = ""
+    is_led: bool = False
 
     @property
     def is_bold(self) -> bool:
@@ -87,7 +92,7 @@ def pieces_of(words: Iterable[Word]) -> list[Piece]:
     """Cuts lines into pieces at wide gaps, and where dots lead to a number."""
     found = list[Piece]()
     for line in lines_of(list(words)):
-        piece, leaders = list[Word](), 0
+        piece, leaders, was_led = list[Word](), 0, False
         for word in _with_joined_letters(line):
             if _LEADER.fullmatch(word.text) and (leaders or not word.goes_on):
                 leaders += len(word.text)
@@ -96,12 +101,12 @@ def pieces_of(words: Iterable[Word]) -> list[Piece]:
             if piece and is_led and len(piece[-1].text) > 1:
                 piece[-1].text = piece[-1].text.rstrip(".")
             if piece and (is_led or _is_apart(piece, word)):
-                found.append(_piece(piece))
-                piece = []
+                found.append(_piece(piece, is_led=was_led))
+                piece, was_led = [], is_led
             leaders = 0
             piece.append(word)
         if piece:
-            found.append(_piece(piece))
+            found.append(_piece(piece, is_led=was_led))
     return found
 
 
@@ -136,6 +141,16 @@ def _joined(letters: list[Word]) -> list[Word]:
         else:
             last.text, last.box = last.text + letter.text, around([last.box, letter.box])
     return found
+
+
+def is_unspaced(text: str) -> bool:
+    """Whether a line may end within a text, since its script has no spaces."""
+    return re.match(_UNSPACED, text) is not None
+
+
+def joined(lines: Iterable[str]) -> str:
+    """Lines as one."""
+    return _BREAK.sub("", "\n".join(lines)).replace("\n", " ")
 
 
 def is_bullet(text: str) -> bool:
@@ -175,7 +190,7 @@ def _is_apart(piece: list[Word], word: Word) -> bool:
     return gap > (3 if is_mark else 1) * (_NUMBER_GAP if are_numbers else CELL_GAP) * size
 
 
-def _piece(words: list[Word]) -> Piece:
+def _piece(words: list[Word], *, is_led: bool = False) -> Piece:
     sizes = dict[float, int]()
     for word in words:
         size = word.box.height
@@ -183,7 +198,7 @@ def _piece(words: list[Word]) -> Piece:
     size = max(sizes, key=lambda size: (sizes[size], size))
     box = around([word.box for word in words if word.box.height >= _RAISED_SIZE * size])
     box = Box(words[0].box.left, box.top, words[-1].box.right, box.bottom)
-    piece = Piece(words, box, size)
+    piece = Piece(words, box, size, is_led=is_led)
     piece.text = _text(piece)
     return piece
 

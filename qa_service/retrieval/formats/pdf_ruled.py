@@ -6,6 +6,7 @@ cell. Rules that only frame a text, or that leave columns or labels out, are no 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
@@ -24,8 +25,16 @@ from qa_service.retrieval.formats.pdf_tables import (
 
 _MAX_GROUPS = 300
 """Groups of rules at one height of a page; more are a drawing's."""
-_TOUCH = 3.0
+_SAME = 3.0
+"""Points; rules nearer to each other are one."""
+_TOUCH = 4.5
 """Points; rules that come so near to each other meet."""
+_AT_WORD = 2.0
+"""Points; so near to a word's beginning its underline begins."""
+_CLOSE = 0.04
+"""Of a word's height; a rule of a table is no farther above its lower end."""
+_MIN_ROW = 8.0
+"""Points; what is lower and empty, below many rows, is the space between them."""
 _LABEL_WIDTH = 0.5
 """Of a table's width; labels outside its rules are no farther away."""
 _LEVEL = 0.3
@@ -40,7 +49,7 @@ _MAX_LINES = 400
 def ruled_tables(rules: Sequence[Box], words: list[Word]) -> tuple[list[Table], list[Word]]:
     """The tables whose cells are ruled, and the words that stand in none."""
     tables, outside = list[Table](), words
-    for group in _touching(rules):
+    for group in _touching(_without_underlines(rules, words)):
         columns = _distinct(rule.left for rule in group if not rule.width)
         rows = _distinct(rule.top for rule in group if not rule.height)
         if not (2 < len(columns) < _MAX_LINES and 2 < len(rows) < _MAX_LINES):
@@ -59,6 +68,18 @@ def ruled_tables(rules: Sequence[Box], words: list[Word]) -> tuple[list[Table], 
             held = set(map(id, inside))
             outside = [word for word in outside if id(word) not in held]
     return tables, outside
+
+
+def _without_underlines(rules: Sequence[Box], words: list[Word]) -> list[Box]:
+    """Rules without those that begin with a word, and go through it or close below it."""
+    boxes = sorted((word.box for word in words), key=lambda box: box.left)
+    lefts, kept = [box.left for box in boxes], list[Box]()
+    for rule in rules:
+        first = bisect_left(lefts, rule.left - _AT_WORD)
+        near = boxes[first : bisect_left(lefts, rule.left + _AT_WORD)] if rule.width else []
+        if not any(box.top < rule.top < box.bottom - _CLOSE * box.height for box in near):
+            kept.append(rule)
+    return kept
 
 
 def _goes_on_outside(box: Box, inside: list[Word], words: list[Word]) -> bool:
@@ -114,7 +135,7 @@ def _distinct(places: Iterable[float]) -> list[float]:
     """Places without those that another one is near."""
     found = list[float]()
     for place in sorted(places):
-        if not found or place - found[-1] > _TOUCH:
+        if not found or place - found[-1] > _SAME:
             found.append(place)
     return found
 
@@ -138,8 +159,12 @@ def _ruled_table(
     if sum(len(line) > 1 for line in lines) > _MANY_IN_A_CELL * len(lines):
         return None
     grid = Grid()
+    filled = {row + below for row, column in places for below in range(walls.span(row, column)[1])}
+    thin = {n for n, (top, bottom) in enumerate(pairwise(rows)) if bottom - top < _MIN_ROW}
+    gaps = thin - filled if 4 * len(thin - filled) > len(filled) else ()
     for row in range(len(rows) - 1):
-        _add_ruled_row(grid, row, walls, places)
+        if row not in gaps:
+            _add_ruled_row(grid, row, walls, places)
     return Table(box, grid)
 
 
@@ -154,7 +179,7 @@ def _add_ruled_row(
             text = lines_of(pieces_of(places.get((row, column), ())))
             inner = columns[column : column + width]
             if width > 1 and height == 1 and (names := _inner_names(text, inner)):
-                cells += [([*text[:-1], name], 1, 1) for name in names]
+                cells += [([*text[:-1], *([name] if name else [])], 1, 1) for name in names]
                 continue
             cells.append((text, width, height))
     levels = _levels([text for text, _, height in cells if height == 1])

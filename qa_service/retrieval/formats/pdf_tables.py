@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from qa_service.retrieval.formats.cells import Cell, Grid
 from qa_service.retrieval.formats.pdf_boxes import Box, around
-from qa_service.retrieval.formats.pdf_lines import NUMBER, Piece, cut_at
+from qa_service.retrieval.formats.pdf_lines import NUMBER, Piece, cut_at, joined
 from qa_service.retrieval.formats.pdf_page import HYPHEN
 
 MIN_ROWS = 3
@@ -292,7 +292,7 @@ def _cells(row: list[Piece], columns: Columns, spans: Iterable[tuple[int, int]])
 
 def cell_of(lines: Iterable[list[Piece]], columns: int = 1, rows: int = 1) -> Cell:
     pieces = [piece for line in lines for piece in line]
-    text = " ".join(piece.text for piece in pieces).replace(f"{HYPHEN} ", "")
+    text = joined(piece.text for piece in pieces).replace(f"{HYPHEN} ", "")
     is_strong = _NAME.search(text) is not None and all(piece.is_bold for piece in pieces)
     indent = pieces[0].box.left if pieces else 0.0
     return Cell(text, columns, rows, is_strong, indent=indent)

@@ -14,14 +14,16 @@ from itertools import chain, pairwise
 from math import inf
 from statistics import median
 
-from qa_service.retrieval.formats.pdf_lines import NUMBERED, Piece, has_bullet
+from qa_service.retrieval.formats.pdf_lines import NUMBERED, Piece, has_bullet, is_unspaced
 from qa_service.retrieval.formats.pdf_page import HYPHEN
 
-_ENDS = re.compile(r"[.!?:;][\"'”’)\]]*$")  # noqa: RUF001, quotes
+_ENDS = re.compile(r"[.!?:;。！？：；][\"'”’)\]」]*$")  # noqa: RUF001, quotes
 _PAGE_NUMBER = re.compile(
     r"\W*(?:page\s+)?(?:\d{1,4}|[ivxl]{1,6})(?:\s*(?:of|/)\s*\d{1,4})?\W*", re.I
 )
 _DIGITS = re.compile(r"\d+|\b[ivxl]+\b")
+_ITEM = re.compile(rf"{NUMBERED.pattern}(?:\s|(?<=\d.)(?=[^\W\d_]))")
+"""How an item begins; a number may stand close to a word."""
 _ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x")
 _MARGIN_LINES = 3
 """Lines at a page's upper and lower end that may be its running head or foot."""
@@ -41,12 +43,15 @@ _SPACE = 0.25
 _RAGGED = 0.1
 """Of a column's width; lines of a paragraph are that much shorter, at most, than they need be."""
 _INDENT = 0.8
+_BELOW = 4.0
+"""Points; about so near to one another items of a list begin, as numbers may end at one place."""
 _FULL = 5.0
 """Of a font's size; a line that ends so near to the column's end may go on in another column."""
 _ROOM = 0.3
-"""Of a line's width; what is left free to the right of a statement that has a line for itself."""
-_SAYS = re.compile(r"[^\W\d_]{2}|[$€£]")
+"""Of a column's width; a paragraph goes as far but for this, however short its lines are."""
 _GOES_ON = re.compile(r"(?:[,&/-]|\b(?:and|or|of|the|for|to|in|by|with|a|an|at|on))$")
+_OPENING = "([{\"'„“‘«‚&+-–—/"  # noqa: RUF001, quotes and dashes
+"""What a text may go on with after a line's end, other than letters."""
 _NAME_WORDS = 3
 _MAX_HEADING_CHARS = 150
 _MAX_HEADING_LINES = 3
@@ -92,7 +97,7 @@ def without_margins(
     enough = min(3, max(2, len(pages) // 2))
     heads, dropped = dict[str, str](), set[int]()
     for line in chain.from_iterable(margins if len(pages) > 1 else ()):
-        if _PAGE_NUMBER.fullmatch(text := _text(line)):
+        if _PAGE_NUMBER.fullmatch(text := text_of(line)):
             dropped.add(id(line))
         elif everywhere[look := _look(line)] > 2 * at_end[look]:
             continue  # a line of each record of a list, of which some stand at a page's end
@@ -122,12 +127,12 @@ def _look(line: list[Piece]) -> tuple[str, str, int]:
 
 def _keys(line: list[Piece]) -> list[tuple[str, int]]:
     """A line's words without its numbers, with its height in steps, of which two are near."""
-    words = _DIGITS.sub("", _text(line)).strip(" |-–—.")  # noqa: RUF001, dashes
+    words = _DIGITS.sub("", text_of(line)).strip(" |-–—.")  # noqa: RUF001, dashes
     step = line[0].box.middle / _SAME_PLACE
     return [(words, int(step)), (words, int(step + 0.5) + 100_000)] if words else []
 
 
-def _text(line: Sequence[Piece]) -> str:
+def text_of(line: Sequence[Piece]) -> str:
     return " ".join(piece.text for piece in line)
 
 
@@ -144,11 +149,11 @@ def paragraphs(
     """
     if not lines:
         return []
-    edge = max(line[-1].box.right for line in lines)
+    edge, start = max(line[-1].box.right for line in lines), min(line[0].box.left for line in lines)
+    edge = max(edge, right - _ROOM * (right - start))
     found = list[Text]()
     distances = [_distance(above, line) for above, line in pairwise(lines)]
-    texts = list(map(_text, lines))
-    alone = [_stands_alone(text, line, right) for text, line in zip(texts, lines, strict=True)]
+    texts = list(map(text_of, lines))
     for place, line in enumerate(lines):
         above = lines[place - 1] if place else None
         near = [*distances[max(0, place - 2) : place - 1], *distances[place : place + 1]]
@@ -156,13 +161,14 @@ def paragraphs(
         item = found[-1].left if found and found[-1].mark else inf
         hangs, is_within = line[0].box.left > item + 1, line[0].box.left > item - 1
         ends = above is None or _ends(above, line, inf if hangs else edge, usual)
-        ends = ends or (not is_within and _is_statement(alone, place))
         text, mark = texts[place], ""
-        first, _, rest = text.partition(" ")
+        rest = text.partition(" ")[2]
         if rest and has_bullet(line[0]):
             mark = "-"
-        elif rest and (numbered := NUMBERED.fullmatch(first)):
-            mark = counter.mark(numbered["number"], is_apart=ends or is_within)
+        elif numbered := _ITEM.match(text):
+            left = line[0].box.left
+            mark = counter.mark(numbered["number"], left, is_apart=ends or is_within)
+            rest = text[numbered.end() :]
         if mark or ends:
             bold = all(piece.is_bold for piece in line)
             left, words = line[0].box.left, rest if mark else text
@@ -175,41 +181,37 @@ def paragraphs(
     return found
 
 
-def _is_statement(alone: Sequence[bool], place: int) -> bool:
-    """Whether a line is one of three that begin and end for themselves: names, or an address."""
-    if not (place > 0 and alone[place - 1] and alone[place]):
-        return False
-    return any(alone[max(0, place - 2) : place - 1]) or any(alone[place + 1 : place + 2])
-
-
-def _stands_alone(text: str, line: list[Piece], right: float) -> bool:
-    """Whether a line begins as a sentence or a name does, and ends where it has room."""
-    has_begun = (text[:1].isupper() or text[:1].isdecimal()) and bool(_SAYS.search(text))
-    is_short = line[-1].box.right < right - _ROOM * (right - line[0].box.left)
-    return has_begun and is_short and not text.isupper() and not _GOES_ON.search(text)
-
-
 class Counting:
     """Tells items' numbers from numbers that a line begins with by chance: they go on."""
 
     def __init__(self) -> None:
-        self._next: dict[str, str] = {}
-        """For each kind of number, the one that comes next."""
+        self._next: dict[tuple[str, int | None], str] = {}
+        """The number that comes next, for its kind and where its list begins, or None anywhere."""
 
-    def mark(self, number: str, *, is_apart: bool) -> str:
-        """The mark of an item with this number; "" if it is none."""
+    def mark(self, number: str, left: float, *, is_apart: bool) -> str:
+        """The mark of an item with this number; "" if it is none.
+
+        Args:
+            left: Where its line begins.
+        """
+        is_plain = number.isdecimal() and number[0] != "0"
         if number.isdecimal():
+            number = str(int(number))
             following = {"decimal": str(int(number) + 1)}
         else:
             following = {"letter": chr(ord(number[0]) + 1)} if len(number) == 1 else {}
             if number in _ROMAN[:-1]:
                 following["roman"] = _ROMAN[_ROMAN.index(number) + 1]
-        is_first = number in {"1", "a", "i"}
-        if not (is_first or any(self._next.get(kind) == number for kind in following)):
+        at = round(left / _BELOW)
+        near = ((kind, place) for kind in following for place in (at - 1, at, at + 1))
+        is_below = any(self._next.get(key) == number for key in near)
+        is_next = any(self._next.get((kind, None)) == number for kind in following)
+        if not (is_below or is_next or number in {"1", "a", "i"}):
             return ""
-        if number.isalpha() and not is_apart:
+        if not (is_plain or is_apart or is_below):
             return ""
-        self._next |= following
+        for kind, its in following.items():
+            self._next[kind, None] = self._next[kind, at] = its
         return f"{number}."
 
 
@@ -220,20 +222,23 @@ def _distance(above: list[Piece], line: list[Piece]) -> float:
 def _ends(above: list[Piece], line: list[Piece], edge: float, usual: float) -> bool:
     """Whether a paragraph ends between two lines, of which the first may go to an edge."""
     size, first = line[0].size, line[0].words[0]
-    if abs(size - above[0].size) > _OTHER_SIZE * size:
+    if above[-1].is_led or abs(size - above[0].size) > _OTHER_SIZE * size:
         return True
     if not 0 < _distance(above, line) <= _PARAGRAPH_GAP * usual or line[0].is_raised(first):
         return True
-    before = _text(above)
+    before = text_of(above)
     if before.endswith(HYPHEN):
         return False
     if above[-1].words[-1].is_bold != first.is_bold and above[0].words[0].is_bold != first.is_bold:
         return True
     room = edge - above[-1].box.right
-    needed = first.box.width + 2 * _SPACE * size
+    needed = (size if is_unspaced(first.text) else first.box.width) + 2 * _SPACE * size
     would_fit = inf > room > max(needed, _RAGGED * (edge - line[0].box.left))
+    is_other = not first.text[:1].isalpha() and first.text[0] not in _OPENING
     is_new = first.text[:1].isupper() or bool(_ENDS.search(before))
-    is_indented = line[0].box.left - above[0].box.left > _INDENT * size
+    is_new = is_new or ((is_other or is_unspaced(first.text)) and not _GOES_ON.search(before))
+    may_indent = edge < inf or before.endswith(":")
+    is_indented = may_indent and line[0].box.left - above[0].box.left > _INDENT * size
     return is_new and (would_fit or (is_indented and bool(_ENDS.search(before))))
 
 

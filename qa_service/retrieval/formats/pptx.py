@@ -15,13 +15,15 @@ from qa_service.retrieval.layout import lay_out
 
 if TYPE_CHECKING:
     from pptx.presentation import Presentation
-    from pptx.shapes.autoshape import Shape
     from pptx.slide import Slide
     from pptx.table import Table
     from pptx.text.text import TextFrame
 
 _SAME_HEIGHT = 360_000
 """A centimetre; shapes that begin within one are side by side."""
+_LISTS = frozenset({"BODY", "OBJECT", "VERTICAL_BODY"})
+"""Placeholders whose paragraphs are a list's: those of a slide's content, not a subtitle's."""
+_MARGINS = frozenset({"DATE", "FOOTER", "SLIDE_NUMBER"})
 _MAX_SHAPES = 10_000
 """Of a slide; groups within groups count too."""
 
@@ -46,7 +48,8 @@ def _read_slide(slide: Slide, out: BlockList) -> None:
     if title is not None:
         out.heading(1, title.text_frame.text.replace("\v", " "))
     for shape in _shapes(slide):
-        if title is not None and shape.shape_id == title.shape_id:
+        kind = shape.placeholder_format.type.name if shape.is_placeholder else ""
+        if kind in _MARGINS or (title is not None and shape.shape_id == title.shape_id):
             continue
         if shape.has_table:
             _read_table(shape.table, out)
@@ -54,7 +57,7 @@ def _read_slide(slide: Slide, out: BlockList) -> None:
             if shape.chart.has_title and shape.chart.chart_title.has_text_frame:
                 out.paragraph(shape.chart.chart_title.text_frame.text)
         elif shape.has_text_frame:
-            _read_text(shape.text_frame, out, is_list=_is_list(shape))
+            _read_text(shape.text_frame, out, is_list=kind in _LISTS)
     for part in slide.part.rels.values():
         if part.reltype.endswith("/diagramData") and not part.is_external:
             _read_diagram(part.target_part.blob, out)
@@ -79,16 +82,6 @@ def _last_first(shapes: Iterable[Any]) -> list[Any]:
     placed = ((shape.top or 0, shape.left or 0, shape) for shape in shapes)
     ordered = sorted(placed, key=lambda one: (one[0] // _SAME_HEIGHT, one[1]))
     return [shape for *_, shape in reversed(ordered)]
-
-
-def _is_list(shape: Shape) -> bool:
-    """Whether paragraphs are a list's: those of a slide's content, not a subtitle's."""
-    if not shape.is_placeholder:
-        return False
-    from pptx.enum.shapes import PP_PLACEHOLDER  # noqa: PLC0415, an extra's package
-
-    kinds = {PP_PLACEHOLDER.BODY, PP_PLACEHOLDER.OBJECT, PP_PLACEHOLDER.VERTICAL_BODY}
-    return shape.placeholder_format.type in kinds
 
 
 def _read_text(frame: TextFrame, out: BlockList, *, is_list: bool) -> None:

@@ -45,6 +45,9 @@ def num_head(rows: Sequence[Row], *, has_head: bool) -> int:
     """How many rows are the head of a table without titles."""
     if not rows or (len(rows) == 1 and not has_head):
         return 0
+    keyed = [any(row.at(n).endswith(":") for n in row.columns()) for row in rows]
+    if keyed[0] and 2 * sum(keyed) > len(rows) > 1 and not (has_head or rows[0].is_head):
+        return 0  # a form
     first = itertools.takewhile(lambda row: row.is_head or is_strong(row), rows[:MAX_HEAD_ROWS])
     declared = max((count for count, row in enumerate(first, 1) if row.is_head), default=0)
     declared += sum(1 for _ in itertools.takewhile(lambda row: row.is_head, rows[declared:]))
@@ -150,9 +153,8 @@ def may_be_head(rows: Sequence[Row], place: int) -> bool:
     are_times = all(_TIME.fullmatch(row.at(column)) for column in numbers)
     is_apart = is_strong(row) or are_times or not has_label
     if _counts_up(list(map(row.at, numbers))) and is_apart:
-        return not any(
-            _counts_up(list(map(one.at, numbers))) for one in rows[place + 1 : place + 2]
-        )
+        below = [list(filter(None, map(one.at, numbers))) for one in rows[place + 1 : place + 2]]
+        return not any(map(_counts_up, below))
     # A head may be repeated below.
     rest = [one for one in rows[place + 1 : place + SAMPLE_ROWS] if one.cells != row.cells]
     return all(

@@ -1,5 +1,6 @@
 """Each kind of file becomes documents."""
 
+import copy
 import datetime
 import io
 import json
@@ -109,8 +110,8 @@ def test_html_that_is_cut_off_is_read(page):
 
 
 def test_a_pdf_has_its_pages_texts():
-    document = read("a.pdf", pdf_file("First page.", "Second page.", title="The title"))
-    assert (document.title, document.text) == ("The title", "First page.\n\nSecond page.")
+    document = read("a.pdf", pdf_file("First page.", "Second page.", title="The second"))
+    assert (document.title, document.text) == ("The second", "First page.\n\nSecond page.")
 
 
 @pytest.mark.parametrize("data", [b"", b"%PDF-1.7\n", pdf_file("words")[:100]])
@@ -389,6 +390,39 @@ def test_presentations_have_titles_lists_tables_and_notes():
     assert read("deck.pptx", saved(deck)).title == "deck"
     deck.core_properties.title = "A plan for 2031"
     assert read("deck.pptx", saved(deck)).title == "A plan for 2031"
+
+
+def test_a_slides_number_is_no_text_of_it():
+    deck = pptx.Presentation()
+    slide = deck.slides.add_slide(deck.slide_layouts[1])
+    slide.shapes.title.text = "Steps"
+    slide.placeholders[1].text = "Dig"
+    for shape in deck.slide_layouts[1].shapes:
+        if shape.placeholder_format.type.name in {"SLIDE_NUMBER", "FOOTER", "DATE"}:
+            copied = copy.deepcopy(shape.element)
+            slide.shapes._spTree.append(copied)
+            slide.shapes[-1].text_frame.text = "17"
+    assert len(slide.placeholders) == 5
+    assert read("deck.pptx", saved(deck)).text == "Steps\n\nDig"
+
+
+@pytest.mark.parametrize(
+    ("title", "name", "expected"),
+    [
+        ("Letterhead of 2019", "rules.docx", "Rules for all members"),
+        ("Members and rules", "rules.docx", "Members and rules"),
+        ("", "members_rules.docx", "Rules for all members"),
+        ("", "former_rules.docx", "former rules"),
+        ("", "rules.docx", "Rules for all members"),
+    ],
+)
+def test_a_title_is_what_the_document_says_it_is(title, name, expected):
+    document = docx.Document()
+    document.core_properties.title = title
+    document.add_paragraph("The society of gardeners")
+    document.add_paragraph("Rules for all members.")
+    document.add_paragraph("Whoever rents a garden waters it. " * 5)
+    assert read(name, saved(document)).title == expected
 
 
 def test_workbooks_have_a_row_a_line_with_its_columns():

@@ -112,6 +112,19 @@ def test_a_paragraph_in_the_titles_style_is_the_title():
     assert read(body, styles=STYLES).title == "The plan"
 
 
+def test_a_bold_line_with_a_text_below_is_a_heading_below_the_last_one():
+    def bold(text: str) -> str:
+        return f"<w:p><w:r><w:rPr><w:b/></w:rPr><w:t>{text}</w:t></w:r></w:p>"
+
+    body = bold("City of Ulm") + bold("Fees") + paragraph("They are due in May.")
+    body += paragraph("Forms", val("outlineLvl", 1)) + bold("By post") + paragraph("Send two.")
+    body += bold("Send them by the end of May.") + paragraph("Later ones wait.")
+    document = read(body)
+    found = [(one.level, one.text) for one in document.headings]
+    assert found == [(2, "Fees"), (2, "Forms"), (3, "By post")]
+    assert document.text.startswith("City of Ulm\n\nFees\n\nThey are due")
+
+
 def level(place: int, form: str, text: str, more: str = "") -> str:
     inner = val("start", 1) + val("numFmt", form) + more + val("lvlText", text)
     return f'<w:lvl w:ilvl="{place}">{inner}</w:lvl>'

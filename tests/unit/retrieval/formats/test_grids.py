@@ -39,6 +39,40 @@ def test_titles_stand_above_a_head():
     assert written(rows)[:2] == ["Plans", "Date: 1 May"]
 
 
+def test_times_that_count_up_in_each_row_are_no_head():
+    rows = [["Bus", "T1", "T2", "T3", "T4"], ["1", "6:00", "7:00", "8:00", "9:00"],
+            ["2", "6:30", "7:30", "8:30", ""]]  # fmt: skip
+    assert written(rows)[1] == "Bus: 2; T1: 6:30; T2: 7:30; T3: 8:30"
+
+
+def test_a_form_has_keys_in_its_rows_and_no_head():
+    rows = [["Name:", "Ann", "Born:", "1 May"], ["Street:", "", "City:", "Ulm"], ["Phone:", "12"]]
+    assert written(rows) == ["Name: Ann; Born: 1 May", "Street: City:; Ulm", "Phone: 12"]
+
+
+def test_cells_of_a_key_and_its_value_each_are_titles_above_a_head():
+    rows = [["Date: 1 May", "", "Auditor: Ann"], ["Clause", "Result", "Notes"],
+            ["4.1", "C", "Done"], ["4.2", "NC", "Open"]]  # fmt: skip
+    assert written(rows) == [
+        "Date: 1 May; Auditor: Ann",
+        "Clause: 4.1; Result: C; Notes: Done",
+        "Clause: 4.2; Result: NC; Notes: Open",
+    ]
+
+
+def test_a_table_goes_on_below_its_head_on_a_further_page():
+    def further(*rows: list[str]) -> list[str]:
+        head = [["Prices"], ["Plan", "EUR"], ["Solo", "5"], ["Team", "18"]]
+        above = add_grid(BlockList(), [Row(0, row) for row in head])
+        add_grid(out := BlockList(), [Row(0, row) for row in rows], above=above)
+        return [block.text for block in out.blocks]
+
+    assert further(["Firm", "40"], ["Club", "50"]) == ["Plan: Firm; EUR: 40", "Plan: Club; EUR: 50"]
+    assert further(["Plan", "EUR"], ["Firm", "40"]) == ["Plan: Firm; EUR: 40"]
+    assert further(["Town", "Seats"], ["Ulm", "3"]) == ["Town: Ulm; Seats: 3"]
+    assert further(["Firm", "large"]) == ["Firm: large"]
+
+
 def test_the_title_next_to_a_table_is_its_caption():
     out = BlockList()
     grid = [["Plans"], ["Prices in EUR"], ["Plan", "EUR", "Users"], ["Solo", "5", "1"]]

@@ -27,7 +27,7 @@ def odf_file(kind: str, body: str, styles: str = "", manifest: str = MANIFEST) -
     with zipfile.ZipFile(data, "w") as archive:
         archive.writestr("META-INF/manifest.xml", manifest)
         archive.writestr("content.xml", content)
-        archive.writestr("meta.xml", '<m xmlns:dc="urn:x"><dc:title>The title</dc:title></m>')
+        archive.writestr("meta.xml", '<m xmlns:dc="urn:x"><dc:title>The costs</dc:title></m>')
     return data.getvalue()
 
 
@@ -58,10 +58,18 @@ def test_a_text_has_headings_lists_tables_and_notes():
     )  # fmt: skip
     styles = '<text:list-style style:name="L1"><text:list-level-style-number/></text:list-style>'
     document = read("a.odt", odf_file("text", body, styles))
-    assert document.title == "The title"
+    assert document.title == "The costs"
     assert document.text == (
         "Top\n\nCosts 12 EUR\na b\n\nThe note.\n1. one\n2. two\n\nIn a box\nQ1 A: 1; Q1 C: 2; B: 3"
     )
+
+
+def test_a_line_in_a_bold_style_is_a_heading():
+    body = '<text:p text:style-name="P1">§ 2 Fees</text:p><text:p>They are due in May.</text:p>'
+    bold = '<style:text-properties xmlns:fo="urn:x" fo:font-weight="bold"/>'
+    styles = f'<style:style style:name="P1">{bold}</style:style>'
+    document = read("rules.odt", odf_file("text", body, styles))
+    assert [(one.level, one.text) for one in document.headings] == [(2, "§ 2 Fees")]
 
 
 def test_a_workbook_has_sheets_with_rows_and_leaves_out_what_is_hidden():

@@ -5,6 +5,7 @@ import functools
 import pypdfium2
 import pytest
 
+from qa_service.retrieval.formats.pdf_lines import NUMBERED, joined
 from qa_service.retrieval.formats.pdf_page import PageReader
 from tests.unit.retrieval.formats import reading
 from tests.unit.retrieval.formats.pdf_files import (
@@ -172,6 +173,58 @@ def test_a_table_of_contents_is_left_out():
     assert text.endswith("Years: 12; Days off: 25")
 
 
+def test_contents_without_a_heading_are_known_by_the_dots_before_their_pages():
+    names = ("Scope", "Fees", "Members", "Meetings")
+    listed = lines(72, 700, *(f"{name}.........{n}" for n, name in enumerate(names[:3], 1)))
+    apart = lines(72, 664, "Meetings . . . . . .") + words(300, 664, "3")
+    body = [lines(72, 700, f"What is said of {name}.") for name in names[:2]]
+    assert text_of(listed + apart, *body) == "What is said of Scope.\n\nWhat is said of Fees."
+    prices = lines(72, 700, *(f"{name}.........{n}" for n, name in enumerate(names, 1)))
+    assert "Meetings" in text_of(prices)
+
+
+def test_contents_in_a_ruled_table_are_left_out_too():
+    rows = (("Scope", "1"), ("Fees", "2"), ("Members", "2"))
+    grid = "".join(rule(70, 711 - 14 * n, 250, 711 - 14 * n) for n in range(4))
+    grid += "".join(rule(x, 711, x, 669) for x in (70, 160, 250)) + rule(70, 704, 80, 704)
+    page = words(72, 740, "Contents", size=14) + grid + table(74, 700, *rows)
+    assert text_of(page, words(72, 700, "Fees are due.")) == "Contents\n\nFees are due."
+    page = words(72, 740, "Rooms", size=14) + grid + table(74, 700, *rows)
+    assert text_of(page) == "Rooms\nScope: 1\nFees: 2\nMembers: 2"
+
+
+def test_a_table_goes_on_over_a_page_below_its_head():
+    def page(*rows: tuple[str, ...]) -> str:
+        edges = [711 - 14 * n for n in range(len(rows) + 1)]
+        grid = "".join(rule(70, y, 250, y) for y in edges)
+        grid += "".join(rule(x, 711, x, edges[-1]) for x in (70, 160, 250))
+        return grid + table(74, 700, *rows)
+
+    pages = (
+        page(("Room", "Seats"), ("Blue", "12"), ("Green", "40")),
+        page(("Red", "5"), ("Ivy", "9")),
+    )
+    assert text_of(*pages).splitlines()[2:] == ["", "Room: Red; Seats: 5", "Room: Ivy; Seats: 9"]
+
+
+def test_an_underline_is_no_rule_and_a_space_between_cells_is_no_row():
+    rows = (("Room", "Seats"), ("Blue", "12"), ("Green hall", "40"))
+    page = "".join(box(x, 690 - 25 * n, 85, 20) for n in range(3) for x in (70, 160))
+    page += rule(70, 710, 70, 640) + rule(70, 710, 245, 710) + rule(245, 710, 245, 640)
+    for n, (room, seats) in enumerate(rows):
+        page += words(74, 702 - 25 * n, room) + words(164, 702 - 25 * n, seats)
+    page += words(74, 643, "of the town") + rule(74, 650.5, 150, 650.5)
+    assert text_of(page) == "Room: Blue; Seats: 12\nRoom: Green hall of the town; Seats: 40"
+
+
+def test_a_cell_over_columns_may_have_no_name_for_the_first():
+    rows = (("", "2030", "2031"), ("Ulm", "12", "14"), ("Bonn", "7", "9"))
+    grid = "".join(rule(70, 711 - 14 * n, 340, 711 - 14 * n) for n in range(4))
+    grid += "".join(rule(x, 697, x, 669) for x in (160, 250)) + rule(70, 711, 70, 669)
+    page = grid + rule(340, 711, 340, 669) + table(74, 700, *rows)
+    assert text_of(page) == "Ulm; 2030: 12; 2031: 14\nBonn; 2030: 7; 2031: 9"
+
+
 def test_columns_below_a_wide_head_are_read_one_after_the_other():
     news = "News of the town for all who live in it, of the month of May in this year"
     head = words(72, 740, news)
@@ -219,6 +272,37 @@ def test_lists_have_their_marks_and_depths():
     assert text_of(page) == (
         "1. Bring a coat.\n2. Bring boots:\n  a. of leather, or\n  b. of rubber.\n3. Bring food."
     )
+
+
+def test_items_of_an_outer_list_go_on_below_an_inner_one():
+    page = lines(72, 700, "1.Bring boots:") + lines(90, 688, "a. of leather, for which see")
+    page += lines(108, 676, "i. the shop, or") + lines(105.5, 664, "ii. the market;")
+    page += lines(90, 652, "b. of rubber.") + lines(72, 640, "2.Bring food.")
+    assert text_of(page) == (
+        "1. Bring boots:\n  a. of leather, for which see\n    i. the shop, or\n"
+        "    ii. the market;\n  b. of rubber.\n2. Bring food."
+    )
+
+
+def test_an_item_goes_on_below_its_text_after_a_full_stop():
+    page = lines(72, 700, "1. Be at your place of work at nine every day.") + lines(
+        90, 688, "Later arrivals are noted in the book."
+    )
+    assert text_of(page + lines(72, 676, "2. Wear your badge.")) == (
+        "1. Be at your place of work at nine every day. Later arrivals are noted in the book.\n"
+        "2. Wear your badge."
+    )
+
+
+def test_a_number_begins_a_line_where_the_one_above_has_room():
+    last = "9:15 - First circle, in which all that the day will bring is told"
+    page = lines(72, 700, "7:30 - Before care", "9:00 - Breakfast", last)
+    assert text_of(page).splitlines() == ["7:30 - Before care", "", "9:00 - Breakfast", "", last]
+
+
+def test_lines_of_scripts_without_spaces_are_joined_without_one():
+    assert joined(["国民の食", "の安全", "Plan A", "の"]) == "国民の食の安全 Plan A の"
+    assert NUMBERED.sub(r"\g<number>", "（１）") == "１"  # noqa: RUF001, wide signs
 
 
 def test_an_o_that_is_set_apart_is_a_bullet():
