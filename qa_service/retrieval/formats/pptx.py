@@ -1,10 +1,18 @@
-"""PowerPoint's presentations, by python-pptx: of each slide its title, lists, tables and notes."""
+"""PowerPoint's presentations, by python-pptx: of each slide its title, lists, tables and notes.
+
+Shapes are read as a person reads them, by recursive cuts at the widest gap between them (the XY-cut
+of Nagy and Seth: "Hierarchical representation of optically scanned documents", ICPR 1984): of cards
+side by side each is read to its end, of bands one above another the upper first.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO
+import itertools
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from xml.etree import ElementTree as Xml
 
 from qa_service.retrieval.documents import BlockList, Document, Parsed
@@ -19,11 +27,19 @@ if TYPE_CHECKING:
     from pptx.table import Table
     from pptx.text.text import TextFrame
 
+_Shape = Any
+"""One of python-pptx's shapes, which have no common class with what is asked of them here."""
 _SAME_HEIGHT = 360_000
-"""A centimetre; shapes that begin within one are side by side."""
+"""A centimetre; shapes without a gap that begin within one are side by side."""
+_MAY_OVERLAP = 72_000
+"""Two millimetres: boxes are larger than what is written in them."""
 _LISTS = frozenset({"BODY", "OBJECT", "VERTICAL_BODY"})
 """Placeholders whose paragraphs are a list's: those of a slide's content, not a subtitle's."""
 _MARGINS = frozenset({"DATE", "FOOTER", "SLIDE_NUMBER"})
+_TITLE = re.compile(r"[^\W\d_]{3}")
+_MAX_TITLE_CHARS = 100
+_USUAL_SIZE = 228_600
+"""Eighteen points: what a box has that does not say."""
 _MAX_SHAPES = 10_000
 """Of a slide; groups within groups count too."""
 
@@ -44,11 +60,12 @@ def read_pptx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
 
 
 def _read_slide(slide: Slide, out: BlockList) -> None:
-    title = slide.shapes.title
+    shapes = list(_shapes(slide))
+    title = slide.shapes.title or _large_line(shapes)
     if title is not None:
-        out.heading(1, title.text_frame.text.replace("\v", " "))
-    for shape in _shapes(slide):
-        kind = shape.placeholder_format.type.name if shape.is_placeholder else ""
+        out.heading(1, " ".join(title.text_frame.text.split()))
+    for shape in shapes:
+        kind = _kind(shape)
         if kind in _MARGINS or (title is not None and shape.shape_id == title.shape_id):
             continue
         if shape.has_table:
@@ -65,8 +82,40 @@ def _read_slide(slide: Slide, out: BlockList) -> None:
         _read_text(notes, out, is_list=False)
 
 
-def _shapes(slide: Slide) -> Iterator[Any]:
-    """A slide's shapes and those in its groups, from top to bottom and from left to right."""
+def _kind(shape: _Shape) -> str:
+    return shape.placeholder_format.type.name if shape.is_placeholder else ""
+
+
+def _large_line(shapes: Sequence[_Shape]) -> _Shape | None:
+    """What is a slide's title without being marked as one: the largest line in its upper third.
+
+    Only of a slide on which nothing is a placeholder, as of programs that draw boxes.
+    """
+    if any(_kind(shape) not in {"", *_MARGINS} for shape in shapes):
+        return None
+    written = [shape for shape in shapes if shape.has_text_frame]
+    sizes = [_size(shape) for shape in written]
+    bottom = max((shape.top + shape.height for shape in written if shape.height), default=0)
+    lines = (
+        (size, shape)
+        for size, shape in zip(sizes, written, strict=True)
+        if shape.top < bottom / 3
+        and len(shape.text_frame.text) <= _MAX_TITLE_CHARS
+        and _TITLE.search(shape.text_frame.text)
+    )
+    largest, title = max(lines, key=operator.itemgetter(0), default=(0, None))
+    return title if any(size < largest for size in sizes) else None
+
+
+def _size(shape: _Shape) -> int:
+    """Of its first letters."""
+    runs = (run for paragraph in shape.text_frame.paragraphs for run in paragraph.runs)
+    first = next((run for run in runs if run.text.strip()), None)
+    return (first and first.font.size) or _USUAL_SIZE
+
+
+def _shapes(slide: Slide) -> Iterator[_Shape]:
+    """A slide's shapes that say something, and those in its groups, in the order of reading."""
     waiting = _last_first(slide.shapes)
     for _ in range(_MAX_SHAPES):
         if not waiting:
@@ -78,10 +127,63 @@ def _shapes(slide: Slide) -> Iterator[Any]:
             yield shape
 
 
-def _last_first(shapes: Iterable[Any]) -> list[Any]:
-    placed = ((shape.top or 0, shape.left or 0, shape) for shape in shapes)
-    ordered = sorted(placed, key=lambda one: (one[0] // _SAME_HEIGHT, one[1]))
-    return [shape for *_, shape in reversed(ordered)]
+class _Box(NamedTuple):
+    """A shape from one side to the other, and from its top to its bottom."""
+
+    across: tuple[int, int]
+    down: tuple[int, int]
+    shape: _Shape
+
+
+def _last_first(shapes: Iterable[_Shape]) -> list[_Shape]:
+    boxes = []
+    for shape in shapes:
+        if hasattr(shape, "shapes") or shape.has_table or shape.has_chart or _says(shape):
+            left, top = shape.left or 0, shape.top or 0
+            right, bottom = left + (shape.width or 0), top + (shape.height or 0)
+            boxes.append(_Box((left, right), (top, bottom), shape))
+    found, waiting = [], [boxes]
+    while waiting:
+        if len(parts := _parts(waiting.pop())) > 1:
+            waiting += parts
+        else:
+            found += sorted(parts[0], key=_by_height, reverse=True)
+    return [box.shape for box in found]
+
+
+def _says(shape: _Shape) -> bool:
+    return shape.has_text_frame and bool(shape.text_frame.text.strip())
+
+
+def _by_height(box: _Box) -> tuple[int, int]:
+    return box.down[0] // _SAME_HEIGHT, box.across[0]
+
+
+def _parts(boxes: list[_Box]) -> list[list[_Box]]:
+    """Boxes cut into bands or columns, whichever are further apart; all in one if none are."""
+    cuts = [_cuts(sorted(boxes, key=side), side) for side in _SIDES]
+    widest = [max(one, default=(0, 0))[0] for one in cuts]
+    number = 0 if widest[0] >= widest[1] else 1
+    ordered = sorted(boxes, key=_SIDES[number])
+    places = [at for gap, at in cuts[number] if 2 * gap >= widest[number]]
+    return [ordered[a:b] for a, b in itertools.pairwise([0, *places, len(ordered)])]
+
+
+def _cuts(ordered: list[_Box], side: Callable[[_Box], tuple[int, int]]) -> list[tuple[int, int]]:
+    """The gaps between boxes along a side, and the number of the box behind each."""
+    found, end = [], -_MAY_OVERLAP
+    for number, box in enumerate(ordered):
+        start, stop = side(box)
+        if number and start + _MAY_OVERLAP > end:
+            found.append((start + _MAY_OVERLAP - end, number))
+        end = max(end, stop)
+    return found
+
+
+_SIDES: Sequence[Callable[[_Box], tuple[int, int]]] = (
+    operator.attrgetter("down"),
+    operator.attrgetter("across"),
+)
 
 
 def _read_text(frame: TextFrame, out: BlockList, *, is_list: bool) -> None:

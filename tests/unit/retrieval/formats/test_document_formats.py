@@ -392,6 +392,29 @@ def test_presentations_have_titles_lists_tables_and_notes():
     assert read("deck.pptx", saved(deck)).title == "A plan for 2031"
 
 
+def test_boxes_on_a_slide_are_read_card_by_card_below_the_largest_line():
+    """As programs draw slides: nothing is a placeholder, and titles stand in a row of boxes."""
+    deck = pptx.Presentation()
+    shapes = deck.slides.add_slide(deck.slide_layouts[6]).shapes
+    boxes = [
+        (100, 800, 4_000, 300, 14, "Of three years each."),
+        (100, 100, 4_000, 500, 28, "Three plans"),
+        *((100, y, 1_900, 400, size, f"West {y}") for y, size in ((1_500, 18), (1_950, 12))),
+        *((2_400, y, 1_900, 400, size, f"East {y}") for y, size in ((1_500, 18), (1_950, 12))),
+        *((x, 4_000, 1_900, 400, 12, f"Foot {x}") for x in (2_400, 100)),
+    ]
+    for left, top, width, height, points, text in boxes:
+        box = shapes.add_textbox(*(1_000 * emu for emu in (left, top, width, height)))
+        run = box.text_frame.paragraphs[0].add_run()
+        run.text, run.font.size = text, points * 12_700
+    document = read("deck.pptx", saved(deck))
+    assert [heading.text for heading in document.headings] == ["Three plans"]
+    assert document.text.split("\n\n") == [
+        *("Three plans", "Of three years each.", "West 1500", "West 1950"),
+        *("East 1500", "East 1950", "Foot 100", "Foot 2400"),
+    ]
+
+
 def test_a_slides_number_is_no_text_of_it():
     deck = pptx.Presentation()
     slide = deck.slides.add_slide(deck.slide_layouts[1])
