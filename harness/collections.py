@@ -79,7 +79,7 @@ def reading_here() -> Iterator[None]:
     """Documents are read in this process, which gets none of the limits of the other one."""
     with (
         patch.object(extract_main, "_limit", lambda *_: None),
-        patch("qa_service.retrieval.build.Extractor", ExtractorHere),
+        patch("qa_service.retrieval.extract_main.Extractor", ExtractorHere),
     ):
         yield
 

@@ -372,8 +372,8 @@ def test_presentations_have_titles_lists_tables_and_notes():
         paragraph = body.add_paragraph()
         paragraph.text, paragraph.level = text, level
     shapes = slide.shapes.add_group_shape().shapes
-    shapes.add_textbox(0, 6_500_000, 9, 9).text_frame.text = "in a group"
-    table = slide.shapes.add_table(2, 2, 0, 6_000_000, 9, 9).table
+    shapes.add_textbox(0, 6_700_000, 8_000_000, 99).text_frame.text = "in a group"
+    table = slide.shapes.add_table(2, 2, 0, 6_200_000, 8_000_000, 99).table
     for cell, text in zip(table.iter_cells(), "AB12", strict=True):
         cell.text = text
     slide.notes_slide.notes_text_frame.text = "Say why."
