@@ -181,6 +181,8 @@ def test_contents_without_a_heading_are_known_by_the_dots_before_their_pages():
     assert text_of(listed + apart, *body) == "What is said of Scope.\n\nWhat is said of Fees."
     prices = lines(72, 700, *(f"{name}.........{n}" for n, name in enumerate(names, 1)))
     assert "Meetings" in text_of(prices)
+    form = lines(72, 700, *(f"{n} {name}.........{n}" for n, name in enumerate(names[:3], 1)))
+    assert all(name in text_of(form, *body) for name in names[:3])
 
 
 def test_contents_in_a_ruled_table_are_left_out_too():
