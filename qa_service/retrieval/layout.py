@@ -71,14 +71,18 @@ def lay_out(parsed: Parsed, name: str) -> Document:
 
 def _is_said(title: str, text: str, name: str) -> bool:
     """Whether a file has most words of its title; an office's may be of what it was made from."""
-    words = set(_WORD.findall(title.lower())) if PurePath(name).suffix.lower() in _OFFICE else ()
+    words = set(_WORD.findall(title.lower())) if _is_office(name) else ()
     known = text.lower() if words else ""
     return not words or 2 * sum(word in known for word in words) > len(words)
 
 
+def _is_office(name: str) -> bool:
+    return PurePath(name).suffix.lower() in _OFFICE
+
+
 def _named_line(parsed: Parsed, name: str) -> str:
-    """The first short line at a document's beginning that has all words of its file's name."""
-    known = set(_WORD.findall(title_of(name).lower()))
+    """The first short line at an office file's beginning that has all words of the file's name."""
+    known = set(_WORD.findall(title_of(name).lower())) if _is_office(name) else ()
     for block in parsed.blocks[:_FIRST] if known else ():
         is_line = block.kind not in {Kind.ROW, Kind.CODE} and len(block.text) <= _MAX_TITLE_CHARS
         if is_line and known.issubset(_WORD.findall(block.text.lower())):
