@@ -23,8 +23,6 @@ from typing import Any, TextIO
 
 from qa_service.installation import say_missing
 
-TERMINATED = 128 + signal.SIGTERM
-"""The exit code of a program that SIGTERM ended, as in shells."""
 CANNOT_RUN = 2
 """The exit code of a program that lacks a package, as of all that cannot do what was asked."""
 
@@ -32,12 +30,18 @@ CANNOT_RUN = 2
 def run(module: str, extra: str) -> int:
     """Runs a module's `main` as a program; returns its exit code."""
     try:
+        # What Python's own handler raises is lost in a callback, of which imports have many.
+        is_interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if is_interruptible:
+            signal.signal(signal.SIGINT, _end)
         signal.signal(signal.SIGTERM, _end)
         _open_standard_streams()
         gc.disable()  # it would look through the modules again and again while they load
         main = importlib.import_module(module).main  # which may take a second
         gc.freeze()  # nor does it later, and at the end
         gc.enable()
+        if is_interruptible:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         return int(main())
     except ModuleNotFoundError as error:
         print(f"{Path(sys.argv[0]).name}: {say_missing(error, extra)}", file=sys.stderr)
@@ -68,7 +72,7 @@ def _open_standard_streams() -> None:
 
 
 def _end(signum: int, frame: FrameType | None) -> None:
-    os._exit(TERMINATED)
+    os._exit(128 + signum)  # as in shells
 
 
 class _Output(io.FileIO):

@@ -62,9 +62,12 @@ def test_process_1_ends_at_a_sigterm_while_its_modules_are_loaded(program):
 def test_a_program_ends_at_ctrl_c_while_its_modules_are_loaded_without_a_traceback(program):
     command = PROGRAMS.get(program, [*ENTRY, program])
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as process:
-        wait_until(lambda: catches_sigterm(process.pid))
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=GIVE_UP_S)
+        try:
+            wait_until(lambda: catches_sigterm(process.pid))
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=GIVE_UP_S)
+        finally:
+            process.kill()
     assert (process.returncode, errors) == (130, b"")
 
 

@@ -50,9 +50,12 @@ def test_a_server_that_serves_and_stops_says_so_in_json(quick_model):
     command = [sys.executable, "server.py", *given, *FIXED_ENGINE, *JSON]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, text=True, stdout=pipe, stderr=pipe) as server:
-        assert line_with(present(server.stdout), "QA server ready")
-        server.terminate()
-        out, err = server.communicate(timeout=GIVE_UP_S)
+        try:
+            assert line_with(present(server.stdout), "QA server ready")
+            server.terminate()
+            out, err = server.communicate(timeout=GIVE_UP_S)
+        finally:
+            server.kill()
     assert messages(out) == ["QA server stopped."]
     assert any("version 1 serves" in message for message in messages(err))
 
