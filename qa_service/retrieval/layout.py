@@ -82,7 +82,7 @@ def _is_office(name: str) -> bool:
 
 def _named_line(parsed: Parsed, name: str) -> str:
     """The first short line at an office file's beginning that has all words of the file's name."""
-    known = set(_WORD.findall(title_of(name).lower())) if _is_office(name) else ()
+    known = set[str](_WORD.findall(title_of(name).lower()) if _is_office(name) else ())
     for block in parsed.blocks[:_FIRST] if known else ():
         is_line = block.kind not in {Kind.ROW, Kind.CODE} and len(block.text) <= _MAX_TITLE_CHARS
         if is_line and known.issubset(_WORD.findall(block.text.lower())):
