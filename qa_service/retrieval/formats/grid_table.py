@@ -1,0 +1,221 @@
+"""A table of a grid whose head is known: its columns' names, its sections and its rows.
+
+- the names of several rows are joined ("Q1 Sales"),
+- without a head, keys and their values (`Key: value`),
+- a section's row: one cell over the rows that it names; it goes with each passage of them,
+- labels that belong to rows below: of groups, and those that others are indented below ("Aged 65
+  and over, men").
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from math import inf
+
+from qa_service.retrieval.documents import BlockList
+from qa_service.retrieval.formats.cells import Row
+from qa_service.retrieval.formats.table_heads import (
+    FEW,
+    MAX_LABEL_CHARS,
+    MIN_HEADS,
+    SAMPLE_ROWS,
+    VALUE,
+    columns_of,
+    is_strong,
+    may_be_head,
+    reach_of,
+    value_columns,
+)
+
+_KEYED = re.compile(r"[^\W\d][^:]{1,30}:\s+\S")
+_LONG_WORD = re.compile(r"[^\W\d_]{4}")
+MAX_CAPTION_CHARS = 200
+"""Longer titles are paragraphs: a caption goes with each passage of the rows."""
+_SAME_INDENT = 2.0
+"""In points; labels that begin no further apart are at one level."""
+_MAX_INDENTS = 5
+"""Levels of labels in a column; where there are more, it is centred or aligned at the right."""
+_TOTAL = re.compile(r"(?:sub|grand )?-?total|summe|gesamt|insgesamt", re.IGNORECASE)
+"""A label that belongs to all rows above it, however it is indented."""
+
+
+class GridTable:
+    """A table whose head is known.
+
+    Args:
+        body: The rows below, by which it is known whether others go on with it.
+        has_sections: Whether a row of one cell may name the rows below it.
+    """
+
+    def __init__(self, head: Sequence[Row], body: Sequence[Row], *, has_sections: bool) -> None:
+        self._names = _names(head)
+        self._head = [row.cells for row in head]
+        self._columns = columns_of([*head, *body])
+        self._reach = reach_of([*head, *body[:SAMPLE_ROWS]])
+        self.is_named, self.is_wide = any(self._names), len(self._columns) > 2
+        firsts = [self._columns[0] in row.strong for row in body if len(row.columns()) > 1]
+        self._has_strong_labels = 2 * sum(firsts) > len(firsts)
+        self._has_groups = bool(head) and _has_groups(body[:SAMPLE_ROWS], self._columns)
+        self._has_sections = has_sections and len(self._columns) > 1
+        self._values = value_columns(body)
+        counts = sorted(count for row in body[:SAMPLE_ROWS] if (count := len(row.columns())) > 1)
+        self._is_dense = bool(counts) and 2 * counts[len(counts) // 2] > len(self._columns) > 2
+
+    def goes_on_with(self, rows: Sequence[Row]) -> bool:
+        """Whether rows below an empty one belong to the table: they hold what its columns do."""
+        first, columns = rows[0], rows[0].columns()
+        is_set_off = is_strong(first) and (
+            2 * len(columns) <= len(self._columns) or may_be_head(rows, 0)
+        )
+        has_head = len(rows) > 1 and (first.is_head or is_set_off)
+        if has_head or not self._names or not set(columns) <= self._reach:
+            return False
+        values = [column for column in columns if column in self._values]
+        if values:
+            return 2 * sum(bool(VALUE.fullmatch(first.cells[c])) for c in values) > len(values)
+        has_other_head = any(not VALUE.fullmatch(first.at(c)) for c in value_columns(rows[1:]))
+        return 2 * len(columns) > len(self._columns) and not has_other_head
+
+    def write(
+        self,
+        out: BlockList,
+        rows: Sequence[Row],
+        caption: str = "",
+        at: int = 0,
+        *,
+        goes_on: bool = False,
+    ) -> None:
+        """Adds rows; the caption of those below a row that names them is its text."""
+        held = list[Row]()
+        last = max((n for n, row in enumerate(rows) if len(row.columns()) > 1), default=-1)
+        for place, row in enumerate(rows):
+            if self._is_apart(row, is_below=place > last):
+                self._add(out, held, caption, at, goes_on=goes_on)
+                held, caption, at = [], row.cells[row.columns()[0]], row.line
+                goes_on = True
+            elif row.cells not in self._head:
+                held.append(row)
+        self._add(out, held, caption, at, goes_on=goes_on)
+
+    def _add(
+        self, out: BlockList, rows: Sequence[Row], caption: str, at: int, *, goes_on: bool
+    ) -> None:
+        is_title_or_section = bool(rows) or not goes_on
+        if caption and not (is_title_or_section and len(caption) <= MAX_CAPTION_CHARS):
+            out.paragraph(caption, at)
+            caption = ""
+        out.table(self._names, self._written(rows), caption, at, goes_on=goes_on)
+
+    def _written(self, rows: Sequence[Row]) -> list[tuple[int, Sequence[str]]]:
+        """Rows as a table has them; a cell over several columns is the first one's."""
+        found = _labelled(rows, self._columns[0] if self._columns else 0)
+        found = _grouped(found, self._columns[0]) if self._has_groups else found
+        return [
+            (row.line, ["" if n in row.from_left else cell for n, cell in enumerate(row.cells)])
+            if self._names
+            else (row.line, paired(row))
+            for row in found
+        ]
+
+    def _is_apart(self, row: Row, *, is_below: bool) -> bool:
+        """Whether a row names the rows below it, or is a note below the table."""
+        columns = row.columns()
+        if len(columns) != 1 or not self._has_sections:
+            return False
+        text = row.cells[columns[0]]
+        if len(row.from_left) + 1 >= len(self._columns):
+            return True
+        if is_below:
+            return len(text) > MAX_LABEL_CHARS or not text[0].isalnum()
+        is_set_off = columns[0] in row.strong and not self._has_strong_labels
+        is_name = text.endswith(":") or self._is_dense or is_set_off
+        is_value = VALUE.fullmatch(text) and not _LONG_WORD.search(text)
+        is_no_cell = columns[0] == self._columns[0] or columns[0] in self._values
+        return is_no_cell and is_name and not is_value
+
+
+def _has_groups(rows: Sequence[Row], columns: Sequence[int]) -> bool:
+    """Whether a label in the first column is that of rows without one below it, too."""
+    if len(columns) < MIN_HEADS or not rows or not rows[0].at(columns[0]):
+        return False
+    cells = [row.at(columns[0]) for row in rows]
+    labels = list(filter(None, cells))
+    others = [bool(row.at(columns[1])) for row in rows if not row.at(columns[0])]
+    go_on = any(cell and not before for before, cell in itertools.pairwise(cells))
+    are_labels = not any(VALUE.fullmatch(text) and len(text) > 3 for text in labels)
+    are_few = len(set(labels)) == len(labels) <= len(others)
+    return go_on and are_labels and are_few and FEW * sum(others) >= (FEW - 1) * len(others)
+
+
+def _grouped(rows: Sequence[Row], column: int) -> list[Row]:
+    """Rows of which each has its group's label; a total of all has none."""
+    found, label = list[Row](), ""
+    for row in rows:
+        cells = list(row.cells)
+        if any(map(_TOTAL.match, cells)):
+            label = ""
+        label = row.at(column) or label
+        cells[column : column + 1] = [label]
+        found.append(row._replace(cells=cells))
+    return found
+
+
+def _labelled(rows: Sequence[Row], column: int) -> Sequence[Row]:
+    """Rows whose label in a column, if it is indented, has before it those that it belongs to."""
+    named = [row for row in rows if row.at(column)]
+    places = sorted({row.indent for row in named})
+    steps = itertools.pairwise([-inf, *places])
+    levels = [place for before, place in steps if place - before > _SAME_INDENT]
+    is_list = 1 < len(levels) <= _MAX_INDENTS and named[0].indent < levels[1]
+    if not is_list or any(VALUE.fullmatch(row.at(column)) for row in named):
+        return rows
+    found, path = list[Row](), dict[int, str]()
+    for row in rows:
+        cells, label = list(row.cells), row.at(column)
+        if label and column not in row.from_above and not _TOTAL.match(label):
+            level = bisect_right(levels, row.indent)
+            path = {its: text for its, text in path.items() if its < level and text != label}
+            cells[column] = ", ".join([*path.values(), label])
+            path[level] = label[:MAX_LABEL_CHARS]
+        found.append(row._replace(cells=cells))
+    return found
+
+
+def _names(head: Sequence[Row]) -> list[str]:
+    """The columns' names: of several rows, joined."""
+    if not head:
+        return []
+    width = max(len(row.cells) for row in head)
+    rows = [[row.at(column) for column in range(width)] for row in head]
+    lowest = list(filter(None, rows[-1]))
+    if len(set(lowest)) < len(lowest):  # "Q1" stands over the first of its columns alone
+        for texts, row in zip(rows[:-1], head, strict=False):
+            for column in range(row.columns()[0] + 1, width):
+                texts[column] = texts[column] or texts[column - 1]
+    return [" ".join(dict.fromkeys(filter(None, names))) for names in zip(*rows, strict=True)]
+
+
+def paired(row: Row) -> list[str]:
+    """A row's cells where no head names them: a key is written before its value."""
+    columns = row.columns()
+    parts, place = list[str](), 0
+    while place < len(columns):
+        column, *after = columns[place : place + 2]
+        text = row.cells[column]
+        is_set_off = column in row.strong and row.strong.isdisjoint(after)
+        is_key = text.endswith(":") or is_set_off or (len(columns) == 2 and not are_keyed(row))
+        if after and is_key and len(text) <= MAX_LABEL_CHARS and any(map(str.isalpha, text)):
+            parts.append(f"{text.rstrip(': ')}: {row.cells[after[0]]}")
+            place += 2
+        else:
+            parts.append(text)
+            place += 1
+    return parts
+
+
+def are_keyed(row: Row) -> bool:
+    """Whether each cell has a key and its value."""
+    return all(_KEYED.match(row.cells[column]) for column in row.columns())
