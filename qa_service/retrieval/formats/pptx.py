@@ -11,7 +11,7 @@ import io
 import itertools
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from xml.etree import ElementTree as Xml
 
@@ -95,11 +95,11 @@ def _large_line(shapes: Sequence[_Shape]) -> _Shape | None:
         return None
     written = [shape for shape in shapes if shape.has_text_frame]
     sizes = [_size(shape) for shape in written]
-    bottom = max((shape.top + shape.height for shape in written if shape.height), default=0)
+    bottom = max(((shape.top or 0) + (shape.height or 0) for shape in written), default=0)
     lines = (
         (size, shape)
         for size, shape in zip(sizes, written, strict=True)
-        if shape.top < bottom / 3
+        if (shape.top or 0) < bottom / 3
         and len(shape.text_frame.text) <= _MAX_TITLE_CHARS
         and _TITLE.search(shape.text_frame.text)
     )
@@ -161,29 +161,23 @@ def _by_height(box: _Box) -> tuple[int, int]:
 
 def _parts(boxes: list[_Box]) -> list[list[_Box]]:
     """Boxes cut into bands or columns, whichever are further apart; all in one if none are."""
-    cuts = [_cuts(sorted(boxes, key=side), side) for side in _SIDES]
+    sides = (operator.attrgetter("down"), operator.attrgetter("across"))
+    orders = [sorted(boxes, key=side) for side in sides]
+    cuts = [_cuts(list(map(side, order))) for side, order in zip(sides, orders, strict=True)]
     widest = [max(one, default=(0, 0))[0] for one in cuts]
     number = 0 if widest[0] >= widest[1] else 1
-    ordered = sorted(boxes, key=_SIDES[number])
     places = [at for gap, at in cuts[number] if 2 * gap >= widest[number]]
-    return [ordered[a:b] for a, b in itertools.pairwise([0, *places, len(ordered)])]
+    return [orders[number][a:b] for a, b in itertools.pairwise([0, *places, len(boxes)])]
 
 
-def _cuts(ordered: list[_Box], side: Callable[[_Box], tuple[int, int]]) -> list[tuple[int, int]]:
-    """The gaps between boxes along a side, and the number of the box behind each."""
+def _cuts(extents: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The gaps between extents, which are in order, and the number of the one behind each."""
     found, end = [], -_MAY_OVERLAP
-    for number, box in enumerate(ordered):
-        start, stop = side(box)
+    for number, (start, stop) in enumerate(extents):
         if number and start + _MAY_OVERLAP > end:
             found.append((start + _MAY_OVERLAP - end, number))
         end = max(end, stop)
     return found
-
-
-_SIDES: Sequence[Callable[[_Box], tuple[int, int]]] = (
-    operator.attrgetter("down"),
-    operator.attrgetter("across"),
-)
 
 
 def _read_text(frame: TextFrame, out: BlockList, *, is_list: bool) -> None:
