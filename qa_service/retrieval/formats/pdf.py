@@ -134,9 +134,10 @@ def _without_contents(pages: list[list[list[Piece]]]) -> list[list[list[Piece]]]
         is_known = 0 < last <= numbers[0] or _is_contents(lines[: entries[0]] if entries else ())
         led = [lines[n][-1].is_led or ".." in lines[n][-1].text for n in entries]
         most = len(pages) + (_UNNUMBERED_PAGES if is_known else 0)
-        ours = sum(lines[n][0].text.split()[0] == str(_page_number(lines[n])) for n in entries)
-        is_listed = (is_known or 2 * sum(led) > len(led)) and 10 * falls <= len(entries) > 2
-        is_listed = is_listed and 2 * ours <= len(entries)
+        texts = [text_of(lines[n]).split() for n in entries]
+        of_form = sum(text[0] == str(number) for text, number in zip(texts, numbers, strict=False))
+        is_listed = (is_known or 2 * sum(led) > len(led)) and 2 * of_form <= len(entries)
+        is_listed = is_listed and 10 * falls <= len(entries) > 2
         last = numbers[-1] if is_listed and numbers[-1] <= most else 0
         near = (one for one in pairwise(entries) if last and one[1] - one[0] <= _ENTRY_LINES)
         dropped = {n for one, after in near for n in range(one, after + 1)}
