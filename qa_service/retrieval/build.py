@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -233,7 +233,7 @@ class _Run:
 
     def _take(self, files: Sequence[SourceFile], num_readers: int) -> None:
         """Reads what is new, in the files' order, and a few files ahead."""
-        ahead: deque[tuple[SourceFile, str, Generator[Document | Fault]]] = deque()
+        ahead: deque[tuple[SourceFile, str, Iterator[Document | Fault]]] = deque()
         for file in files:
             if (sha256 := self._hash_if_new(file)) is None:
                 self._reporter.on_file_done(file.size_bytes)
@@ -261,7 +261,7 @@ class _Run:
             return None
         return sha256
 
-    def _finish(self, file: SourceFile, sha256: str, messages: Generator[Document | Fault]) -> None:
+    def _finish(self, file: SourceFile, sha256: str, messages: Iterator[Document | Fault]) -> None:
         """Puts a file's documents, as they are read, in place of those that it had."""
         if file.name in self._next.entries:
             self._next.remove(file.name)

@@ -148,19 +148,18 @@ class BlockList:
         self._prefix = words
 
     def heading(self, level: int, text: str, line: int = 0) -> None:
-        words = folded(without_invisible(text)).replace("\n", " ")
-        if words:
+        if words := _one_line(text):
             self._level = level
             self._add(Block(Kind.HEADING, words, line, level))
 
     def bold(self, text: str) -> None:
         """Adds a bold line: a heading below the last one, if it is short and a text follows."""
-        words, level = text.split(), min(max(1, self._level) + 1, MAX_DEPTH)
-        is_name = 0 < len(words) <= _MAX_BOLD_WORDS and words[-1][-1] not in ".,;"
-        if self._lists or self._marks or not (is_name and _LETTERS.search(text)):
+        words, level = _one_line(text), min(max(1, self._level) + 1, MAX_DEPTH)
+        is_name = 0 < len(words.split()) <= _MAX_BOLD_WORDS and words[-1] not in ".,;"
+        if self._lists or self._marks or not (is_name and _LETTERS.search(words)):
             self.paragraph(text)
             return
-        self._add(Block(Kind.HEADING, " ".join(words), 0, level))
+        self._add(Block(Kind.HEADING, words, 0, level))
         self._is_bold = True
 
     def paragraph(self, text: str, line: int = 0) -> None:
@@ -225,6 +224,10 @@ class BlockList:
         mark = self._marks[-1]
         self._marks[-1] = None
         return mark
+
+
+def _one_line(text: str) -> str:
+    return folded(without_invisible(text)).replace("\n", " ")
 
 
 def _cell(text: str) -> str:

@@ -27,6 +27,7 @@ _NO_TITLE = re.compile(
 )
 """What programs call a document, a presentation or a sheet that nobody named, in some languages."""
 _OFFICE = frozenset({".docm", ".docx", ".odp", ".ods", ".odt", ".pdf", ".pptm", ".pptx"})
+"""Their titles are what somebody once called them; others' are what their readers see."""
 _WORD = re.compile(r"[^\W\d_]{4,}")
 _FIRST, _MAX_TITLE_CHARS = 20, 100
 """Blocks among which a title is."""
@@ -60,29 +61,26 @@ def lay_out(parsed: Parsed, name: str) -> Document:
     text = "".join(parts)
     highest = [heading for heading in headings if heading.level == 1]
     late = next((place.start for place in places if place.page > 1), length)
+    is_office = PurePath(name).suffix.lower() in _OFFICE
     titles = (
-        shortened(parsed.title) if _is_said(parsed.title, text, name) else "",
+        shortened(parsed.title) if not is_office or _is_said(parsed.title, text) else "",
         highest[0].text if len(highest) == 1 and highest[0].start < late else _deck_title(parsed),
-        _named_line(parsed, name),
+        _named_line(parsed, name) if is_office else "",
     )
     title = next(filter(says_something, titles), title_of(name))
     return Document(name, title, text, tuple(headings), tuple(places))
 
 
-def _is_said(title: str, text: str, name: str) -> bool:
-    """Whether a file has most words of its title; an office's may be of what it was made from."""
-    words = set(_WORD.findall(title.lower())) if _is_office(name) else ()
+def _is_said(title: str, text: str) -> bool:
+    """Whether a text has most words of its title, which may be of what the file was made from."""
+    words = set(_WORD.findall(title.lower()))
     known = text.lower() if words else ""
     return not words or 2 * sum(word in known for word in words) > len(words)
 
 
-def _is_office(name: str) -> bool:
-    return PurePath(name).suffix.lower() in _OFFICE
-
-
 def _named_line(parsed: Parsed, name: str) -> str:
-    """The first short line at an office file's beginning that has all words of the file's name."""
-    known = set[str](_WORD.findall(title_of(name).lower()) if _is_office(name) else ())
+    """The first short line at a file's beginning that has all words of the file's name."""
+    known = set(_WORD.findall(title_of(name).lower()))
     for block in parsed.blocks[:_FIRST] if known else ():
         is_line = block.kind not in {Kind.ROW, Kind.CODE} and len(block.text) <= _MAX_TITLE_CHARS
         if is_line and known.issubset(_WORD.findall(block.text.lower())):
