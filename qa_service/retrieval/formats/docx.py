@@ -122,14 +122,22 @@ class _Reader:
         after = list[Xml.Element]()
         grid = Grid()
         look = self._look(element)
+        fills = [_fill(cell) for _, cells in rows[:1] for cell in cells]
+        # Where a colour is the head's, others are those of bands.
+        of_heads = set(fills) if _PLAIN_FILLS.isdisjoint(fills) else set()
         for place, (row, cells) in enumerate(rows):
             is_head = is_on(child(row, "trPr", "tblHeader"))
             skipped = number(child(row, "trPr", "gridBefore")) or 0
             made = [Cell("", columns=skipped)] if skipped else []
             for column, cell in enumerate(cells):
                 is_set_off = bool(look & (_FIRST_ROW * (not place) | _FIRST_COLUMN * (not column)))
-                made.append(self._cell(cell, after, is_strong=is_set_off))
-            grid.add_row(made, is_head=is_head)
+                is_filled = (fill := _fill(cell)) not in _PLAIN_FILLS and fill in (
+                    of_heads or {fill}
+                )
+                made.append(self._cell(cell, after, is_strong=is_set_off or is_filled))
+            # Some declare rows below a head's as heads, too.
+            is_like = not place or any(one.is_strong for one in made) or not grid.rows[0].strong
+            grid.add_row(made, is_head=is_head and is_like)
         if _arranges(grid, after):
             for _, cells in rows:
                 for cell in cells:
@@ -146,13 +154,12 @@ class _Reader:
 
     def _cell(self, cell: Xml.Element, after: list[Xml.Element], *, is_strong: bool) -> Cell:
         merged = child(cell, "tcPr", "vMerge")
-        fill = attribute(child(cell, "tcPr", "shd"), "fill")
         bold = list[bool]()
         text = self._joined(cell, after, bold)
         return Cell(
             text,
             columns=number(child(cell, "tcPr", "gridSpan")) or 1,
-            is_strong=is_strong or fill not in _PLAIN_FILLS or (bool(bold) and all(bold)),
+            is_strong=is_strong or (bool(bold) and all(bold)),
             goes_on=merged is not None and attribute(merged) != "restart",
         )
 
@@ -200,6 +207,10 @@ class _Reader:
 
 def _numbered(role: Role, text: str) -> str:
     return f"{role.mark} {text}" if role.mark and not (role.heading and role.mark == "-") else text
+
+
+def _fill(cell: Xml.Element) -> str:
+    return attribute(child(cell, "tcPr", "shd"), "fill")
 
 
 def _within(element: Xml.Element, name: str) -> Iterator[Xml.Element]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from types import ModuleType
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -21,6 +21,7 @@ from qa_service.retrieval.documents import (
     UnreadableError,
 )
 from qa_service.retrieval.formats.bounded import library, read_bytes
+from qa_service.retrieval.formats.cells import Row
 from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.formats.pdf_lines import Piece, in_columns, joined, lines_of, pieces_of
 from qa_service.retrieval.formats.pdf_page import HYPHEN, Page, PageReader
@@ -53,6 +54,7 @@ _UNNUMBERED_PAGES = 10
 _ENTRY_LINES = 3
 """Of an entry in a table of contents, at most."""
 _MAX_LEVEL = 6
+_SENTENCE_END = re.compile(r"[.!?:;]\W*$")
 _INDENT = 4.0  # points
 _SAME_WIDTH = 4.0  # points
 
@@ -210,6 +212,9 @@ def _written(parts: list[Part], heads: list[str]) -> list[Block]:
     for head in heads:
         out.paragraph(head)
     levels = _levels(parts, body_size(texts))
+    for before, part in pairwise(parts):
+        if isinstance(before, Table) and isinstance(part, Table) and _are_one(before, part):
+            _join_row(before.grid.rows, part.grid.rows)
     for before, part in zip([None, *parts], parts, strict=False):
         out.page, out.part = part.page, f"page {part.page}"
         # Of open lists' items: where they begin. One that is indented by more is in another list.
@@ -219,11 +224,7 @@ def _written(parts: list[Part], heads: list[str]) -> list[Block]:
             lefts = []
         out.nest(len(lefts))
         if isinstance(part, Table):
-            is_same = (
-                isinstance(before, Table)
-                and part.page == before.page + 1
-                and abs(before.box.width - part.box.width) < _SAME_WIDTH
-            )
+            is_same = isinstance(before, Table) and _are_one(before, part)
             tables = add_grid(out, part.grid.rows, above=tables if is_same else ())
         elif part.mark:
             out.item(len(lefts), part.mark, _joined(part.lines, known))
@@ -232,6 +233,35 @@ def _written(parts: list[Part], heads: list[str]) -> list[Block]:
         else:
             out.paragraph(_joined(part.lines, known))
     return out.blocks
+
+
+def _are_one(before: Table, table: Table) -> bool:
+    """Whether a table is the next page's part of the one before."""
+    is_next = table.page == before.page + 1
+    return is_next and abs(before.box.width - table.box.width) < _SAME_WIDTH
+
+
+def _join_row(rows: list[Row], below: list[Row]) -> None:
+    """Puts what goes on with the last row, below the head that a page has again, in that row."""
+    num_head = sum(
+        1
+        for _ in takewhile(
+            lambda both: both[0].cells == both[1].cells, zip(rows, below, strict=False)
+        )
+    )
+    if num_head < min(len(rows), len(below)) and _goes_on(rows[-1].cells, below[num_head].cells):
+        rest = below.pop(num_head).cells
+        cells = [joined(filter(None, both)) for both in zip(rows[-1].cells, rest, strict=True)]
+        rows[-1] = rows[-1]._replace(cells=cells)
+
+
+def _goes_on(row: list[str], below: list[str]) -> bool:
+    """Whether cells only go on with those above them: with a sentence, or without a label."""
+    both = [(above, cell) for above, cell in zip(row, below, strict=False) if cell]
+    if len(row) != len(below) or not both or not all(above for above, _ in both):
+        return False
+    goes_on = any(cell[0].islower() and not _SENTENCE_END.search(above) for above, cell in both)
+    return goes_on or (not below[0] and 2 * len(both) <= len(row) and len(row) > 2)
 
 
 def _joined(lines: list[str], known: Counter[str]) -> str:

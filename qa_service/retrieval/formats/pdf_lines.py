@@ -168,6 +168,12 @@ def has_bullet(piece: Piece) -> bool:
     return is_bullet(first.text)
 
 
+def is_mark(piece: Piece) -> bool:
+    """Whether a piece is but the mark before an item."""
+    text = piece.text
+    return is_bullet(text) or text == "o" or bool(NUMBERED.fullmatch(text))
+
+
 def cut_at(piece: Piece, gap: float) -> list[Piece]:
     """Cuts a piece where words are farther apart than this share of its size."""
     parts = list[list[Word]]()

@@ -164,7 +164,11 @@ class PageReader:
                 waiting += others
         main = max(by_turn, key=lambda turn: len(by_turn[turn]))
         turned = [words for turn, words in sorted(by_turn.items()) if turn != main and words]
-        return Page(by_turn[main], turned, rules_on(self._package, page, main))
+        return Page(
+            by_turn[main],
+            turned,
+            rules_on(self._package, page, main, [word.box for word in by_turn[main]]),
+        )
 
     def _characters(self, text: _TextPage) -> _Characters:
         number, page = max(0, self._raw.FPDFText_CountChars(text)), _address(text)

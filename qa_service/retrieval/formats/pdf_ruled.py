@@ -9,10 +9,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from statistics import median_high, median_low
 
-from qa_service.retrieval.formats.cells import Grid
+from qa_service.retrieval.formats.cells import Cell, Grid
 from qa_service.retrieval.formats.pdf_boxes import Box, around
-from qa_service.retrieval.formats.pdf_lines import Piece, lines_of, pieces_of
+from qa_service.retrieval.formats.pdf_lines import Piece, is_mark, lines_of, pieces_of
 from qa_service.retrieval.formats.pdf_page import Word
 from qa_service.retrieval.formats.pdf_tables import (
     MIN_ROWS,
@@ -35,6 +36,8 @@ _CLOSE = 0.04
 """Of a word's height; a rule of a table is no farther above its lower end."""
 _MIN_ROW = 8.0
 """Points; what is lower and empty, below many rows, is the space between them."""
+_HEAD_GAP = 1.5
+"""Of a word's height; a line of names above the rules is no farther from them."""
 _LABEL_WIDTH = 0.5
 """Of a table's width; labels outside its rules are no farther away."""
 _LEVEL = 0.3
@@ -51,7 +54,7 @@ def ruled_tables(rules: Sequence[Box], words: list[Word]) -> tuple[list[Table], 
     tables, outside = list[Table](), words
     for group in _touching(_without_underlines(rules, words)):
         columns = _distinct(rule.left for rule in group if not rule.width)
-        rows = _distinct(rule.top for rule in group if not rule.height)
+        rows = _distinct([*(rule.top for rule in group if not rule.height), *_ends(group)])
         if not (2 < len(columns) < _MAX_LINES and 2 < len(rows) < _MAX_LINES):
             continue
         box = Box(columns[0], rows[0], columns[-1], rows[-1])
@@ -63,9 +66,12 @@ def ruled_tables(rules: Sequence[Box], words: list[Word]) -> tuple[list[Table], 
         ]
         if _goes_on_outside(box, inside, outside):
             continue
-        if table := _ruled_table(box, columns, rows, group, inside):
+        head = _head_above(box, list(pairwise(columns)), outside)
+        if table := _ruled_table(box, _Walls(columns, rows, group), inside, head):
             tables.append(table)
-            held = set(map(id, inside))
+            held = {
+                id(word) for words in (inside, *(piece.words for piece in head)) for word in words
+            }
             outside = [word for word in outside if id(word) not in held]
     return tables, outside
 
@@ -96,6 +102,34 @@ def _goes_on_outside(box: Box, inside: list[Word], words: list[Word]) -> bool:
         labelled += bool(before) and box.left - before[-1].box.right < _LABEL_WIDTH * box.width
         followed += bool(behind) and len(behind[0].words) <= _VALUE_WORDS
     return 2 * max(labelled, followed) > inner
+
+
+def _ends(rules: list[Box]) -> tuple[float, ...]:
+    """Where most columns' rules begin and end: a first or last row has no rule of its own."""
+    by_column = dict[float, list[Box]]()
+    for rule in rules:
+        if not rule.width:
+            by_column.setdefault(rule.left, []).append(rule)
+    if not by_column:
+        return ()
+    tops = [min(rule.top for rule in its) for its in by_column.values()]
+    bottoms = [max(rule.bottom for rule in its) for its in by_column.values()]
+    return median_low(tops), median_high(bottoms)
+
+
+def _head_above(box: Box, columns: Columns, words: list[Word]) -> list[Piece]:
+    """A line above the rules that names their columns, all or all but the first; [] if none."""
+    near = [
+        word
+        for word in words
+        if box.top - _HEAD_GAP * word.box.height < word.box.middle < box.top
+        and box.left - _TOUCH < word.box.left < word.box.right < box.right + _TOUCH
+    ]
+    lines = lines_of(pieces_of(near))
+    names = fitted(lines[-1], columns) if lines else []
+    spans = [span_of(columns, name.box) for name in names]
+    wanted = [(column, column) for column in range(len(columns))]
+    return names if len(columns) > 2 and spans in (wanted, wanted[1:]) else []
 
 
 def _touching(rules: Sequence[Box]) -> list[list[Box]]:
@@ -140,12 +174,10 @@ def _distinct(places: Iterable[float]) -> list[float]:
     return found
 
 
-def _ruled_table(
-    box: Box, columns: list[float], rows: list[float], rules: list[Box], words: list[Word]
-) -> Table | None:
+def _ruled_table(box: Box, walls: _Walls, words: list[Word], head: list[Piece]) -> Table | None:
     """A table of the words between rules; None if they only frame one or two texts."""
+    columns, rows = walls.columns, walls.rows
     places = dict[tuple[int, int], list[Word]]()
-    walls = _Walls(columns, rows, rules)
     for word in words:
         column = _index(columns, (word.box.left + word.box.right) / 2)
         row = _index(rows, word.box.middle)
@@ -156,16 +188,19 @@ def _ruled_table(
     if 3 * sum(map(len, blocks)) > len(words):  # a drawing, or a page's frame
         return None
     lines = [line for its in places.values() for line in lines_of(pieces_of(its))]
-    if sum(len(line) > 1 for line in lines) > _MANY_IN_A_CELL * len(lines):
+    if sum(len(line) > 1 + is_mark(line[0]) for line in lines) > _MANY_IN_A_CELL * len(lines):
         return None
     grid = Grid()
     filled = {row + below for row, column in places for below in range(walls.span(row, column)[1])}
     thin = {n for n, (top, bottom) in enumerate(pairwise(rows)) if bottom - top < _MIN_ROW}
     gaps = thin - filled if 4 * len(thin - filled) > len(filled) else ()
+    if head:
+        firsts = [] if len(head) == len(columns) - 1 else [Cell("")]
+        grid.add_row([*firsts, *(cell_of([[name]]) for name in head)], is_head=True)
     for row in range(len(rows) - 1):
         if row not in gaps:
             _add_ruled_row(grid, row, walls, places)
-    return Table(box, grid)
+    return Table(around([box, *(name.box for name in head)]), grid)
 
 
 def _add_ruled_row(
@@ -178,8 +213,8 @@ def _add_ruled_row(
             width, height = walls.span(row, column)
             text = lines_of(pieces_of(places.get((row, column), ())))
             inner = columns[column : column + width]
-            if width > 1 and height == 1 and (names := _inner_names(text, inner)):
-                cells += [([*text[:-1], *([name] if name else [])], 1, 1) for name in names]
+            if width > 1 and height == 1 and (parts := _inner_cells(text, inner)):
+                cells += [(part, 1, 1) for part in parts]
                 continue
             cells.append((text, width, height))
     levels = _levels([text for text, _, height in cells if height == 1])
@@ -210,15 +245,20 @@ def _is_level(line: list[Piece], level: float) -> bool:
     return abs(line[0].box.middle - level) < _LEVEL * line[0].size
 
 
-def _inner_names(text: list[list[Piece]], columns: Columns) -> list[list[Piece]]:
-    """What a cell over several columns has for each of them in its last line; [] if nothing."""
-    parts = fitted(text[-1], columns) if text else []
-    spans = [span_of(columns, part.box) for part in parts]
-    if len(parts) < 2 or any(first < last for first, last in spans):
+def _inner_cells(text: list[list[Piece]], columns: Columns) -> list[list[list[Piece]]]:
+    """What a cell over several columns has for each of them, if a rule is missing; [] if nothing.
+
+    Either all of its lines stand in columns, or its last one does, below a name for all.
+    """
+    is_whole = bool(text) and len(fitted(text[0], columns)) > 1
+    lines = text if is_whole else text[-1:]
+    pieces = [piece for line in lines for piece in fitted(line, columns)]
+    placed = [(piece, *span_of(columns, piece.box)) for piece in pieces]
+    if len(placed) < 2 or any(first < last for _, first, last in placed):
         return []
-    found: list[list[Piece]] = [[] for _ in columns]
-    for part, (first, _) in zip(parts, spans, strict=True):
-        found[first].append(part)
+    found = [[] if is_whole else text[:-1] for _ in columns]
+    for piece, column, _ in placed:
+        found[column].append([piece])
     return found
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -29,15 +31,27 @@ _RECTANGLE_SEGMENTS = 5
 _SHADE = 1.0
 """In points, how far a box of a colour may go over the one that it is in."""
 _FORM_DEPTH = 4
+_AT_WORD = 1.0
+"""Points; so near to its first word a marked line begins."""
+_SPACE = 0.5
+"""Of a word's height; it may end with a space."""
+_LINE = 1.5
+"""Of a word's height; that of a marked line is smaller."""
 
 
-def rules_on(package: ModuleType, page: pypdfium2.PdfPage, turn: int) -> list[Box]:
+def rules_on(
+    package: ModuleType, page: pypdfium2.PdfPage, turn: int, words: Sequence[Box]
+) -> list[Box]:
     """The lines on a page, those in forms that it draws too, and the sides of what is filled.
 
     What is filled is not seen on paper of its colour, nor in a box of its colour: Word draws a
-    paragraph's shading in its cell's.
+    paragraph's shading in its cell's. What is filled around words of a line is a marker's.
+
+    Args:
+        words: Where the page's words are.
     """
     raw, found, num_left_out = package.raw, list[Box](), 0
+    words = sorted(words)
     boxes = dict[tuple[int, ...], deque[Box]]()  # of each colour the last ones that are in no other
     fill, is_stroked = ctypes.c_int(), ctypes.c_int()
     for path, matrix in _paths(package, page, None):
@@ -53,7 +67,7 @@ def rules_on(package: ModuleType, page: pypdfium2.PdfPage, turn: int) -> list[Bo
             if min(colour[:3]) >= _WHITE or not (lines := _lines(raw, path, matrix, turn)):
                 continue
             box, filled = around(lines), boxes.setdefault(colour, deque(maxlen=_MAX_FILLED))
-            if any(_holds(other, box) for other in filled):
+            if _is_marker(box, words) or any(_holds(other, box) for other in filled):
                 num_left_out += len(lines)
                 continue
             found += lines
@@ -125,6 +139,22 @@ def _line(start: tuple[float, float], end: tuple[float, float], turn: int) -> li
     if min(abs(x1 - x2), abs(y1 - y2)) < _SLANT and not _is_small(*sides):
         return [Box(*turned(*sides, turn))]
     return []
+
+
+def _is_marker(box: Box, words: Sequence[Box]) -> bool:
+    """Whether a box is as high and as long as words of a line, which it marks.
+
+    Args:
+        words: Sorted.
+    """
+    first = bisect_left(words, box.left - _AT_WORD, key=itemgetter(0))
+    last = bisect_left(words, box.right, key=itemgetter(0))
+    inner = [word for word in words[first:last] if box.top < word.middle < box.bottom]
+    return bool(inner) and (
+        inner[0].left - box.left < _AT_WORD
+        and abs(box.right - max(word.right for word in inner)) < _SPACE * inner[0].height
+        and box.height < _LINE * inner[0].height
+    )
 
 
 def _holds(box: Box, other: Box) -> bool:
