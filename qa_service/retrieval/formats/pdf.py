@@ -54,7 +54,7 @@ _UNNUMBERED_PAGES = 10
 _ENTRY_LINES = 3
 """Of an entry in a table of contents, at most."""
 _MAX_LEVEL = 6
-_SENTENCE_END = re.compile(r"[.!?:;]\W*$")
+_ENDS = re.compile(r"[.!?:;]\W*$")
 _INDENT = 4.0  # points
 _SAME_WIDTH = 4.0  # points
 
@@ -104,7 +104,7 @@ def _flat(raw: ModuleType, pdf: pypdfium2.PdfDocument, number: int) -> pypdfium2
 def _blocks(pages: list[Page]) -> list[Block]:
     split, tables = list[list[list[Piece]]](), list[list[Table]]()
     for page in pages:
-        ruled, words = ruled_tables(page.rules, page.words)
+        ruled, words = ruled_tables(page.rules, page.words, *tables[-1:])
         lines = lines_of(pieces_of(words))
         rows = [row for table in ruled for row in table.grid.rows]
         ends = [_PAGES.search(cell) for row in rows for cell in row.cells[-1:]]
@@ -243,25 +243,24 @@ def _are_one(before: Table, table: Table) -> bool:
 
 def _join_row(rows: list[Row], below: list[Row]) -> None:
     """Puts what goes on with the last row, below the head that a page has again, in that row."""
-    num_head = sum(
-        1
-        for _ in takewhile(
-            lambda both: both[0].cells == both[1].cells, zip(rows, below, strict=False)
-        )
-    )
-    if num_head < min(len(rows), len(below)) and _goes_on(rows[-1].cells, below[num_head].cells):
+    pairs = zip(rows, below, strict=False)
+    num_head = sum(1 for _ in takewhile(lambda both: both[0].cells == both[1].cells, pairs))
+    if num_head < min(len(rows), len(below)) and _goes_on(rows, below[num_head].cells):
         rest = below.pop(num_head).cells
         cells = [joined(filter(None, both)) for both in zip(rows[-1].cells, rest, strict=True)]
         rows[-1] = rows[-1]._replace(cells=cells)
 
 
-def _goes_on(row: list[str], below: list[str]) -> bool:
-    """Whether cells only go on with those above them: with a sentence, or without a label."""
-    both = [(above, cell) for above, cell in zip(row, below, strict=False) if cell]
-    if len(row) != len(below) or not both or not all(above for above, _ in both):
+def _goes_on(rows: list[Row], below: list[str]) -> bool:
+    """Whether cells only go on with those of the last row: with a sentence, or without a label."""
+    last, filled = rows[-1].cells, [column for column, cell in enumerate(below) if cell]
+    if len(last) != len(below) or not filled or not all(last[column] for column in filled):
         return False
-    goes_on = any(cell[0].islower() and not _SENTENCE_END.search(above) for above, cell in both)
-    return goes_on or (not below[0] and 2 * len(both) <= len(row) and len(row) > 2)
+    cut = [
+        column for column in filled if below[column][0].islower() and not _ENDS.search(last[column])
+    ]
+    others = [column for column in cut if not any(row.at(column)[:1].islower() for row in rows[1:])]
+    return bool(others) or (not below[0] and 2 * len(filled) <= len(last) > 2)
 
 
 def _joined(lines: list[str], known: Counter[str]) -> str:

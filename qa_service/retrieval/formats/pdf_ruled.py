@@ -7,7 +7,7 @@ cell. Rules that only frame a text, or that leave columns or labels out, are no 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from statistics import median_high, median_low
 
@@ -37,7 +37,9 @@ _CLOSE = 0.04
 _MIN_ROW = 8.0
 """Points; what is lower and empty, below many rows, is the space between them."""
 _HEAD_GAP = 1.5
-"""Of a word's height; a line of names above the rules is no farther from them."""
+"""Of a font's size; a line of names above the rules is no farther from them."""
+_ALONE = 3.0
+"""Of a word's height; so near above the rules there is no other line of several pieces."""
 _LABEL_WIDTH = 0.5
 """Of a table's width; labels outside its rules are no farther away."""
 _LEVEL = 0.3
@@ -49,14 +51,21 @@ _MAX_LINES = 400
 """Distinct rules of one direction in a table."""
 
 
-def ruled_tables(rules: Sequence[Box], words: list[Word]) -> tuple[list[Table], list[Word]]:
-    """The tables whose cells are ruled, and the words that stand in none."""
+def ruled_tables(
+    rules: Sequence[Box], words: list[Word], before: Sequence[Table] = ()
+) -> tuple[list[Table], list[Word]]:
+    """The tables whose cells are ruled, and the words that stand in none.
+
+    Args:
+        before: Those of the page before, with the last of which a single row may go on.
+    """
     tables, outside = list[Table](), words
     for group in _touching(_without_underlines(rules, words)):
         columns = _distinct(rule.left for rule in group if not rule.width)
-        rows = _distinct([*(rule.top for rule in group if not rule.height), *_ends(group)])
-        if not (2 < len(columns) < _MAX_LINES and 2 < len(rows) < _MAX_LINES):
+        rows = _distinct(rule.top for rule in group if not rule.height)
+        if not (2 < len(columns) < _MAX_LINES and 1 < len(rows) < _MAX_LINES):
             continue
+        rows = _distinct([*rows, *_open_ends(columns, rows, group)])
         box = Box(columns[0], rows[0], columns[-1], rows[-1])
         inside = [
             word
@@ -67,7 +76,9 @@ def ruled_tables(rules: Sequence[Box], words: list[Word]) -> tuple[list[Table], 
         if _goes_on_outside(box, inside, outside):
             continue
         head = _head_above(box, list(pairwise(columns)), outside)
-        if table := _ruled_table(box, _Walls(columns, rows, group), inside, head):
+        goes_on = any(_has_columns(table, columns) for table in before[-1:])
+        walls = _Walls(columns, rows, group)
+        if table := _ruled_table(box, walls, inside, head, min_rows=1 if goes_on else 2):
             tables.append(table)
             held = {
                 id(word) for words in (inside, *(piece.words for piece in head)) for word in words
@@ -104,17 +115,27 @@ def _goes_on_outside(box: Box, inside: list[Word], words: list[Word]) -> bool:
     return 2 * max(labelled, followed) > inner
 
 
-def _ends(rules: list[Box]) -> tuple[float, ...]:
-    """Where most columns' rules begin and end: a first or last row has no rule of its own."""
-    by_column = dict[float, list[Box]]()
-    for rule in rules:
-        if not rule.width:
-            by_column.setdefault(rule.left, []).append(rule)
-    if not by_column:
-        return ()
-    tops = [min(rule.top for rule in its) for its in by_column.values()]
-    bottoms = [max(rule.bottom for rule in its) for its in by_column.values()]
-    return median_low(tops), median_high(bottoms)
+def _has_columns(table: Table, columns: list[float]) -> bool:
+    edges = abs(table.box.left - columns[0]), abs(table.box.right - columns[-1])
+    return max(edges) < _SAME and len(table.grid.rows[0].cells) == len(columns) - 1
+
+
+def _open_ends(columns: list[float], rows: list[float], rules: list[Box]) -> Iterator[float]:
+    """Where the rules of most columns end beyond the first and the last rule between rows.
+
+    There is a row without a rule of its own, if the rule that parts it goes over all columns.
+    """
+    level = [rule for rule in rules if not rule.height]
+    upright = [[rule for rule in rules if not rule.width and abs(rule.left - left) < _SAME]
+               for left in columns]  # fmt: skip
+    for edge, end in (
+        (rows[0], median_low(min(rule.top for rule in its) for its in upright)),
+        (rows[-1], median_high(max(rule.bottom for rule in its) for its in upright)),
+    ):
+        parting = [rule for rule in level if abs(rule.top - edge) < _SAME]
+        crossed = {n for rule in parting for n in _middles_in(columns, rule.left, rule.right)}
+        if not rows[0] < end < rows[-1] and len(crossed) == len(columns) - 1:
+            yield end
 
 
 def _head_above(box: Box, columns: Columns, words: list[Word]) -> list[Piece]:
@@ -122,11 +143,13 @@ def _head_above(box: Box, columns: Columns, words: list[Word]) -> list[Piece]:
     near = [
         word
         for word in words
-        if box.top - _HEAD_GAP * word.box.height < word.box.middle < box.top
+        if box.top - _ALONE * word.box.height < word.box.middle < box.top
         and box.left - _TOUCH < word.box.left < word.box.right < box.right + _TOUCH
     ]
     lines = lines_of(pieces_of(near))
-    names = fitted(lines[-1], columns) if lines else []
+    is_alone = all(len(line) == 1 for line in lines[:-1])
+    is_near = bool(lines) and box.top - lines[-1][0].box.middle < _HEAD_GAP * lines[-1][0].size
+    names = fitted(lines[-1], columns) if is_near and is_alone else []
     spans = [span_of(columns, name.box) for name in names]
     wanted = [(column, column) for column in range(len(columns))]
     return names if len(columns) > 2 and spans in (wanted, wanted[1:]) else []
@@ -174,7 +197,9 @@ def _distinct(places: Iterable[float]) -> list[float]:
     return found
 
 
-def _ruled_table(box: Box, walls: _Walls, words: list[Word], head: list[Piece]) -> Table | None:
+def _ruled_table(
+    box: Box, walls: _Walls, words: list[Word], head: list[Piece], *, min_rows: int
+) -> Table | None:
     """A table of the words between rules; None if they only frame one or two texts."""
     columns, rows = walls.columns, walls.rows
     places = dict[tuple[int, int], list[Word]]()
@@ -182,7 +207,7 @@ def _ruled_table(box: Box, walls: _Walls, words: list[Word], head: list[Piece]) 
         column = _index(columns, (word.box.left + word.box.right) / 2)
         row = _index(rows, word.box.middle)
         places.setdefault(walls.corner(row, column), []).append(word)
-    if len({column for _, column in places}) < 2 or len({row for row, _ in places}) < 2:
+    if len({column for _, column in places}) < 2 or len({row for row, _ in places}) < min_rows:
         return None
     blocks = [its for corner, its in places.items() if min(walls.span(*corner)) > 1]
     if 3 * sum(map(len, blocks)) > len(words):  # a drawing, or a page's frame
@@ -251,15 +276,15 @@ def _inner_cells(text: list[list[Piece]], columns: Columns) -> list[list[list[Pi
     Either all of its lines stand in columns, or its last one does, below a name for all.
     """
     is_whole = bool(text) and len(fitted(text[0], columns)) > 1
-    lines = text if is_whole else text[-1:]
-    pieces = [piece for line in lines for piece in fitted(line, columns)]
-    placed = [(piece, *span_of(columns, piece.box)) for piece in pieces]
-    if len(placed) < 2 or any(first < last for _, first, last in placed):
-        return []
-    found = [[] if is_whole else text[:-1] for _ in columns]
-    for piece, column, _ in placed:
-        found[column].append([piece])
-    return found
+    for lines in (text, text[-1:]) if is_whole else (text[-1:],):
+        pieces = [piece for line in lines for piece in fitted(line, columns)]
+        placed = [(piece, *span_of(columns, piece.box)) for piece in pieces]
+        if len(placed) > 1 and all(first == last for _, first, last in placed):
+            found = [text[: -len(lines)] for _ in columns]
+            for piece, column, _ in placed:
+                found[column].append([piece])
+            return found
+    return []
 
 
 def _index(places: list[float], place: float) -> int:

@@ -215,3 +215,25 @@ def test_broken_parts_are_named_or_left_out(parts):
         assert "words" in read(body, **parts).text
     except UnreadableError as error:
         assert "not a Word document" in str(error)
+
+
+def test_bands_are_no_heads_and_a_head_is_set_off():
+    def shaded(text: str, colour: str) -> str:
+        return cell(text, f'<w:shd w:val="clear" w:fill="{colour}"/>')
+
+    dark, light = "1A2332", "F8F9FA"
+    rows = (
+        row(shaded("Version", dark), shaded("Usage", dark)),
+        row("A", "letters"), row(shaded("B", light), shaded("cards", light)), row("C", "icons"),
+    )  # fmt: skip
+    assert read(table(*rows)).text == (
+        "Version: A; Usage: letters\nVersion: B; Usage: cards\nVersion: C; Usage: icons"
+    )
+    repeated = "<w:tblHeader/>"
+    rows = (
+        row(shaded("Criteria", dark), shaded("Description", dark), properties=repeated),
+        row("1.", "Old faults", properties=repeated), row("2.", "New faults"),
+    )  # fmt: skip
+    assert read(table(*rows)).text == (
+        "Criteria: 1.; Description: Old faults\nCriteria: 2.; Description: New faults"
+    )
