@@ -212,9 +212,9 @@ def _written(parts: list[Part], heads: list[str]) -> list[Block]:
     for head in heads:
         out.paragraph(head)
     levels = _levels(parts, body_size(texts))
-    for before, part in pairwise(parts):
-        if isinstance(before, Table) and isinstance(part, Table) and _are_one(before, part):
-            _join_row(before.grid.rows, part.grid.rows)
+    for one, after in pairwise(parts):
+        if isinstance(one, Table) and isinstance(after, Table) and _are_one(one, after):
+            _join_row(one.grid.rows, after.grid.rows)
     for before, part in zip([None, *parts], parts, strict=False):
         out.page, out.part = part.page, f"page {part.page}"
         # Of open lists' items: where they begin. One that is indented by more is in another list.
