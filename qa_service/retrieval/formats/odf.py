@@ -17,12 +17,16 @@ from qa_service.retrieval.documents import BlockList, Document, Parsed, Unreadab
 from qa_service.retrieval.formats.bounded import read_package, reading
 from qa_service.retrieval.formats.cells import MAX_COLUMNS, Cell, Grid
 from qa_service.retrieval.formats.grids import add_grid
+from qa_service.retrieval.formats.odf_lists import OUTLINE, Numbers
 from qa_service.retrieval.formats.office_package import attribute, child, name_of, number, text_of
 from qa_service.retrieval.layout import lay_out, says_something
 
 _ENCRYPTED = b"encryption-data"
 _MAX_REPEATED_ROWS = 100
 """A row that is repeated more often is what a sheet is filled with."""
+_STYLES = frozenset({"style", "list-style", OUTLINE})
+_MAX_CHAIN = 20
+"""Styles that are based on one another; more are a circle."""
 _PLAIN_FILLS = frozenset({"", "transparent", "#ffffff"})
 _LEFT_OUT = frozenset(
     {"tracked-changes", "annotation", "annotation-end", "table-of-content", "alphabetical-index"}
@@ -40,20 +44,41 @@ def read_odf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
         if _ENCRYPTED in archive.read("META-INF/manifest.xml"):
             raise UnreadableError("it is encrypted")
         content = Xml.fromstring(archive.read("content.xml"))
-        has_title = "meta.xml" in archive.namelist()
-        meta = Xml.fromstring(archive.read("meta.xml")) if has_title else None
-        _Reader(out, content).read()
+        names = archive.namelist()
+        meta = Xml.fromstring(archive.read("meta.xml")) if "meta.xml" in names else None
+        styles = Xml.fromstring(archive.read("styles.xml")) if "styles.xml" in names else None
+        _Reader(out, content, styles).read()
     title = text_of(meta.find(".//{*}title")) if meta is not None else ""
     yield lay_out(Parsed(out.blocks, title), name)
 
 
 class _Reader:
-    def __init__(self, out: BlockList, content: Xml.Element) -> None:
+    def __init__(self, out: BlockList, content: Xml.Element, styles: Xml.Element | None) -> None:
         self._out = out
         self._content = content
-        styles = (one for one in content.iter() if name_of(one) in {"style", "list-style"})
-        self._styles = {attribute(one, "name"): one for one in styles}
-        self._strong = {name for name, style in self._styles.items() if _is_strong(style)}
+        parts = [part for part in (styles, content) if part is not None]  # content's names win
+        named = [one for part in parts for one in part.iter() if name_of(one) in _STYLES]
+        self._styles = {attribute(one, "name"): one for one in named if name_of(one) == "style"}
+        self._bold = {name for name in self._styles if self._is_bold(name)}
+        self._fills = {
+            name: fill
+            for name, style in self._styles.items()
+            if (fill := _fill(style)) not in _PLAIN_FILLS
+        }
+        lists = [one for one in named if name_of(one) != "style"]
+        self._numbers = Numbers(
+            {attribute(one, "name") if name_of(one) != OUTLINE else OUTLINE: one for one in lists}
+        )
+        self._mark = ""
+        """Of the item whose text follows."""
+
+    def _is_bold(self, name: str) -> bool:
+        for _ in range(_MAX_CHAIN):
+            style = self._styles.get(name)
+            if weight := attribute(child(style, "text-properties"), "font-weight"):
+                return weight == "bold"
+            name = attribute(style, "parent-style-name")
+        return False
 
     def read(self) -> None:
         """Adds the blocks of the body; of a workbook each sheet's below its name."""
@@ -86,9 +111,11 @@ class _Reader:
             if name in {"h", "p"}:
                 text, aside = _text(one)
                 if name == "h" or is_title:
+                    level = number(one, "outline-level") or 1
+                    mark = self._mark or self._outline(one, level)
                     self._out.unnest()
-                    self._out.heading(number(one, "outline-level") or 1, text)
-                elif attribute(one, "style-name") in self._strong:
+                    self._out.heading(level, text if mark in {"", "-"} else f"{mark} {text}")
+                elif _is_bold(one, self._bold):
                     self._out.bold(text)
                 else:
                     self._out.paragraph(text)
@@ -100,23 +127,49 @@ class _Reader:
             elif name not in _LEFT_OUT:
                 self._blocks(one, is_title=is_title or attribute(one, "class") == "title")
 
-    def _list(self, element: Xml.Element) -> None:
-        style = self._styles.get(attribute(element, "style-name"))
-        levels = [name_of(one) for one in style] if style is not None else []
-        is_numbered = bool(levels) and levels[0] == "list-level-style-number"
+    def _outline(self, heading: Xml.Element, level: int) -> str:
+        """The number of a heading that is in no list; its style may have none."""
+        style = self._styles.get(attribute(heading, "style-name"))
+        has_none = style is not None and _without_list(style)
+        has_none = has_none or attribute(heading, "is-list-header") == "true"
+        is_empty = not text_of(heading).strip()
+        return "" if has_none or is_empty else self._numbers.next_mark(OUTLINE, level)
+
+    def _list(self, element: Xml.Element, style: str = "", level: int = 1) -> None:
+        style = attribute(element, "style-name") or style
+        goes_on = attribute(element, "continue-numbering") or attribute(element, "continue-list")
+        if level == 1 and goes_on in {"", "false"}:
+            self._numbers.begin(style)
         self._out.begin_list()
-        items = (item for item in element if name_of(item) in {"list-item", "list-header"})
-        for count, item in enumerate(items, 1):
-            self._out.begin_item(f"{count}." if is_numbered else "-")
-            self._blocks(item)
+        for item in element:
+            if name_of(item) not in {"list-item", "list-header"}:
+                continue
+            self._mark = ""
+            if name_of(item) == "list-item" and any(name_of(one) in {"p", "h"} for one in item):
+                self._mark = self._numbers.next_mark(style, level, number(item, "start-value"))
+            self._out.begin_item(self._mark)
+            for one in item:
+                if name_of(one) == "list":
+                    self._list(one, style, level + 1)
+                else:
+                    self._blocks([one])
+                self._mark = ""
             self._out.end_item()
         self._out.end_list()
 
     def _table(self, table: Xml.Element) -> None:
         grid, aside, line = Grid(), list[Xml.Element](), 0
-        for row, is_head in _rows(table, is_head=False):
+        rows = list(_rows(table, is_head=False))
+        fills = [
+            self._fills.get(attribute(one, "style-name")) for row, _ in rows[:1] for one in row
+        ]
+        # Where a colour is the head's, others are those of bands.
+        strong = self._bold | {
+            name for name, fill in self._fills.items() if fill in fills or None in fills
+        }
+        for row, is_head in rows:
             times = number(row, "number-rows-repeated") or 1
-            found = (cell for one in row for cell in _cells(one, aside, self._strong))
+            found = (cell for one in row for cell in _cells(one, aside, strong))
             cells = list(itertools.islice(found, MAX_COLUMNS))
             is_shown = attribute(row, "visibility") not in {"collapse", "filter"}
             for place in range(min(times, _MAX_REPEATED_ROWS) if any(c.text for c in cells) else 1):
@@ -127,11 +180,26 @@ class _Reader:
         self._blocks(aside)
 
 
-def _is_strong(style: Xml.Element) -> bool:
-    """Whether a style sets a cell off as heads are: bold, or on a colour."""
-    fill = attribute(child(style, "table-cell-properties"), "background-color").lower()
-    is_bold = attribute(child(style, "text-properties"), "font-weight") == "bold"
-    return is_bold or fill not in _PLAIN_FILLS
+def _without_list(style: Xml.Element) -> bool:
+    """Whether a style says that what has it is in no list, nor numbered."""
+    return any(key.endswith("}list-style-name") and not value for key, value in style.items())
+
+
+def _fill(style: Xml.Element) -> str:
+    return attribute(child(style, "table-cell-properties"), "background-color").lower()
+
+
+def _is_bold(element: Xml.Element, strong: Set[str]) -> bool:
+    """Whether all of a text is bold, by its own style or those of its parts."""
+    if attribute(element, "style-name") in strong:
+        return True
+    texts = [element.text, *(one.tail for one in element)]
+    parts = [one for one in element if text_of(one).strip()]
+    return (
+        bool(parts)
+        and not any(text and text.strip() for text in texts)
+        and all(_is_bold(one, strong) for one in parts)
+    )
 
 
 def _rows(element: Xml.Element, *, is_head: bool) -> Iterator[tuple[Xml.Element, bool]]:
@@ -158,7 +226,10 @@ def _cells(element: Xml.Element, aside: list[Xml.Element], strong: Set[str]) -> 
     columns = number(element, "number-columns-spanned") or 1
     rows = number(element, "number-rows-spanned") or 1
     times = number(element, "number-columns-repeated") or 1
-    is_strong = attribute(element, "style-name") in strong
+    texts = [one for one in element if text_of(one).strip()]
+    is_strong = attribute(element, "style-name") in strong or (
+        bool(texts) and all(_is_bold(one, strong) for one in texts)
+    )
     yield from itertools.repeat(Cell(text, columns, rows, is_strong), min(times, MAX_COLUMNS))
 
 

@@ -211,12 +211,12 @@ def _mark(level: _Level, levels: dict[int, _Level], counts: list[int | None]) ->
     def counted(found: re.Match[str]) -> str:
         place = int(found[1]) - 1
         count = counts[place] or 0
-        return _written(count, levels[place].format if place in levels else "decimal")
+        return written(count, levels[place].format if place in levels else "decimal")
 
     return re.sub(r"%([1-9])", counted, level.text).strip()
 
 
-def _written(count: int, form: str) -> str:
+def written(count: int, form: str) -> str:
     """A number as a list's format has it."""
     if form in {"lowerRoman", "upperRoman"} and 0 < count < _MAX_ROMAN:
         letters = ""

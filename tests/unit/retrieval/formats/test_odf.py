@@ -12,7 +12,7 @@ from tests.unit.retrieval.formats.reading import read
 _SPACE = "urn:oasis:names:tc:opendocument:xmlns"
 _NAMES = " ".join(
     f'xmlns:{name}="{_SPACE}:{name}:1.0"'
-    for name in ("office", "text", "table", "style", "draw", "presentation")
+    for name in ("office", "text", "table", "style", "draw", "presentation", "fo")
 )
 MANIFEST = "<manifest/>"
 
@@ -56,7 +56,10 @@ def test_a_text_has_headings_lists_tables_and_notes():
         f"{row('A', 'C', 'B')}</table:table-header-rows>{row('1', '2', '3')}</table:table>"
         "<office:annotation><text:p>comment</text:p></office:annotation>"
     )  # fmt: skip
-    styles = '<text:list-style style:name="L1"><text:list-level-style-number/></text:list-style>'
+    level = (
+        '<text:list-level-style-number text:level="1" style:num-format="1" style:num-suffix="."/>'
+    )
+    styles = f'<text:list-style style:name="L1">{level}</text:list-style>'
     document = read("a.odt", odf_file("text", body, styles))
     assert document.title == "The costs"
     assert document.text == (
@@ -155,3 +158,67 @@ def test_what_is_no_message_is_named(data):
 def test_a_message_in_an_unknown_encoding_is_named():
     with pytest.raises(UnreadableError, match="not a message"):
         read("a.eml", b"Subject: x\nContent-Type: text/plain; charset=no-such\n\n\xff")
+
+
+def test_lists_and_headings_have_the_numbers_that_are_shown():
+    def level(number: int, more: str) -> str:
+        return f'<text:list-level-style-number text:level="{number}" {more}/>'
+
+    suffix = 'style:num-suffix="."'
+    levels = level(1, f'style:num-format="A" {suffix}') + level(2, f'style:num-format="1" {suffix}')
+    outline = "".join(
+        f'<text:outline-level-style text:level="{place}" style:num-format="1"'
+        f' text:display-levels="{place}"/>'
+        for place in (1, 2)
+    )
+    styles = (
+        f'<text:list-style style:name="L1">{levels}</text:list-style>'
+        f'<text:outline-style style:name="Outline">{outline}</text:outline-style>'
+        '<style:style style:name="P1" style:list-style-name=""/>'
+    )
+
+    def items(*texts: str, more: str = "") -> str:
+        inner = "".join(f"<text:list-item>{text}</text:list-item>" for text in texts)
+        return f"<text:list {more}>{inner}</text:list>"
+
+    def p(text: str) -> str:
+        return f"<text:p>{text}</text:p>"
+
+    def h(number: int, text: str, more: str = "") -> str:
+        return f'<text:h text:outline-level="{number}" {more}>{text}</text:h>'
+
+    mine = 'text:style-name="L1"'
+    first = items(p("Aims") + items(p("one"), p("two")), p("Rules"), more=mine)
+    further = f'{mine} text:continue-numbering="true"'
+    body = (
+        h(1, "Preface", 'text:style-name="P1"') + h(1, "Start") + h(2, "Tools") + first
+        + p("Between.") + items(p("Fees"), more=further) + items(p("New"), more=mine)
+        + h(1, "End")
+    )  # fmt: skip
+    text = read("a.odt", odf_file("text", body, styles)).text
+    assert [line for line in text.splitlines() if line] == [
+        *("Preface", "1 Start", "1.1 Tools", "A. Aims", "  1. one", "  2. two", "B. Rules"),
+        *("Between.", "C. Fees", "A. New", "2 End"),
+    ]
+
+
+def test_texts_are_bold_by_their_parts_and_bands_are_no_heads():
+    styles = (
+        '<style:style style:name="T1"><style:text-properties fo:font-weight="bold"/></style:style>'
+        '<style:style style:name="T2" style:parent-style-name="T1"/>'
+    )
+    for name, colour in (("dark", "#1a2332"), ("light", "#f8f9fa")):
+        properties = f'<style:table-cell-properties fo:background-color="{colour}"/>'
+        styles += f'<style:style style:name="{name}">{properties}</style:style>'
+    bold = '<text:p><text:span text:style-name="T2">Colours</text:span></text:p>'
+
+    def on(style: str, *texts: str) -> str:
+        return row(*(cell(text, f'table:style-name="{style}"') for text in texts))
+
+    rows = (
+        on("dark", "Name", "Use") + row("A", "text") + on("light", "B", "cards") + row("C", "icons")
+    )
+    body = f"{bold}<text:p>These are ours.</text:p><table:table>{rows}</table:table>"
+    document = read("a.odt", odf_file("text", body, styles))
+    assert [heading.text for heading in document.headings] == ["Colours"]
+    assert document.text.endswith("Name: A; Use: text\nName: B; Use: cards\nName: C; Use: icons")
