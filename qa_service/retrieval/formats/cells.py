@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Set
 from typing import NamedTuple
 
 MAX_COLUMNS = 1000
 """Columns of a table that are read; the cells to the right are left out."""
 _SPACE_POINTS = 3.0
+ERROR = re.compile(r"#(?:N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!)")
+"""What a sheet shows in place of a value that it cannot calculate."""
 
 
 class Cell(NamedTuple):

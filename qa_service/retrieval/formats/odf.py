@@ -15,7 +15,7 @@ from xml.etree import ElementTree as Xml
 
 from qa_service.retrieval.documents import BlockList, Document, Parsed, UnreadableError
 from qa_service.retrieval.formats.bounded import read_package, reading
-from qa_service.retrieval.formats.cells import MAX_COLUMNS, Cell, Grid
+from qa_service.retrieval.formats.cells import ERROR, MAX_COLUMNS, Cell, Grid
 from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.formats.odf_lists import OUTLINE, Numbers
 from qa_service.retrieval.formats.office_package import attribute, child, name_of, number, text_of
@@ -164,8 +164,10 @@ class _Reader:
             self._fills.get(attribute(one, "style-name")) for row, _ in rows[:1] for one in row
         ]
         # Where a colour is the head's, others are those of bands.
+        is_text = name_of(next(iter(child(self._content, "body") or ()))) == "text"
+        are_heads = is_text and None not in fills
         strong = self._bold | {
-            name for name, fill in self._fills.items() if fill in fills or None in fills
+            name for name, fill in self._fills.items() if not are_heads or fill in fills
         }
         for row, is_head in rows:
             times = number(row, "number-rows-repeated") or 1
@@ -178,6 +180,15 @@ class _Reader:
             line += times
         add_grid(self._out, grid.rows)
         self._blocks(aside)
+
+
+def _paragraphs(element: Xml.Element) -> Iterator[Xml.Element]:
+    """A cell's, those in lists and in other paragraphs' frames too, without comments'."""
+    for one in element:
+        if name_of(one) not in _LEFT_OUT:
+            if name_of(one) in {"p", "h"}:
+                yield one
+            yield from _paragraphs(one)
 
 
 def _without_list(style: Xml.Element) -> bool:
@@ -217,12 +228,12 @@ def _cells(element: Xml.Element, aside: list[Xml.Element], strong: Set[str]) -> 
     if name_of(element) != "table-cell":
         return
     parts = list[str]()
-    for one in element.iter():
-        if name_of(one) in {"p", "h"}:
-            text, its = _text(one)
-            parts.append(text)
-            aside += its
+    for one in _paragraphs(element):
+        text, its = _text(one)
+        parts.append(text)
+        aside += its
     text = " ".join(parts)
+    text = "" if ERROR.fullmatch(text) else text
     columns = number(element, "number-columns-spanned") or 1
     rows = number(element, "number-rows-spanned") or 1
     times = number(element, "number-columns-repeated") or 1

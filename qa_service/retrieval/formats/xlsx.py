@@ -21,7 +21,7 @@ from xml.etree import ElementTree as Xml
 
 from qa_service.retrieval.documents import BlockList, Document, Parsed
 from qa_service.retrieval.formats.bounded import read_package, reading
-from qa_service.retrieval.formats.cells import MAX_COLUMNS, Row, indent_of
+from qa_service.retrieval.formats.cells import ERROR, MAX_COLUMNS, Row, indent_of
 from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.formats.office_package import (
     OfficePackage,
@@ -60,7 +60,6 @@ _PART = re.compile(
 _SECTION = re.compile(r'((?:"[^"]*"|\\.|\[[^\]]*\]|[^;])*)(?:;|$)', re.DOTALL)
 _ESCAPED = re.compile(r"_x(?:(000[9AD]|005F)|00[01][\dA-F])_", re.IGNORECASE)
 """A character that XML cannot hold; of those there are a tab, the ends of lines and `_` to see."""
-_ERROR = re.compile(r"#(?:N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!)")
 _FRACTION = re.compile(r"[0#?]\s*/\s*[0-9#?]")
 _LITERALS = frozenset({"quoted", "escaped", "currency", "share", "other"})
 _MAX_FORMAT_CHARS = 255
@@ -171,7 +170,7 @@ class _Workbook:
             return self._strings[int(held)]
         if kind == "b":
             return {"0": "FALSE", "1": "TRUE"}.get(held, "")
-        return held if kind in {"str", "d"} and not _ERROR.fullmatch(held) else ""
+        return held if kind in {"str", "d"} and not ERROR.fullmatch(held) else ""
 
 
 def _string(element: Xml.Element) -> str:

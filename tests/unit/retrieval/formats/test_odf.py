@@ -222,3 +222,15 @@ def test_texts_are_bold_by_their_parts_and_bands_are_no_heads():
     document = read("a.odt", odf_file("text", body, styles))
     assert [heading.text for heading in document.headings] == ["Colours"]
     assert document.text.endswith("Name: A; Use: text\nName: B; Use: cards\nName: C; Use: icons")
+
+
+def test_a_cell_has_neither_its_comment_nor_an_error():
+    comment = "<office:annotation><text:p>Is this right?</text:p></office:annotation>"
+    costs = f"<table:table-cell>{comment}<text:p>1.1 million</text:p></table:table-cell>"
+    rows = (
+        row("Goal", "Costs", "Share") + row("Sales", costs, "#DIV/0!") + row("Staff", "12", "5 %")
+    )
+    body = f'<table:table table:name="Plan">{rows}</table:table>'
+    assert read("a.ods", odf_file("spreadsheet", body)).text.endswith(
+        "Goal: Sales; Costs: 1.1 million\nGoal: Staff; Costs: 12; Share: 5 %"
+    )
