@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import attrgetter, ne
 from statistics import median_low
 from typing import TypeVar
 from unicodedata import category
@@ -23,7 +24,8 @@ NUMBER = re.compile(r"[^A-Za-z]*\d[^A-Za-z]*|[-–—]|\([A-Z]\)")  # noqa: RUF0
 """A number with its signs, or what stands for none in a table."""
 _SAME_LINE = 0.5
 """Of the lower of two boxes; what shares more of its height is on a line."""
-_LEADER = re.compile(r"[.·…_]+")
+_LEADERS = ".·…_"
+_LEADER = re.compile(f"[{_LEADERS}]+")
 _MIN_LEADERS = 3
 NUMBERED = re.compile(r"[(（]?(?P<number>\d{1,3}|[a-z]|[ivx]{1,4})[.)．）]")  # noqa: RUF001, wide signs
 """A number or letter before an item."""
@@ -51,6 +53,7 @@ _EDGE = 3.0
 _MAX_GUTTERS = 16
 """So many are tried: those that fewest pieces cross."""
 _MAX_DEPTH = 6
+_LEFT = attrgetter("box.left")
 
 
 @dataclass(slots=True)
@@ -94,8 +97,9 @@ def pieces_of(words: Iterable[Word]) -> list[Piece]:
     for line in lines_of(list(words)):
         piece, leaders, was_led = list[Word](), 0, False
         for word in _with_joined_letters(line):
-            if _LEADER.fullmatch(word.text) and (leaders or not word.goes_on):
-                leaders += len(word.text)
+            text = word.text
+            if text[0] in _LEADERS and _LEADER.fullmatch(text) and (leaders or not word.goes_on):
+                leaders += len(text)
                 continue
             is_led = leaders >= _MIN_LEADERS
             if piece and is_led and len(piece[-1].text) > 1:
@@ -112,6 +116,8 @@ def pieces_of(words: Iterable[Word]) -> list[Piece]:
 
 def _with_joined_letters(line: list[Word]) -> list[Word]:
     """A line whose words that are spaced out, a letter or two each, are put together."""
+    if [len(word.text) for word in line].count(1) < _SPACED_LETTERS:
+        return line
     found, run = list[Word](), list[Word]()
     for word in line:
         is_short = len(word.text) <= 2 and word.text.isalpha()
@@ -180,7 +186,8 @@ def cut_at(piece: Piece, gap: float) -> list[Piece]:
 
 def _is_apart(piece: list[Word], word: Word) -> bool:
     last = piece[-1]
-    gap, size = word.box.left - last.box.right, max(last.box.height, word.box.height)
+    (_, top, right, bottom), (left, its_top, _, its_bottom) = last.box, word.box
+    gap, size = left - right, max(bottom - top, its_bottom - its_top)
     if word.goes_on or gap <= _NUMBER_GAP * size:
         return False
     are_numbers = NUMBER.fullmatch(last.text) and NUMBER.fullmatch(word.text)
@@ -191,25 +198,29 @@ def _is_apart(piece: list[Word], word: Word) -> bool:
 
 
 def _piece(words: list[Word], *, is_led: bool = False) -> Piece:
-    sizes = dict[float, int]()
-    for word in words:
-        size = word.box.height
-        sizes[size] = sizes.get(size, 0) + len(word.text)
-    size = max(sizes, key=lambda size: (sizes[size], size))
-    box = around([word.box for word in words if word.box.height >= _RAISED_SIZE * size])
-    box = Box(words[0].box.left, box.top, words[-1].box.right, box.bottom)
-    piece = Piece(words, box, size, is_led=is_led)
+    lefts, tops, rights, bottoms = zip(*[word.box for word in words], strict=True)
+    top, bottom = min(tops), max(bottoms)
+    size = bottom - top
+    if max(tops) > top or min(bottoms) < bottom:
+        sizes = dict[float, int]()
+        for word in words:
+            height = word.box.height
+            sizes[height] = sizes.get(height, 0) + len(word.text)
+        size = max(sizes, key=lambda height: (sizes[height], height))
+        box = around([word.box for word in words if word.box.height >= _RAISED_SIZE * size])
+        top, bottom = box.top, box.bottom
+    piece = Piece(words, Box(lefts[0], top, rights[-1], bottom), size, is_led=is_led)
     piece.text = _text(piece)
     return piece
 
 
 def _text(piece: Piece) -> str:
-    words = piece.words
-    if min(word.box.height for word in words) >= _RAISED_SIZE * piece.size:
-        parts = [word.text if word.goes_on else f" {word.text}" for word in words]
+    small = _RAISED_SIZE * piece.size
+    if not any([bottom - top < small for _, top, _, bottom in [word.box for word in piece.words]]):
+        parts = [word.text if word.goes_on else f" {word.text}" for word in piece.words]
         return "".join(parts).lstrip()
     shown = ""
-    for word in words:
+    for word in piece.words:
         is_raised, mark = piece.is_raised(word), word.text
         if is_raised and shown:
             is_note = _NOTE_MARK.fullmatch(mark) and not (
@@ -227,16 +238,19 @@ def _text(piece: Piece) -> str:
 def lines_of(placed: Sequence[Placed]) -> list[list[Placed]]:
     """Groups what stands at one height, from top to bottom, each from left to right."""
     lines = list[tuple[float, float, list[Placed]]]()
-    for one in sorted(placed, key=lambda one: (one.box.middle, one.box.left)):
-        _, top, _, bottom = one.box
+    boxes = [one.box for one in placed]
+    keys = [((top + bottom) / 2, left) for left, top, _, bottom in boxes]
+    for number in sorted(range(len(keys)), key=keys.__getitem__):
+        _, top, _, bottom = boxes[number]
         for its_top, its_bottom, line in lines[:-4:-1]:
-            shared = min(its_bottom, bottom) - max(its_top, top)
-            if shared > _SAME_LINE * min(its_bottom - its_top, bottom - top):
-                line.append(one)
+            lower = its_bottom if its_bottom < bottom else bottom
+            shared = lower - (its_top if its_top > top else top)
+            if shared > _SAME_LINE * (bottom - top) or shared > _SAME_LINE * (its_bottom - its_top):
+                line.append(placed[number])
                 break
         else:
-            lines.append((top, bottom, [one]))
-    return [sorted(line, key=lambda one: one.box.left) for _, _, line in lines]
+            lines.append((top, bottom, [placed[number]]))
+    return [sorted(line, key=_LEFT) for _, _, line in lines]
 
 
 def in_columns(pieces: Sequence[Piece], depth: int = 0) -> list[list[Piece]]:
@@ -273,13 +287,15 @@ def _gutters(pieces: Sequence[Piece]) -> list[float]:
 
 def _bands(pieces: Sequence[Piece], gutter: float) -> list[list[list[Piece]]]:
     """The bands of a page, of one part or two, if there is a gutter just left of here."""
-    crossing = [piece for piece in pieces if piece.box.left < gutter < piece.box.right]
+    crossing, others = list[Piece](), list[Piece]()
+    for piece in pieces:
+        left, _, right, _ = piece.box
+        (crossing if left < gutter < right else others).append(piece)
     crossing.sort(key=lambda piece: piece.box.middle)
     levels = [piece.box.middle for piece in crossing]
     between: list[list[Piece]] = [[] for _ in range(len(levels) + 1)]
-    for piece in pieces:
-        if not piece.box.left < gutter < piece.box.right:
-            between[bisect_left(levels, piece.box.middle)].append(piece)
+    for piece in others:
+        between[bisect_left(levels, piece.box.middle)].append(piece)
     bands, whole = list[list[list[Piece]]](), list[Piece]()
     for number, part in enumerate(between):
         left = [piece for piece in part if piece.box.right <= gutter]
@@ -297,15 +313,19 @@ def _bands(pieces: Sequence[Piece], gutter: float) -> list[list[list[Piece]]]:
 
 def _are_columns(left: list[Piece], right: list[Piece]) -> bool:
     """Whether two parts are read one after the other, rather than across as a table is."""
-    if min(len(left), len(right)) < _MIN_LINES:
+    most_lines = min(len(left), len(right))
+    if most_lines < _MIN_LINES:
+        return False
+    painted = sorted([(piece.order, 0) for piece in left] + [(piece.order, 1) for piece in right])
+    sides = [side for _, side in painted]
+    turns = sum(map(ne, sides, sides[1:]))
+    num_prose = _is_prose(left) + _is_prose(right)
+    if num_prose < 2 and _PAINTED_APART * turns > most_lines:
         return False
     lines = min(len(lines_of(left)), len(lines_of(right)))
     if lines < _MIN_LINES:
         return False
-    painted = sorted([(piece.order, 0) for piece in left] + [(piece.order, 1) for piece in right])
-    turns = sum(one[1] != after[1] for one, after in pairwise(painted))
     is_painted_apart = _PAINTED_APART * turns <= lines
-    num_prose = _is_prose(left) + _is_prose(right)
     if is_painted_apart or num_prose < 2:
         return is_painted_apart and (num_prose > 0 or (_is_list(left) and _is_list(right)))
     # A table's cells: paragraphs of both parts begin at the same heights.
