@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from collections.abc import Iterator
+from itertools import repeat
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from qa_service.retrieval.formats.pdf_boxes import Box, around, turned
+from qa_service.retrieval.formats.pdf_calls import plain
 
 if TYPE_CHECKING:
     import pypdfium2
@@ -76,14 +78,15 @@ def _paths(
     """
     raw, its = package.raw, package.raw.FS_MATRIX()
     sides = [ctypes.c_float() for _ in range(4)]
-    count = raw.FPDFFormObj_CountObjects if form else raw.FPDFPage_CountObjects
-    get, holder = (raw.FPDFFormObj_GetObject, form) if form else (raw.FPDFPage_GetObject, page)
-    for index in range(count(holder)):
-        one = get(holder, index)
-        kind = raw.FPDFPageObj_GetType(one)
+    places = [ctypes.byref(side) for side in sides]
+    get_kind, get_bounds = plain(raw, "FPDFPageObj_GetType"), plain(raw, "FPDFPageObj_GetBounds")
+    holder, its_name = (form, "FPDFFormObj") if form else (page.raw, "FPDFPage")
+    get = plain(raw, f"{its_name}_GetObject", raw.FPDF_PAGEOBJECT)
+    for one in map(get, repeat(holder), range(getattr(raw, f"{its_name}_CountObjects")(holder))):
+        kind = get_kind(one)
         if kind not in {raw.FPDF_PAGEOBJ_PATH, raw.FPDF_PAGEOBJ_FORM}:
             continue
-        if raw.FPDFPageObj_GetBounds(one, *sides):
+        if get_bounds(one, *places):
             bounds = [side.value for side in sides]
             if _is_small(*(outer.on_rect(*bounds) if outer else bounds)):
                 continue
@@ -103,17 +106,27 @@ def _is_small(left: float, bottom: float, right: float, top: float) -> bool:
 def _lines(raw: ModuleType, path: _Object, matrix: pypdfium2.PdfMatrix, turn: int) -> list[Box]:
     """A path's lines that are horizontal or vertical."""
     found, first, last = list[Box](), None, None
-    for index in range(min(_MAX_RULES, raw.FPDFPath_CountSegments(path))):
-        segment = raw.FPDFPath_GetPathSegment(path, index)
-        x, y = ctypes.c_float(), ctypes.c_float()
-        raw.FPDFPathSegment_GetPoint(segment, x, y)
+    get = plain(raw, "FPDFPath_GetPathSegment", raw.FPDF_PATHSEGMENT)
+    number = min(_MAX_RULES, raw.FPDFPath_CountSegments(path))
+    segments = list(map(get, repeat(path), range(number)))
+    kinds = list(map(plain(raw, "FPDFPathSegment_GetType"), segments))
+    closes = map(plain(raw, "FPDFPathSegment_GetClose"), segments)
+    get_point = plain(raw, "FPDFPathSegment_GetPoint")
+    x, y = ctypes.c_float(), ctypes.c_float()
+    to_x, to_y = ctypes.byref(x), ctypes.byref(y)
+    curve, line, move = raw.FPDF_SEGMENT_BEZIERTO, raw.FPDF_SEGMENT_LINETO, raw.FPDF_SEGMENT_MOVETO
+    for segment, kind, after, is_closed in zip(
+        segments, kinds, [*kinds[1:], curve], closes, strict=False
+    ):
+        if kind == curve and after != line and not is_closed:
+            continue  # a point that no line begins or ends at
+        get_point(segment, to_x, to_y)
         point = matrix.on_point(x.value, y.value)
-        kind = raw.FPDFPathSegment_GetType(segment)
-        if kind == raw.FPDF_SEGMENT_MOVETO:
+        if kind == move:
             first = point
-        elif kind == raw.FPDF_SEGMENT_LINETO and last:
+        elif kind == line and last:
             found += _line(last, point, turn)
-        if raw.FPDFPathSegment_GetClose(segment) and first:
+        if is_closed and first:
             found += _line(point, first, turn)
         last = point
     return found
