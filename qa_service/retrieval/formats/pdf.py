@@ -92,11 +92,20 @@ def read_pdf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document |
 def _flat(raw: ModuleType, pdf: pypdfium2.PdfDocument, number: int) -> pypdfium2.PdfPage:
     """A page with what is filled into its form, and its notes, as a part of it."""
     page = pdf[number]
-    if pdf.formenv and raw.FPDFPage_GetAnnotCount(page):
+    if pdf.formenv and any(_is_drawn(raw, page, n) for n in range(raw.FPDFPage_GetAnnotCount(page))):
         page.flatten()
         page.close()
         page = pdf[number]
     return page
+
+
+def _is_drawn(raw: ModuleType, page: pypdfium2.PdfPage, number: int) -> bool:
+    """Whether a field or note of a page has a look: links have none."""
+    annotation = raw.FPDFPage_GetAnnot(page, number)
+    try:
+        return bool(raw.FPDFAnnot_HasKey(annotation, b"AP"))
+    finally:
+        raw.FPDFPage_CloseAnnot(annotation)
 
 
 def _blocks(pages: list[Page]) -> list[Block]:

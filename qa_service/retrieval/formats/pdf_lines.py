@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import attrgetter, ne
 from statistics import median_low
 from typing import TypeVar
 from unicodedata import category
+
+import msgspec
+from msgspec.structs import replace
 
 from qa_service.retrieval.documents import scripted
 from qa_service.retrieval.formats.pdf_boxes import Box, around
@@ -56,8 +58,7 @@ _MAX_DEPTH = 6
 _LEFT = attrgetter("box.left")
 
 
-@dataclass(slots=True)
-class Piece:
+class Piece(msgspec.Struct):
     """Words on one line without a wide gap between them.
 
     Attributes:

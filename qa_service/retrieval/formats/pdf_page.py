@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -47,8 +48,7 @@ _TextPage = Any
 """PDFium's `FPDF_TEXTPAGE`."""
 
 
-@dataclass(slots=True)
-class Word:
+class Word(msgspec.Struct):
     """Characters of one font without white space.
 
     Attributes:
@@ -208,11 +208,9 @@ class PageReader:
         fonts = [look.font for look in looks]
         spelled = self._widths.spelled(characters.codes, widths, is_shared, firsts, fonts)
         goes_on = [False, *(~is_apart[firsts[1:]]).tolist()]
-        rows = zip(spelled, boxes, places.tolist(), looks, goes_on, strict=True)
-        return [
-            Word(word, Box(*sides), place, look.is_bold, is_rest)
-            for word, sides, place, look, is_rest in rows
-        ], []
+        are_bold = [look.is_bold for look in looks]
+        words = map(Word, spelled, map(Box._make, boxes), places.tolist(), are_bold, goes_on)
+        return list(words), []
 
     def _looks(self, text: _TextPage, places: list[int]) -> list[_Look]:
         """How the texts that have these characters are drawn."""

@@ -134,9 +134,9 @@ def _lines(raw: ModuleType, path: _Object, matrix: pypdfium2.PdfMatrix, turn: in
 
 def _line(start: tuple[float, float], end: tuple[float, float], turn: int) -> list[Box]:
     (x1, y1), (x2, y2) = start, end
-    sides = min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)
-    if min(abs(x1 - x2), abs(y1 - y2)) < _SLANT and not _is_small(*sides):
-        return [Box(*turned(*sides, turn))]
+    width, height = abs(x1 - x2), abs(y1 - y2)
+    if min(width, height) < _SLANT and max(width, height) >= _MIN_RULE:
+        return [Box(*turned(min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2), turn))]
     return []
 
 
