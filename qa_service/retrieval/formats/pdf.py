@@ -41,7 +41,7 @@ from qa_service.retrieval.layout import lay_out
 if TYPE_CHECKING:
     import pypdfium2
 
-_HYPHENATED = re.compile(rf"(\w+)(?:{HYPHEN}|[-\u2010])\n(?=(\w+))")
+_HYPHENATED = re.compile(rf"\b(\w+)(?:{HYPHEN}|[-\u2010])\n(?=(\w+))")
 _WORD = re.compile(r"\w+(?:[-\u2010]\w+)*")
 _CONTENTS = re.compile(
     r"(?:table of )?contents?:?|inhalt(?:sverzeichnis)?|(?:tables? des )?matières|sommaire|índice",
@@ -213,8 +213,8 @@ def _append(parts: list[Part], column: list[Part]) -> None:
 
 def _written(parts: list[Part], heads: list[str]) -> list[Block]:
     texts = [part for part in parts if isinstance(part, Text)]
-    lines = (line for text in texts for line in text.lines)
-    known = Counter(word.lower() for line in lines for word in _WORD.findall(line))
+    lines = "\n".join(line for text in texts for line in text.lines)
+    known = Counter(map(str.lower, _WORD.findall(lines)))
     out, lefts, tables = BlockList(), list[float](), add_grid(BlockList(), ())
     for head in heads:
         out.paragraph(head)

@@ -66,3 +66,7 @@ class Results:
             is_known[start : start + _CHUNK] = np.fromiter(found, bool, len(chunk))
             values[start : start + _CHUNK] = self._room[: len(chunk)]
         return is_known, values
+
+
+results = cache(Results)
+"""One for each function: references to places take long to make."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from operator import attrgetter, ne
@@ -262,7 +262,9 @@ def in_columns(pieces: Sequence[Piece], depth: int = 0) -> list[list[Piece]]:
     head or a wide table, does not hide it, but divides the page into bands above and below.
     """
     best, most = list[list[list[Piece]]](), 0
-    for gutter in _gutters(pieces) if depth < _MAX_DEPTH else ():
+    for crossing, gutter in _gutters(pieces) if depth < _MAX_DEPTH else ():
+        if len(pieces) - crossing <= most:
+            break
         bands = _bands(pieces, gutter)
         in_two = sum(len(part) for band in bands if len(band) == 2 for part in band)
         if in_two > most:
@@ -272,18 +274,18 @@ def in_columns(pieces: Sequence[Piece], depth: int = 0) -> list[list[Piece]]:
     return [region for band in best for part in band for region in in_columns(part, depth + 1)]
 
 
-def _gutters(pieces: Sequence[Piece]) -> list[float]:
-    """Where a gutter may be, just left of a piece: where fewest pieces cross it."""
+def _gutters(pieces: Sequence[Piece]) -> list[tuple[int, float]]:
+    """Where a gutter may be, just left of a piece, after how many pieces cross it: the fewest."""
     lefts = sorted(piece.box.left for piece in pieces)
     rights = sorted(piece.box.right for piece in pieces)
     found = list[tuple[int, float]]()
     for edge in sorted({round(left / _EDGE) for left in lefts}):
         gutter = (edge - 0.5) * _EDGE
-        left, right = bisect_left(rights, gutter), len(lefts) - bisect_left(lefts, gutter)
+        left, right = bisect_right(rights, gutter), len(lefts) - bisect_left(lefts, gutter)
         crossing = len(pieces) - left - right
         if min(left, right) >= _MIN_LINES and 2 * crossing < len(pieces):
             found.append((crossing, gutter))
-    return [gutter for _, gutter in sorted(found)[:_MAX_GUTTERS]]
+    return sorted(found)[:_MAX_GUTTERS]
 
 
 def _bands(pieces: Sequence[Piece], gutter: float) -> list[list[list[Piece]]]:

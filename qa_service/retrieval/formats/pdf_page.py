@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from qa_service.retrieval.formats.bounded import library
 from qa_service.retrieval.formats.pdf_boxes import Box, turned
-from qa_service.retrieval.formats.pdf_calls import Results, plain
+from qa_service.retrieval.formats.pdf_calls import plain, results
 from qa_service.retrieval.formats.pdf_ligatures import LetterWidths
 from qa_service.retrieval.formats.pdf_rules import rules_on
 
@@ -135,8 +135,8 @@ class PageReader:
     def __init__(self) -> None:
         self._package = library("pypdfium2", "pypdfium2", "PDF")
         self._raw = self._package.raw
-        self._boxes_of = Results(self._raw, "FPDFText_GetLooseCharBox", ctypes.c_float, 1, 4)
-        self._origins_of = Results(self._raw, "FPDFText_GetCharOrigin", ctypes.c_double, 2)
+        self._boxes_of = results(self._raw, "FPDFText_GetLooseCharBox", ctypes.c_float, 1, 4)
+        self._origins_of = results(self._raw, "FPDFText_GetCharOrigin", ctypes.c_double, 2)
         self._get_code = plain(self._raw, "FPDFText_GetUnicode", ctypes.c_uint)
         self._get_object = plain(self._raw, "FPDFText_GetTextObject", ctypes.c_void_p)
         self._get_font = plain(self._raw, "FPDFText_GetFontInfo")

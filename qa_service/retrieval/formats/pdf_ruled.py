@@ -155,7 +155,8 @@ def _ruled_table(
     blocks = [its for corner, its in places.items() if min(walls.span(*corner)) > 1]
     if 3 * sum(map(len, blocks)) > len(words):  # a drawing, or a page's frame
         return None
-    lines = [line for its in places.values() for line in lines_of(pieces_of(its))]
+    texts = {corner: lines_of(pieces_of(its)) for corner, its in places.items()}
+    lines = [line for text in texts.values() for line in text]
     if sum(len(line) > 1 for line in lines) > _MANY_IN_A_CELL * len(lines):
         return None
     grid = Grid()
@@ -164,19 +165,19 @@ def _ruled_table(
     gaps = thin - filled if 4 * len(thin - filled) > len(filled) else ()
     for row in range(len(rows) - 1):
         if row not in gaps:
-            _add_ruled_row(grid, row, walls, places)
+            _add_ruled_row(grid, row, walls, texts)
     return Table(box, grid)
 
 
 def _add_ruled_row(
-    grid: Grid, row: int, walls: _Walls, places: dict[tuple[int, int], list[Word]]
+    grid: Grid, row: int, walls: _Walls, texts: dict[tuple[int, int], list[list[Piece]]]
 ) -> None:
     cells = list[tuple[list[list[Piece]], int, int]]()
     columns = list(pairwise(walls.columns))
     for column in range(len(columns)):
         if walls.corner(row, column) == (row, column):
             width, height = walls.span(row, column)
-            text = lines_of(pieces_of(places.get((row, column), ())))
+            text = texts.get((row, column), [])
             inner = columns[column : column + width]
             if width > 1 and height == 1 and (names := _inner_names(text, inner)):
                 cells += [([*text[:-1], *([name] if name else [])], 1, 1) for name in names]
