@@ -16,7 +16,7 @@ MAX_DEPTH = 8
 """Lists nested deeper are written as if they were so deep."""
 
 _INVISIBLE = re.compile("[\0\u00ad\u200b-\u200d\u2060\ufeff\ufffe\uffff]")
-_SPACES = re.compile(r"[^\S\n]+")
+_SPACES = re.compile(r"[^\S\n]{2,}|[^\S\n ]")
 _BOX = re.compile(r"[☐☑☒](?=\w)")
 _LETTERS = re.compile(r"[^\W\d_]{2}")
 _MAX_BOLD_WORDS = 14

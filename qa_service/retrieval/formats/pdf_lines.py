@@ -182,7 +182,7 @@ def cut_at(piece: Piece, gap: float) -> list[Piece]:
         if not parts or word.box.left - parts[-1][-1].box.right > gap * piece.size:
             parts.append([])
         parts[-1].append(word)
-    return [_piece(part) for part in parts]
+    return [_piece(part) for part in parts] if len(parts) > 1 else [piece]
 
 
 def _is_apart(piece: list[Word], word: Word) -> bool:

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 HYPHEN = "\ufffe"
 """Stands for a hyphen at a line's end that divides a word, as PDFium finds it."""
 _PDFIUM_HYPHENS = [0x02, 0xAD, ord(HYPHEN)]
-_SPACES = [0, *(code for code in range(0x3001) if chr(code).isspace())]
+_IS_SPACE = np.array([code == 0 or chr(code).isspace() for code in range(0x3002)])
+"""Of code points; none above is one."""
 _BOLD = re.compile(r"bold|black|heavy|demi", re.IGNORECASE)
 """In a font's name; what PDFium says of its weight is a guess from the width of its stems."""
 _MAX_FONT_NAME_BYTES = 128
@@ -167,7 +168,7 @@ class PageReader:
         codes = self._codes(text, number)
         codes[(codes >= 0xD800) & (codes < 0xE000)] = ord("?")  # half of a pair
         codes[np.isin(codes, _PDFIUM_HYPHENS)] = ord(HYPHEN)
-        is_blank = np.isin(codes, _SPACES)
+        is_blank = _IS_SPACE.take(codes, mode="clip")
         places = np.flatnonzero(~is_blank)
         has_box, sides = self._boxes_of.of(text, places.tolist())
         places = places[has_box]
@@ -193,11 +194,9 @@ class PageReader:
         is_apart = characters.is_apart | _stand_apart(box)
         begins = is_apart | _differ(box)
         looks = self._looks(text, characters.places[begins].tolist())
-        turns = np.array([look.turn for look in looks])[np.cumsum(begins) - 1]
-        if aslant := [
-            (other, characters.those(turns == other)) for other in set(turns.tolist()) - {turn}
-        ]:
-            return [], [*aslant, (turn, characters.those(turns == turn))]
+        if others := {look.turn for look in looks} - {turn}:
+            turns = np.array([look.turn for look in looks])[np.cumsum(begins) - 1]
+            return [], [(one, characters.those(turns == one)) for one in [*others, turn]]
         firsts = np.flatnonzero(begins)
         places = characters.places[firsts]
         boxes = self._boxes(text, places.tolist(), box, firsts, looks)

@@ -6,7 +6,7 @@ cell. Rules that only frame a text, or that leave columns or labels out, are no 
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
@@ -224,7 +224,7 @@ def _inner_names(text: list[list[Piece]], columns: Columns) -> list[list[Piece]]
 
 
 def _index(places: list[float], place: float) -> int:
-    return max(0, min(len(places) - 2, sum(one <= place for one in places) - 1))
+    return max(0, min(len(places) - 2, bisect_right(places, place) - 1))
 
 
 class _Walls:
