@@ -10,6 +10,7 @@ parent, sees that and starts another.
 
 from __future__ import annotations
 
+import gc
 import gzip
 import logging
 import os
@@ -49,6 +50,7 @@ _decoder = msgspec.json.Decoder(Message)
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
     logging.disable()
+    gc.set_threshold(50_000)  # words and elements, of which a page has thousands, are in no circles
     _limit(resource.RLIMIT_AS, int(sys.argv[1]))
     _limit(resource.RLIMIT_CORE, 0)
     output = os.fdopen(os.dup(sys.stdout.fileno()), "wb")

@@ -199,6 +199,9 @@ def _is_apart(piece: list[Word], word: Word) -> bool:
 
 
 def _piece(words: list[Word], *, is_led: bool = False) -> Piece:
+    if len(words) == 1:
+        (word,) = words
+        return Piece(words, word.box, word.box.height, word.text, is_led)
     lefts, tops, rights, bottoms = zip(*[word.box for word in words], strict=True)
     top, bottom = min(tops), max(bottoms)
     size = bottom - top
