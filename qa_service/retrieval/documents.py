@@ -67,7 +67,8 @@ def without_invisible(text: str) -> str:
 
 def folded(text: str) -> str:
     """A text with single spaces, one after a box to tick; line breaks that are meant stay."""
-    return _LINE_ENDS.sub("\n", _SPACES.sub(" ", _BOX.sub(r"\g<0> ", text))).strip()
+    words = _SPACES.sub(" ", text if text.isascii() else _BOX.sub(r"\g<0> ", text))
+    return (_LINE_ENDS.sub("\n", words) if "\n" in words else words).strip()
 
 
 def scripted(name: str, before: str, inner: str) -> str:

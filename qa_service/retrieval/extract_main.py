@@ -42,7 +42,7 @@ from qa_service.retrieval.formats import FORMATS
 from qa_service.retrieval.passages import cut
 
 MAX_ORDERS = 3
-"""Of a process: it reads one, and a pipe (64 KiB) holds the others, however long their names are."""
+"""Of a process: it reads one, and its pipe (64 KiB) holds the others, whatever their names."""
 
 _decoder = msgspec.json.Decoder(Message)
 

@@ -92,7 +92,9 @@ def read_pdf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document |
 def _flat(raw: ModuleType, pdf: pypdfium2.PdfDocument, number: int) -> pypdfium2.PdfPage:
     """A page with what is filled into its form, and its notes, as a part of it."""
     page = pdf[number]
-    if pdf.formenv and any(_is_drawn(raw, page, n) for n in range(raw.FPDFPage_GetAnnotCount(page))):
+    if pdf.formenv and any(
+        _is_drawn(raw, page, n) for n in range(raw.FPDFPage_GetAnnotCount(page))
+    ):
         page.flatten()
         page.close()
         page = pdf[number]

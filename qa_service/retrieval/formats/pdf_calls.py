@@ -21,10 +21,12 @@ _CHUNK = 4096
 """Characters that are asked for at once: references to their results are made once."""
 
 _Array = npt.NDArray[Any]
+_Page = Any
+"""PDFium's `FPDF_TEXTPAGE`."""
 
 
 @cache
-def plain(raw: ModuleType, name: str, result: Any = ctypes.c_int) -> Callable[..., Any]:
+def plain(raw: ModuleType, name: str, result: type = ctypes.c_int) -> Callable[..., Any]:
     """A function of PDFium that does not check its arguments."""
     address = ctypes.cast(getattr(raw, name), ctypes.c_void_p).value or 0
     return ctypes.PYFUNCTYPE(result)(address)
@@ -41,7 +43,7 @@ class Results:
     """
 
     def __init__(
-        self, raw: ModuleType, name: str, kind: Any, num_results: int = 1, num_values: int = 1
+        self, raw: ModuleType, name: str, kind: type, num_results: int = 1, num_values: int = 1
     ) -> None:
         self._get = plain(raw, name)
         room = (kind * (_CHUNK * num_results * num_values))()
@@ -51,7 +53,7 @@ class Results:
         self._places = [places[result::num_results] for result in range(num_results)]
         self._room = np.frombuffer(room, kind).reshape(_CHUNK, num_results * num_values)
 
-    def of(self, page: Any, numbers: Sequence[int]) -> tuple[_Array, _Array]:
+    def of(self, page: _Page, numbers: Sequence[int]) -> tuple[_Array, _Array]:
         """Asks for characters.
 
         Returns:

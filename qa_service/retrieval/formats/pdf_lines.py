@@ -157,7 +157,8 @@ def is_unspaced(text: str) -> bool:
 
 def joined(lines: Iterable[str]) -> str:
     """Lines as one."""
-    return _BREAK.sub("", "\n".join(lines)).replace("\n", " ")
+    text = "\n".join(lines)
+    return (text if text.isascii() else _BREAK.sub("", text)).replace("\n", " ")
 
 
 def is_bullet(text: str) -> bool:
@@ -220,7 +221,7 @@ def _piece(words: list[Word], *, is_led: bool = False) -> Piece:
 
 def _text(piece: Piece) -> str:
     small = _RAISED_SIZE * piece.size
-    if not any([bottom - top < small for _, top, _, bottom in [word.box for word in piece.words]]):
+    if min([word.box.bottom - word.box.top for word in piece.words]) >= small:
         parts = [word.text if word.goes_on else f" {word.text}" for word in piece.words]
         return "".join(parts).lstrip()
     shown = ""
@@ -295,8 +296,8 @@ def _bands(pieces: Sequence[Piece], gutter: float) -> list[list[list[Piece]]]:
     """The bands of a page, of one part or two, if there is a gutter just left of here."""
     crossing, others = list[Piece](), list[Piece]()
     for piece in pieces:
-        left, _, right, _ = piece.box
-        (crossing if left < gutter < right else others).append(piece)
+        box = piece.box
+        (crossing if box.left < gutter < box.right else others).append(piece)
     crossing.sort(key=lambda piece: piece.box.middle)
     levels = [piece.box.middle for piece in crossing]
     between: list[list[Piece]] = [[] for _ in range(len(levels) + 1)]

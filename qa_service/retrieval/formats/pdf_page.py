@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,6 +46,7 @@ _ASCENT, _DESCENT = 0.75, 0.25
 _SHIFT = 0.1
 
 _Array = npt.NDArray[Any]
+_Name = ctypes.Array[ctypes.c_char]
 _TextPage = Any
 """PDFium's `FPDF_TEXTPAGE`."""
 
@@ -222,7 +224,7 @@ class PageReader:
             last = drawn
         return found
 
-    def _look(self, text: _TextPage, place: int, matrix: Any, name: Any) -> _Look:
+    def _look(self, text: _TextPage, place: int, matrix: ctypes.Structure, name: _Name) -> _Look:
         name[0] = 0
         self._get_font(text, place, name, _MAX_FONT_NAME_BYTES, None)
         font = name.value.decode("utf-8", "replace")
@@ -230,7 +232,7 @@ class PageReader:
         size = math.nan
         if self._get_matrix(text, place, ctypes.byref(matrix)):
             size = self._get_size(text, place) * math.hypot(matrix.c, matrix.d)
-        return _Look(font, _BOLD.search(font) is not None, turn, size)
+        return _Look(font, _is_bold(font), turn, size)
 
     def _boxes(
         self,
@@ -253,6 +255,11 @@ class PageReader:
             np.where(np.isnan(top), np.maximum.reduceat(box.bottom, firsts), bottom),
         )
         return zip(*(side.tolist() for side in sides), strict=True)
+
+
+@lru_cache(maxsize=1024)
+def _is_bold(font: str) -> bool:
+    return _BOLD.search(font) is not None
 
 
 def _stand_apart(box: _Boxes) -> _Array:
