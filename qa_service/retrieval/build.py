@@ -18,7 +18,7 @@ from qa_service.retrieval.documents import Document, Fault, ReadLimits
 from qa_service.retrieval.embeddings import EmbeddingWriter
 from qa_service.retrieval.encoder import Encoder
 from qa_service.retrieval.encoder_folder import encoder_folder
-from qa_service.retrieval.extract_main import Extractors
+from qa_service.retrieval.extract_main import MAX_ORDERS, Extractors
 from qa_service.retrieval.files import Found, SourceFile, SourceStamp, find_files, format_of
 from qa_service.retrieval.manifest import (
     FIELDS,
@@ -238,9 +238,10 @@ class _Run:
             if (sha256 := self._hash_if_new(file)) is None:
                 self._reporter.on_file_done(file.size_bytes)
                 continue
-            if len(ahead) == num_readers:
+            if len(ahead) == MAX_ORDERS * num_readers:
                 self._finish(*ahead.popleft())
-            ahead.append((file, sha256, self._extractors.read(file, self._passage_tokens)))
+            messages = self._extractors.read(file, self._passage_tokens, num_readers)
+            ahead.append((file, sha256, messages))
         while ahead:
             self._finish(*ahead.popleft())
 

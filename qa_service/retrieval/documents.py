@@ -16,7 +16,7 @@ MAX_DEPTH = 8
 """Lists nested deeper are written as if they were so deep."""
 
 _INVISIBLE = re.compile("[\0\u00ad\u200b-\u200d\u2060\ufeff\ufffe\uffff]")
-_SPACES = re.compile(r"[^\S\n]+")
+_SPACES = re.compile(r"[^\S\n]{2,}|[^\S\n ]")
 _BOX = re.compile(r"[☐☑☒](?=\w)")
 _LETTERS = re.compile(r"[^\W\d_]{2}")
 _MAX_BOLD_WORDS = 14
@@ -67,7 +67,8 @@ def without_invisible(text: str) -> str:
 
 def folded(text: str) -> str:
     """A text with single spaces, one after a box to tick; line breaks that are meant stay."""
-    return _LINE_ENDS.sub("\n", _SPACES.sub(" ", _BOX.sub(r"\g<0> ", text))).strip()
+    words = _SPACES.sub(" ", text if text.isascii() else _BOX.sub(r"\g<0> ", text))
+    return (_LINE_ENDS.sub("\n", words) if "\n" in words else words).strip()
 
 
 def scripted(name: str, before: str, inner: str) -> str:

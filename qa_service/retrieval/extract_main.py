@@ -10,6 +10,7 @@ parent, sees that and starts another.
 
 from __future__ import annotations
 
+import gc
 import gzip
 import logging
 import os
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import time
 import zlib
+from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from typing import BinaryIO, cast
@@ -39,12 +41,16 @@ from qa_service.retrieval.files import SourceFile, format_of
 from qa_service.retrieval.formats import FORMATS
 from qa_service.retrieval.passages import cut
 
+MAX_ORDERS = 3
+"""Of a process: it reads one, and its pipe (64 KiB) holds the others, whatever their names."""
+
 _decoder = msgspec.json.Decoder(Message)
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
     logging.disable()
+    gc.set_threshold(50_000)  # words and elements, of which a page has thousands, are in no circles
     _limit(resource.RLIMIT_AS, int(sys.argv[1]))
     _limit(resource.RLIMIT_CORE, 0)
     output = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
@@ -101,32 +107,40 @@ def _open(path: bytes) -> BinaryIO:
 
 
 class Extractors:
-    """Processes that read files ahead, each one at a time.
+    """Processes that read files ahead: each has the next files to read while it reads one.
 
     One waits while nobody takes what it has read: no more of that is kept than its pipe holds.
     """
 
     def __init__(self, limits: ReadLimits) -> None:
         self._limits = limits
-        self._idle: list[Extractor] = []
-        self._all: list[Extractor] = []
+        self._extractors: list[Extractor] = []
+        self._num_files: list[int] = []
+        """That each process has to read."""
 
-    def read(self, file: SourceFile, passage_tokens: int) -> Generator[Document | Fault]:
-        """Has a file read at once; yields as `Extractor.read` does."""
-        if not self._idle:
-            self._idle.append(Extractor(self._limits))
-            self._all += self._idle
-        extractor = self._idle.pop()
-        return self._given_back(extractor, extractor.read(file, passage_tokens))
+    def read(
+        self, file: SourceFile, passage_tokens: int, num_processes: int = 1
+    ) -> Generator[Document | Fault]:
+        """Has a file read, by the process that has fewest; yields as `Extractor.read` does.
 
-    def _given_back(
-        self, extractor: Extractor, messages: Generator[Document | Fault]
+        Args:
+            num_processes: As many are started, at most.
+        """
+        if len(self._extractors) < num_processes and all(self._num_files):
+            self._extractors.append(Extractor(self._limits))
+            self._num_files.append(0)
+        number = self._num_files.index(min(self._num_files))
+        self._num_files[number] += 1
+        return self._counted(number, self._extractors[number].read(file, passage_tokens))
+
+    def _counted(
+        self, number: int, messages: Generator[Document | Fault]
     ) -> Generator[Document | Fault]:
         yield from messages
-        self._idle.append(extractor)
+        self._num_files[number] -= 1
 
     def close(self) -> None:
-        for extractor in self._all:
+        for extractor in self._extractors:
             extractor.close()
 
 
@@ -136,21 +150,26 @@ class Extractor:
     def __init__(self, limits: ReadLimits) -> None:
         self._limits = limits
         self._process: subprocess.Popen[bytes] | None = None
+        self._orders = deque[ReadFile]()
+        """Of the files that are not yet read; a new process is given those of one that has died."""
 
     def read(self, file: SourceFile, passage_tokens: int) -> Generator[Document | Fault]:
         """Has a file read; yields its documents, cut into passages, as they come, and its faults.
 
-        Whoever stops before the end must close this generator before reading another file.
+        Files are taken in the order of the calls: a generator is read to its end, or closed, before
+        the next one is. No more than `MAX_ORDERS` wait, since a process that waits to write does
+        not read its orders.
         """
-        process = self._started()
-        assert process.stdin is not None
         order = ReadFile(os.fsencode(file.path), file.name, self._limits, passage_tokens)
-        with suppress(BrokenPipeError):  # it has died: its output ends
-            process.stdin.write(msgspec.json.encode(order) + b"\n")
-            process.stdin.flush()
-        return self._messages(process, file.name)
+        self._orders.append(order)
+        if self._process is None:
+            self._start()
+        else:
+            _give(self._process, order)
+        return self._messages(file.name)
 
-    def _messages(self, process: subprocess.Popen[bytes], name: str) -> Generator[Document | Fault]:
+    def _messages(self, name: str) -> Generator[Document | Fault]:
+        process = self._process or self._start()
         assert process.stdout is not None
         is_complete = False
         try:
@@ -164,7 +183,9 @@ class Extractor:
                 yield message
             yield Fault(name, self._death(process.wait()))
         finally:
-            if not is_complete or process.poll() is not None:
+            self._orders.popleft()
+            # One that has died while it read the next file is asked for that one's messages.
+            if not is_complete or (process.poll() is not None and not self._orders):
                 self.close()
 
     def _death(self, code: int) -> str:
@@ -174,17 +195,18 @@ class Extractor:
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return f"the process that read it died: {how}"
 
-    def _started(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            module = "qa_service.retrieval.extract_main"
-            # NumPy would reserve memory for a thread of each processor, out of what it may have.
-            self._process = subprocess.Popen(
-                command_of(module, str(self._limits.max_memory_bytes)),
-                env=environment_of_programs()
-                | {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
+    def _start(self) -> subprocess.Popen[bytes]:
+        module = "qa_service.retrieval.extract_main"
+        # NumPy would reserve memory for a thread of each processor, out of what it may have.
+        self._process = subprocess.Popen(
+            command_of(module, str(self._limits.max_memory_bytes)),
+            env=environment_of_programs()
+            | {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for order in self._orders:
+            _give(self._process, order)
         return self._process
 
     def close(self) -> None:
@@ -193,6 +215,13 @@ class Extractor:
             with suppress(BrokenPipeError), self._process:
                 pass  # leaving it closes the pipes and waits
             self._process = None
+
+
+def _give(process: subprocess.Popen[bytes], order: ReadFile) -> None:
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):  # it has died: its output ends
+        process.stdin.write(msgspec.json.encode(order) + b"\n")
+        process.stdin.flush()
 
 
 if __name__ == "__main__":

@@ -384,7 +384,7 @@ def test_files_that_are_read_ahead_make_the_same_collection(tmp_path):
     (docs / "b.jsonl").write_text("\n".join(lines))
     (docs / "c.txt").write_text("1. " * (20 * MIB))
     for number in range(9):
-        (docs / f"{number}.txt").write_text(f"The Nile has {number} sources.")
+        (docs / f"{'ad'[number % 2]}{number}.txt").write_text(f"The Nile has {number} sources.")
     limits = ReadLimits(max_document_cpu_s=1)
     made = []
     for num_threads in (1, 4):

@@ -99,7 +99,12 @@ def child(element: Xml.Element | None, *path: str) -> Xml.Element | None:
     for name in path:
         if element is None:
             return None
-        element = next((one for one in element if name_of(one) == name), None)
+        for one in element:
+            if _without_namespace(one.tag) == name:
+                element = one
+                break
+        else:
+            return None
     return element
 
 

@@ -42,7 +42,7 @@ from qa_service.retrieval.layout import lay_out
 if TYPE_CHECKING:
     import pypdfium2
 
-_HYPHENATED = re.compile(rf"(\w+)(?:{HYPHEN}|[-\u2010])\n(?=(\w+))")
+_HYPHENATED = re.compile(rf"\b(\w+)(?:{HYPHEN}|[-\u2010])\n(?=(\w+))")
 _WORD = re.compile(r"\w+(?:[-\u2010]\w+)*")
 _CONTENTS = re.compile(
     r"(?:table of )?contents?:?|inhalt(?:sverzeichnis)?|(?:tables? des )?matières|sommaire|índice",
@@ -94,11 +94,22 @@ def read_pdf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document |
 def _flat(raw: ModuleType, pdf: pypdfium2.PdfDocument, number: int) -> pypdfium2.PdfPage:
     """A page with what is filled into its form, and its notes, as a part of it."""
     page = pdf[number]
-    if pdf.formenv and raw.FPDFPage_GetAnnotCount(page):
+    if pdf.formenv and any(
+        _is_drawn(raw, page, n) for n in range(raw.FPDFPage_GetAnnotCount(page))
+    ):
         page.flatten()
         page.close()
         page = pdf[number]
     return page
+
+
+def _is_drawn(raw: ModuleType, page: pypdfium2.PdfPage, number: int) -> bool:
+    """Whether a field or note of a page has a look: links have none."""
+    annotation = raw.FPDFPage_GetAnnot(page, number)
+    try:
+        return bool(raw.FPDFAnnot_HasKey(annotation, b"AP"))
+    finally:
+        raw.FPDFPage_CloseAnnot(annotation)
 
 
 def _blocks(pages: list[Page]) -> list[Block]:
@@ -206,8 +217,8 @@ def _append(parts: list[Part], column: list[Part]) -> None:
 
 def _written(parts: list[Part], heads: list[str]) -> list[Block]:
     texts = [part for part in parts if isinstance(part, Text)]
-    lines = (line for text in texts for line in text.lines)
-    known = Counter(word.lower() for line in lines for word in _WORD.findall(line))
+    lines = "\n".join(line for text in texts for line in text.lines)
+    known = Counter(map(str.lower, _WORD.findall(lines)))
     out, lefts, tables = BlockList(), list[float](), add_grid(BlockList(), ())
     for head in heads:
         out.paragraph(head)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import pairwise
 from statistics import median_low
 from typing import Any
@@ -29,7 +29,7 @@ class LetterWidths:
     """How wide the letters of a document's fonts are, in hundredths of their height."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], Counter[int]] = {}
+        self._seen = defaultdict[tuple[str, str], Counter[int]](Counter)
 
     def spelled(
         self, codes: _Array, widths: _Array, is_shared: _Array, firsts: _Array, fonts: list[str]
@@ -54,7 +54,8 @@ class LetterWidths:
         sizes = widths.clip(0, _MAX_WIDTH)
         keys = (((font_of << _CODE_BITS) | codes) << _CODE_BITS) | sizes
         wide = self._learn(keys, names)
-        for number in set(np.searchsorted(firsts, np.flatnonzero(np.isin(keys, wide)), "right")):
+        places = np.flatnonzero(np.isin(keys, wide)) if wide else ()
+        for number in set(np.searchsorted(firsts, places, "right")):
             first, end = bounds[number - 1]
             words[number - 1] = self._spelled(
                 words[number - 1],
@@ -62,7 +63,9 @@ class LetterWidths:
                 sizes[first:end].tolist(),
                 is_shared[first : end + 1].tolist(),
             )
-        return words if text.isascii() else [word.translate(_WRITTEN) for word in words]
+        if np.isin(codes, list(_WRITTEN)).any():
+            return [word.translate(_WRITTEN) for word in words]
+        return words
 
     def _learn(self, keys: _Array, fonts: list[str]) -> list[int]:
         """Counts letters, each a font, a code point and a width; those that may be ligatures."""
@@ -72,7 +75,7 @@ class LetterWidths:
             for key in found.tolist()
         ]
         for (font, letter, width), count in zip(letters, counts.tolist(), strict=True):
-            self._seen.setdefault((font, letter), Counter())[width] += count
+            self._seen[font, letter][width] += count
         return [
             key
             for key, (font, letter, width) in zip(found.tolist(), letters, strict=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import attrgetter, ne
 from statistics import median_low
 from typing import TypeVar
 from unicodedata import category
+
+import msgspec
+from msgspec.structs import replace
 
 from qa_service.retrieval.documents import scripted
 from qa_service.retrieval.formats.pdf_boxes import Box, around
@@ -23,7 +26,8 @@ NUMBER = re.compile(r"[^A-Za-z]*\d[^A-Za-z]*|[-–—]|\([A-Z]\)")  # noqa: RUF0
 """A number with its signs, or what stands for none in a table."""
 _SAME_LINE = 0.5
 """Of the lower of two boxes; what shares more of its height is on a line."""
-_LEADER = re.compile(r"[.·…_]+")
+_LEADERS = ".·…_"
+_LEADER = re.compile(f"[{_LEADERS}]+")
 _MIN_LEADERS = 3
 NUMBERED = re.compile(r"[(（]?(?P<number>\d{1,3}|[a-z]|[ivx]{1,4})[.)．）]")  # noqa: RUF001, wide signs
 """A number or letter before an item."""
@@ -51,10 +55,10 @@ _EDGE = 3.0
 _MAX_GUTTERS = 16
 """So many are tried: those that fewest pieces cross."""
 _MAX_DEPTH = 6
+_LEFT = attrgetter("box.left")
 
 
-@dataclass(slots=True)
-class Piece:
+class Piece(msgspec.Struct):
     """Words on one line without a wide gap between them.
 
     Attributes:
@@ -94,8 +98,9 @@ def pieces_of(words: Iterable[Word]) -> list[Piece]:
     for line in lines_of(list(words)):
         piece, leaders, was_led = list[Word](), 0, False
         for word in _with_joined_letters(line):
-            if _LEADER.fullmatch(word.text) and (leaders or not word.goes_on):
-                leaders += len(word.text)
+            text = word.text
+            if text[0] in _LEADERS and _LEADER.fullmatch(text) and (leaders or not word.goes_on):
+                leaders += len(text)
                 continue
             is_led = leaders >= _MIN_LEADERS
             if piece and is_led and len(piece[-1].text) > 1:
@@ -112,6 +117,8 @@ def pieces_of(words: Iterable[Word]) -> list[Piece]:
 
 def _with_joined_letters(line: list[Word]) -> list[Word]:
     """A line whose words that are spaced out, a letter or two each, are put together."""
+    if [len(word.text) for word in line].count(1) < _SPACED_LETTERS:
+        return line
     found, run = list[Word](), list[Word]()
     for word in line:
         is_short = len(word.text) <= 2 and word.text.isalpha()
@@ -150,7 +157,8 @@ def is_unspaced(text: str) -> bool:
 
 def joined(lines: Iterable[str]) -> str:
     """Lines as one."""
-    return _BREAK.sub("", "\n".join(lines)).replace("\n", " ")
+    text = "\n".join(lines)
+    return (text if text.isascii() else _BREAK.sub("", text)).replace("\n", " ")
 
 
 def is_bullet(text: str) -> bool:
@@ -181,12 +189,13 @@ def cut_at(piece: Piece, gap: float) -> list[Piece]:
         if not parts or word.box.left - parts[-1][-1].box.right > gap * piece.size:
             parts.append([])
         parts[-1].append(word)
-    return [_piece(part) for part in parts]
+    return [_piece(part) for part in parts] if len(parts) > 1 else [piece]
 
 
 def _is_apart(piece: list[Word], word: Word) -> bool:
     last = piece[-1]
-    gap, size = word.box.left - last.box.right, max(last.box.height, word.box.height)
+    (_, top, right, bottom), (left, its_top, _, its_bottom) = last.box, word.box
+    gap, size = left - right, max(bottom - top, its_bottom - its_top)
     if word.goes_on or gap <= _NUMBER_GAP * size:
         return False
     are_numbers = NUMBER.fullmatch(last.text) and NUMBER.fullmatch(word.text)
@@ -197,25 +206,32 @@ def _is_apart(piece: list[Word], word: Word) -> bool:
 
 
 def _piece(words: list[Word], *, is_led: bool = False) -> Piece:
-    sizes = dict[float, int]()
-    for word in words:
-        size = word.box.height
-        sizes[size] = sizes.get(size, 0) + len(word.text)
-    size = max(sizes, key=lambda size: (sizes[size], size))
-    box = around([word.box for word in words if word.box.height >= _RAISED_SIZE * size])
-    box = Box(words[0].box.left, box.top, words[-1].box.right, box.bottom)
-    piece = Piece(words, box, size, is_led=is_led)
+    if len(words) == 1:
+        (word,) = words
+        return Piece(words, word.box, word.box.height, word.text, is_led)
+    lefts, tops, rights, bottoms = zip(*[word.box for word in words], strict=True)
+    top, bottom = min(tops), max(bottoms)
+    size = bottom - top
+    if max(tops) > top or min(bottoms) < bottom:
+        sizes = dict[float, int]()
+        for word in words:
+            height = word.box.height
+            sizes[height] = sizes.get(height, 0) + len(word.text)
+        size = max(sizes, key=lambda height: (sizes[height], height))
+        box = around([word.box for word in words if word.box.height >= _RAISED_SIZE * size])
+        top, bottom = box.top, box.bottom
+    piece = Piece(words, Box(lefts[0], top, rights[-1], bottom), size, is_led=is_led)
     piece.text = _text(piece)
     return piece
 
 
 def _text(piece: Piece) -> str:
-    words = piece.words
-    if min(word.box.height for word in words) >= _RAISED_SIZE * piece.size:
-        parts = [word.text if word.goes_on else f" {word.text}" for word in words]
+    small = _RAISED_SIZE * piece.size
+    if min([word.box.bottom - word.box.top for word in piece.words]) >= small:
+        parts = [word.text if word.goes_on else f" {word.text}" for word in piece.words]
         return "".join(parts).lstrip()
     shown = ""
-    for word in words:
+    for word in piece.words:
         is_raised, mark = piece.is_raised(word), word.text
         if is_raised and shown:
             is_note = _NOTE_MARK.fullmatch(mark) and not (
@@ -233,16 +249,19 @@ def _text(piece: Piece) -> str:
 def lines_of(placed: Sequence[Placed]) -> list[list[Placed]]:
     """Groups what stands at one height, from top to bottom, each from left to right."""
     lines = list[tuple[float, float, list[Placed]]]()
-    for one in sorted(placed, key=lambda one: (one.box.middle, one.box.left)):
-        _, top, _, bottom = one.box
+    boxes = [one.box for one in placed]
+    keys = [((top + bottom) / 2, left) for left, top, _, bottom in boxes]
+    for number in sorted(range(len(keys)), key=keys.__getitem__):
+        _, top, _, bottom = boxes[number]
         for its_top, its_bottom, line in lines[:-4:-1]:
-            shared = min(its_bottom, bottom) - max(its_top, top)
-            if shared > _SAME_LINE * min(its_bottom - its_top, bottom - top):
-                line.append(one)
+            lower = its_bottom if its_bottom < bottom else bottom
+            shared = lower - (its_top if its_top > top else top)
+            if shared > _SAME_LINE * (bottom - top) or shared > _SAME_LINE * (its_bottom - its_top):
+                line.append(placed[number])
                 break
         else:
-            lines.append((top, bottom, [one]))
-    return [sorted(line, key=lambda one: one.box.left) for _, _, line in lines]
+            lines.append((top, bottom, [placed[number]]))
+    return [sorted(line, key=_LEFT) for _, _, line in lines]
 
 
 def in_columns(pieces: Sequence[Piece], depth: int = 0) -> list[list[Piece]]:
@@ -253,7 +272,9 @@ def in_columns(pieces: Sequence[Piece], depth: int = 0) -> list[list[Piece]]:
     head or a wide table, does not hide it, but divides the page into bands above and below.
     """
     best, most = list[list[list[Piece]]](), 0
-    for gutter in _gutters(pieces) if depth < _MAX_DEPTH else ():
+    for crossing, gutter in _gutters(pieces) if depth < _MAX_DEPTH else ():
+        if len(pieces) - crossing <= most:
+            break
         bands = _bands(pieces, gutter)
         in_two = sum(len(part) for band in bands if len(band) == 2 for part in band)
         if in_two > most:
@@ -263,29 +284,31 @@ def in_columns(pieces: Sequence[Piece], depth: int = 0) -> list[list[Piece]]:
     return [region for band in best for part in band for region in in_columns(part, depth + 1)]
 
 
-def _gutters(pieces: Sequence[Piece]) -> list[float]:
-    """Where a gutter may be, just left of a piece: where fewest pieces cross it."""
+def _gutters(pieces: Sequence[Piece]) -> list[tuple[int, float]]:
+    """Where a gutter may be, just left of a piece, after how many pieces cross it: the fewest."""
     lefts = sorted(piece.box.left for piece in pieces)
     rights = sorted(piece.box.right for piece in pieces)
     found = list[tuple[int, float]]()
     for edge in sorted({round(left / _EDGE) for left in lefts}):
         gutter = (edge - 0.5) * _EDGE
-        left, right = bisect_left(rights, gutter), len(lefts) - bisect_left(lefts, gutter)
+        left, right = bisect_right(rights, gutter), len(lefts) - bisect_left(lefts, gutter)
         crossing = len(pieces) - left - right
         if min(left, right) >= _MIN_LINES and 2 * crossing < len(pieces):
             found.append((crossing, gutter))
-    return [gutter for _, gutter in sorted(found)[:_MAX_GUTTERS]]
+    return sorted(found)[:_MAX_GUTTERS]
 
 
 def _bands(pieces: Sequence[Piece], gutter: float) -> list[list[list[Piece]]]:
     """The bands of a page, of one part or two, if there is a gutter just left of here."""
-    crossing = [piece for piece in pieces if piece.box.left < gutter < piece.box.right]
+    crossing, others = list[Piece](), list[Piece]()
+    for piece in pieces:
+        box = piece.box
+        (crossing if box.left < gutter < box.right else others).append(piece)
     crossing.sort(key=lambda piece: piece.box.middle)
     levels = [piece.box.middle for piece in crossing]
     between: list[list[Piece]] = [[] for _ in range(len(levels) + 1)]
-    for piece in pieces:
-        if not piece.box.left < gutter < piece.box.right:
-            between[bisect_left(levels, piece.box.middle)].append(piece)
+    for piece in others:
+        between[bisect_left(levels, piece.box.middle)].append(piece)
     bands, whole = list[list[list[Piece]]](), list[Piece]()
     for number, part in enumerate(between):
         left = [piece for piece in part if piece.box.right <= gutter]
@@ -303,15 +326,19 @@ def _bands(pieces: Sequence[Piece], gutter: float) -> list[list[list[Piece]]]:
 
 def _are_columns(left: list[Piece], right: list[Piece]) -> bool:
     """Whether two parts are read one after the other, rather than across as a table is."""
-    if min(len(left), len(right)) < _MIN_LINES:
+    most_lines = min(len(left), len(right))
+    if most_lines < _MIN_LINES:
+        return False
+    painted = sorted([(piece.order, 0) for piece in left] + [(piece.order, 1) for piece in right])
+    sides = [side for _, side in painted]
+    turns = sum(map(ne, sides, sides[1:]))
+    num_prose = _is_prose(left) + _is_prose(right)
+    if num_prose < 2 and _PAINTED_APART * turns > most_lines:
         return False
     lines = min(len(lines_of(left)), len(lines_of(right)))
     if lines < _MIN_LINES:
         return False
-    painted = sorted([(piece.order, 0) for piece in left] + [(piece.order, 1) for piece in right])
-    turns = sum(one[1] != after[1] for one, after in pairwise(painted))
     is_painted_apart = _PAINTED_APART * turns <= lines
-    num_prose = _is_prose(left) + _is_prose(right)
     if is_painted_apart or num_prose < 2:
         return is_painted_apart and (num_prose > 0 or (_is_list(left) and _is_list(right)))
     # A table's cells: paragraphs of both parts begin at the same heights.

@@ -12,16 +12,19 @@ from __future__ import annotations
 import ctypes
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from qa_service.retrieval.formats.bounded import library
 from qa_service.retrieval.formats.pdf_boxes import Box, turned
+from qa_service.retrieval.formats.pdf_calls import plain, results
 from qa_service.retrieval.formats.pdf_ligatures import LetterWidths
 from qa_service.retrieval.formats.pdf_rules import rules_on
 
@@ -31,7 +34,8 @@ if TYPE_CHECKING:
 HYPHEN = "\ufffe"
 """Stands for a hyphen at a line's end that divides a word, as PDFium finds it."""
 _PDFIUM_HYPHENS = [0x02, 0xAD, ord(HYPHEN)]
-_SPACES = [0, *(code for code in range(0x3001) if chr(code).isspace())]
+_IS_SPACE = np.array([code == 0 or chr(code).isspace() for code in range(0x3002)])
+"""Of code points; none above is one."""
 _BOLD = re.compile(r"bold|black|heavy|demi", re.IGNORECASE)
 """In a font's name; what PDFium says of its weight is a guess from the width of its stems."""
 _MAX_FONT_NAME_BYTES = 128
@@ -42,12 +46,12 @@ _ASCENT, _DESCENT = 0.75, 0.25
 _SHIFT = 0.1
 
 _Array = npt.NDArray[Any]
+_Name = ctypes.Array[ctypes.c_char]
 _TextPage = Any
 """PDFium's `FPDF_TEXTPAGE`."""
 
 
-@dataclass(slots=True)
-class Word:
+class Word(msgspec.Struct):
     """Characters of one font without white space.
 
     Attributes:
@@ -134,20 +138,15 @@ class PageReader:
     def __init__(self) -> None:
         self._package = library("pypdfium2", "pypdfium2", "PDF")
         self._raw = self._package.raw
-        self._get_box = self._plain("FPDFText_GetLooseCharBox", ctypes.c_int, 1)
-        self._get_code = self._plain("FPDFText_GetUnicode", ctypes.c_uint)
-        self._get_object = self._plain("FPDFText_GetTextObject", ctypes.c_void_p)
-        self._get_origin = self._plain("FPDFText_GetCharOrigin", ctypes.c_int, 2)
+        self._boxes_of = results(self._raw, "FPDFText_GetLooseCharBox", ctypes.c_float, 1, 4)
+        self._origins_of = results(self._raw, "FPDFText_GetCharOrigin", ctypes.c_double, 2)
+        self._get_code = plain(self._raw, "FPDFText_GetUnicode", ctypes.c_uint)
+        self._get_object = plain(self._raw, "FPDFText_GetTextObject", ctypes.c_void_p)
+        self._get_font = plain(self._raw, "FPDFText_GetFontInfo")
+        self._get_angle = plain(self._raw, "FPDFText_GetCharAngle", ctypes.c_float)
+        self._get_matrix = plain(self._raw, "FPDFText_GetMatrix")
+        self._get_size = plain(self._raw, "FPDFText_GetFontSize", ctypes.c_double)
         self._widths = LetterWidths()
-
-    def _plain(self, name: str, result: type, num_results: int = 0) -> Callable[..., Any]:
-        """A function of a page's address, a character's number and addresses for its results.
-
-        The package's own checks the type of each argument.
-        """
-        address = ctypes.cast(getattr(self._raw, name), ctypes.c_void_p).value or 0
-        kinds = (ctypes.c_void_p, ctypes.c_int, *[ctypes.c_void_p] * num_results)
-        return ctypes.PYFUNCTYPE(result, *kinds)(address)
 
     def read(self, page: pypdfium2.PdfPage) -> Page:
         """Reads what is on a page, in the direction in which most of it is written."""
@@ -171,16 +170,16 @@ class PageReader:
         )
 
     def _characters(self, text: _TextPage) -> _Characters:
-        number, page = max(0, self._raw.FPDFText_CountChars(text)), _address(text)
+        number = max(0, self._raw.FPDFText_CountChars(text))
         codes = self._codes(text, number)
         codes[(codes >= 0xD800) & (codes < 0xE000)] = ord("?")  # half of a pair
         codes[np.isin(codes, _PDFIUM_HYPHENS)] = ord(HYPHEN)
-        sides = np.zeros((number, 1, 4), np.float32)
-        has_box = _filled(self._get_box, page, range(number), sides)
-        is_blank = np.isin(codes, _SPACES)
-        places = np.flatnonzero(has_box & ~is_blank)
+        is_blank = _IS_SPACE.take(codes, mode="clip")
+        places = np.flatnonzero(~is_blank)
+        has_box, sides = self._boxes_of.of(text, places.tolist())
+        places = places[has_box]
         is_apart = np.diff(np.cumsum(is_blank)[places], prepend=-1) > 0
-        return _Characters(places, codes[places], sides[places, 0].astype(np.float64), is_apart)
+        return _Characters(places, codes[places], sides[has_box], is_apart)
 
     def _codes(self, text: _TextPage, number: int) -> _Array:
         """The code points of a page's characters, int64: at once, if its text has one of each."""
@@ -189,7 +188,7 @@ class PageReader:
         is_whole = raw.FPDFText_GetTextIndexFromCharIndex(text, number - 1) == number - 1
         if is_whole and raw.FPDFText_GetText(text, 0, number, place) == number + 1:
             return written[:number].astype(np.int64)
-        found = map(self._get_code, repeat(_address(text)), range(number))
+        found = map(self._get_code, repeat(text), range(number))
         return np.fromiter(found, np.int64, number)
 
     def _words(
@@ -201,11 +200,9 @@ class PageReader:
         is_apart = characters.is_apart | _stand_apart(box)
         begins = is_apart | _differ(box)
         looks = self._looks(text, characters.places[begins].tolist())
-        turns = np.array([look.turn for look in looks])[np.cumsum(begins) - 1]
-        if aslant := [
-            (other, characters.those(turns == other)) for other in set(turns.tolist()) - {turn}
-        ]:
-            return [], [*aslant, (turn, characters.those(turns == turn))]
+        if others := {look.turn for look in looks} - {turn}:
+            turns = np.array([look.turn for look in looks])[np.cumsum(begins) - 1]
+            return [], [(one, characters.those(turns == one)) for one in [*others, turn]]
         firsts = np.flatnonzero(begins)
         places = characters.places[firsts]
         boxes = self._boxes(text, places.tolist(), box, firsts, looks)
@@ -216,33 +213,30 @@ class PageReader:
         fonts = [look.font for look in looks]
         spelled = self._widths.spelled(characters.codes, widths, is_shared, firsts, fonts)
         goes_on = [False, *(~is_apart[firsts[1:]]).tolist()]
-        rows = zip(spelled, boxes, places.tolist(), looks, goes_on, strict=True)
-        return [
-            Word(word, Box(*sides), place, look.is_bold, is_rest)
-            for word, sides, place, look, is_rest in rows
-        ], []
+        are_bold = [look.is_bold for look in looks]
+        words = map(Word, spelled, map(Box._make, boxes), places.tolist(), are_bold, goes_on)
+        return list(words), []
 
     def _looks(self, text: _TextPage, places: list[int]) -> list[_Look]:
         """How the texts that have these characters are drawn."""
         found, last = list[_Look](), None
-        objects = map(self._get_object, repeat(_address(text)), places)
+        matrix, name = self._raw.FS_MATRIX(), ctypes.create_string_buffer(_MAX_FONT_NAME_BYTES)
+        objects = map(self._get_object, repeat(text), places)
         for place, drawn in zip(places, objects, strict=True):
             is_known = drawn is not None and drawn == last
-            found.append(found[-1] if is_known else self._look(text, place))
+            found.append(found[-1] if is_known else self._look(text, place, matrix, name))
             last = drawn
         return found
 
-    def _look(self, text: _TextPage, place: int) -> _Look:
-        raw, matrix = self._raw, self._raw.FS_MATRIX()
-        name = ctypes.create_string_buffer(_MAX_FONT_NAME_BYTES)
-        raw.FPDFText_GetFontInfo(text, place, name, len(name), None)
+    def _look(self, text: _TextPage, place: int, matrix: ctypes.Structure, name: _Name) -> _Look:
+        name[0] = 0
+        self._get_font(text, place, name, _MAX_FONT_NAME_BYTES, None)
         font = name.value.decode("utf-8", "replace")
-        clockwise: float = raw.FPDFText_GetCharAngle(text, place)
-        turn = -round(clockwise / (math.pi / 2)) % 4
+        turn = -round(self._get_angle(text, place) / (math.pi / 2)) % 4
         size = math.nan
-        if raw.FPDFText_GetMatrix(text, place, matrix):
-            size = raw.FPDFText_GetFontSize(text, place) * math.hypot(matrix.c, matrix.d)
-        return _Look(font, _BOLD.search(font) is not None, turn, size)
+        if self._get_matrix(text, place, ctypes.byref(matrix)):
+            size = self._get_size(text, place) * math.hypot(matrix.c, matrix.d)
+        return _Look(font, _is_bold(font), turn, size)
 
     def _boxes(
         self,
@@ -253,10 +247,9 @@ class PageReader:
         looks: list[_Look],
     ) -> Iterator[tuple[float, ...]]:
         """The sides of words: of their characters, and of their font from where their line is."""
-        origins = np.zeros((len(places), 2, 1))
-        sizes = np.array([look.size for look in looks])
-        sizes[~_filled(self._get_origin, _address(text), places, origins)] = math.nan
-        x, y = origins[:, 0, 0], origins[:, 1, 0]
+        has_origin, origins = self._origins_of.of(text, places)
+        sizes = np.where(has_origin, [look.size for look in looks], math.nan)
+        x, y = origins.T
         base = turned(x, y, x, y, looks[0].turn)[3]
         top, bottom = base - _ASCENT * sizes, base + _DESCENT * sizes
         sides = (
@@ -268,24 +261,9 @@ class PageReader:
         return zip(*(side.tolist() for side in sides), strict=True)
 
 
-def _address(text: _TextPage) -> int:
-    return ctypes.cast(text, ctypes.c_void_p).value or 0
-
-
-def _filled(get: Callable[..., int], page: int, places: Sequence[int], results: _Array) -> _Array:
-    """Has PDFium write what it knows of characters; whether it knows that of each.
-
-    Args:
-        results: [characters, results, numbers of a result], which is written to.
-    """
-    number, num_results, num_values = results.shape
-    start, step = results.ctypes.data, num_values * results.itemsize
-    addresses = [
-        range(start + step * result, start + step * num_results * number, step * num_results)
-        for result in range(num_results)
-    ]
-    found = map(get, repeat(page), places, *addresses)
-    return np.fromiter(found, bool, len(places))
+@lru_cache(maxsize=1024)
+def _is_bold(font: str) -> bool:
+    return _BOLD.search(font) is not None
 
 
 def _stand_apart(box: _Boxes) -> _Array:

@@ -6,7 +6,7 @@ cell. Rules that only frame a text, or that leave columns or labels out, are no 
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from statistics import median_high, median_low
@@ -212,7 +212,8 @@ def _ruled_table(
     blocks = [its for corner, its in places.items() if min(walls.span(*corner)) > 1]
     if 3 * sum(map(len, blocks)) > len(words):  # a drawing, or a page's frame
         return None
-    lines = [line for its in places.values() for line in lines_of(pieces_of(its))]
+    texts = {corner: lines_of(pieces_of(its)) for corner, its in places.items()}
+    lines = [line for text in texts.values() for line in text]
     if sum(len(line) > 1 + is_mark(line[0]) for line in lines) > _MANY_IN_A_CELL * len(lines):
         return None
     grid = Grid()
@@ -224,19 +225,19 @@ def _ruled_table(
         grid.add_row([*firsts, *(cell_of([[name]]) for name in head)], is_head=True)
     for row in range(len(rows) - 1):
         if row not in gaps:
-            _add_ruled_row(grid, row, walls, places)
+            _add_ruled_row(grid, row, walls, texts)
     return Table(around([box, *(name.box for name in head)]), grid)
 
 
 def _add_ruled_row(
-    grid: Grid, row: int, walls: _Walls, places: dict[tuple[int, int], list[Word]]
+    grid: Grid, row: int, walls: _Walls, texts: dict[tuple[int, int], list[list[Piece]]]
 ) -> None:
     cells = list[tuple[list[list[Piece]], int, int]]()
     columns = list(pairwise(walls.columns))
     for column in range(len(columns)):
         if walls.corner(row, column) == (row, column):
             width, height = walls.span(row, column)
-            text = lines_of(pieces_of(places.get((row, column), ())))
+            text = texts.get((row, column), [])
             inner = columns[column : column + width]
             if width > 1 and height == 1 and (parts := _inner_cells(text, inner)):
                 cells += [(part, 1, 1) for part in parts]
@@ -288,7 +289,7 @@ def _inner_cells(text: list[list[Piece]], columns: Columns) -> list[list[list[Pi
 
 
 def _index(places: list[float], place: float) -> int:
-    return max(0, min(len(places) - 2, sum(one <= place for one in places) - 1))
+    return max(0, min(len(places) - 2, bisect_right(places, place) - 1))
 
 
 class _Walls:

@@ -6,11 +6,13 @@ import ctypes
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from operator import itemgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from qa_service.retrieval.formats.pdf_boxes import Box, around, turned
+from qa_service.retrieval.formats.pdf_calls import plain
 
 if TYPE_CHECKING:
     import pypdfium2
@@ -90,14 +92,15 @@ def _paths(
     """
     raw, its = package.raw, package.raw.FS_MATRIX()
     sides = [ctypes.c_float() for _ in range(4)]
-    count = raw.FPDFFormObj_CountObjects if form else raw.FPDFPage_CountObjects
-    get, holder = (raw.FPDFFormObj_GetObject, form) if form else (raw.FPDFPage_GetObject, page)
-    for index in range(count(holder)):
-        one = get(holder, index)
-        kind = raw.FPDFPageObj_GetType(one)
+    places = [ctypes.byref(side) for side in sides]
+    get_kind, get_bounds = plain(raw, "FPDFPageObj_GetType"), plain(raw, "FPDFPageObj_GetBounds")
+    holder, its_name = (form, "FPDFFormObj") if form else (page.raw, "FPDFPage")
+    get = plain(raw, f"{its_name}_GetObject", raw.FPDF_PAGEOBJECT)
+    for one in map(get, repeat(holder), range(getattr(raw, f"{its_name}_CountObjects")(holder))):
+        kind = get_kind(one)
         if kind not in {raw.FPDF_PAGEOBJ_PATH, raw.FPDF_PAGEOBJ_FORM}:
             continue
-        if raw.FPDFPageObj_GetBounds(one, *sides):
+        if get_bounds(one, *places):
             bounds = [side.value for side in sides]
             if _is_small(*(outer.on_rect(*bounds) if outer else bounds)):
                 continue
@@ -117,17 +120,27 @@ def _is_small(left: float, bottom: float, right: float, top: float) -> bool:
 def _lines(raw: ModuleType, path: _Object, matrix: pypdfium2.PdfMatrix, turn: int) -> list[Box]:
     """A path's lines that are horizontal or vertical."""
     found, first, last = list[Box](), None, None
-    for index in range(min(_MAX_RULES, raw.FPDFPath_CountSegments(path))):
-        segment = raw.FPDFPath_GetPathSegment(path, index)
-        x, y = ctypes.c_float(), ctypes.c_float()
-        raw.FPDFPathSegment_GetPoint(segment, x, y)
+    get = plain(raw, "FPDFPath_GetPathSegment", raw.FPDF_PATHSEGMENT)
+    number = min(_MAX_RULES, raw.FPDFPath_CountSegments(path))
+    segments = list(map(get, repeat(path), range(number)))
+    kinds = list(map(plain(raw, "FPDFPathSegment_GetType"), segments))
+    closes = map(plain(raw, "FPDFPathSegment_GetClose"), segments)
+    get_point = plain(raw, "FPDFPathSegment_GetPoint")
+    x, y = ctypes.c_float(), ctypes.c_float()
+    to_x, to_y = ctypes.byref(x), ctypes.byref(y)
+    curve, line, move = raw.FPDF_SEGMENT_BEZIERTO, raw.FPDF_SEGMENT_LINETO, raw.FPDF_SEGMENT_MOVETO
+    for segment, kind, after, is_closed in zip(
+        segments, kinds, [*kinds[1:], curve], closes, strict=False
+    ):
+        if kind == curve and after != line and not is_closed:
+            continue  # a point that no line begins or ends at
+        get_point(segment, to_x, to_y)
         point = matrix.on_point(x.value, y.value)
-        kind = raw.FPDFPathSegment_GetType(segment)
-        if kind == raw.FPDF_SEGMENT_MOVETO:
+        if kind == move:
             first = point
-        elif kind == raw.FPDF_SEGMENT_LINETO and last:
+        elif kind == line and last:
             found += _line(last, point, turn)
-        if raw.FPDFPathSegment_GetClose(segment) and first:
+        if is_closed and first:
             found += _line(point, first, turn)
         last = point
     return found
@@ -135,9 +148,9 @@ def _lines(raw: ModuleType, path: _Object, matrix: pypdfium2.PdfMatrix, turn: in
 
 def _line(start: tuple[float, float], end: tuple[float, float], turn: int) -> list[Box]:
     (x1, y1), (x2, y2) = start, end
-    sides = min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)
-    if min(abs(x1 - x2), abs(y1 - y2)) < _SLANT and not _is_small(*sides):
-        return [Box(*turned(*sides, turn))]
+    width, height = abs(x1 - x2), abs(y1 - y2)
+    if min(width, height) < _SLANT and max(width, height) >= _MIN_RULE:
+        return [Box(*turned(min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2), turn))]
     return []
 
 
