@@ -34,6 +34,7 @@ from transformers import AutoModel, AutoTokenizer, BertForQuestionAnswering, Pre
 from qa_service.instance.arrays import FloatArray
 from qa_service.preparation import graphs, loading
 from qa_service.preparation.loading import LoadedModel
+from qa_service.preparation.sentence_graph import EMBEDDING_INPUTS, EMBEDDING_OUTPUT
 from qa_service.preparation.shipped import (
     ANSWERS_GRAPH,
     EMBEDDING_GRAPH,
@@ -83,12 +84,42 @@ def ship(source: Path, target: Path) -> None:
         graphs.fuse(path, encoder.config.num_attention_heads, encoder.config.hidden_size)
 
     def write_embedding(path: Path) -> None:
-        loading.export_embedding(encoder, path)
+        export_embedding(encoder, path)
         graphs.fuse(path, encoder.config.num_attention_heads, encoder.config.hidden_size)
 
     _write(target / PLAIN_ANSWERS_GRAPH, answering, "", write_answers)
     _write(target / ANSWERS_GRAPH, answering, "", write_fused_answers)
     _write(target / EMBEDDING_GRAPH, encoder, ENCODER_PREFIX, write_embedding)
+
+
+class _Sentence(torch.nn.Module):
+    """The mean of a text's states, of length 1."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        states = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
+        is_read = mask.unsqueeze(-1).to(states.dtype)
+        mean = (states * is_read).sum(1) / is_read.sum(1)
+        embedding: torch.Tensor = mean / mean.norm(dim=1, keepdim=True)
+        return embedding
+
+
+def export_embedding(model: PreTrainedModel, path: Path) -> None:
+    """Writes a sentence encoder's graph: a text's tokens in, the mean of their states out.
+
+    Inputs `input_ids` and `attention_mask`: int64 [batch, sequence]; output `embedding`: float32
+    [batch, dimensions], of length 1.
+    """
+    ids = torch.arange(1000, 1032).reshape(2, 16)
+    mask = torch.ones_like(ids)
+    mask[1, 8:] = 0
+    example = dict(zip(EMBEDDING_INPUTS, (ids, mask), strict=True))
+    axes = {name: {0: "batch", 1: "sequence"} for name in EMBEDDING_INPUTS}
+    axes[EMBEDDING_OUTPUT] = {0: "batch"}
+    loading.write_traced(_Sentence(model), example, [EMBEDDING_OUTPUT], axes, path)
 
 
 def _encoder(kind: type, source: Path) -> PreTrainedModel:

@@ -179,8 +179,7 @@ def _is_open_to(options: InstanceOptions, kind: Kind, device: str, reference: Ki
     engine_type, precision = kind
     if device == CPU and kind == _ONLY_BY_NAME != reference:
         return options.inference_engine_type == engine_type
-    named = (options.inference_engine_type, options.precision)
-    return named[0] in (AUTO, engine_type) and named[1] in (AUTO, precision)
+    return options.names(engine_type, precision)
 
 
 def _obstacle(kind: Kind, manifest: Manifest, device: str) -> str:

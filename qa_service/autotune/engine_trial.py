@@ -201,11 +201,9 @@ class Instance:
 
     def ask(self, tasks: Sequence[Task]) -> tuple[float, list[Offsets | None]]:
         """Answers a batch, once the model is loaded."""
-        self.start()
+        if not self._is_ready:
+            self.prove()
         try:
-            if not self._is_ready:
-                self._receive()
-                self._is_ready = True
             self._socket.sendall(encode(Batch(0, list(tasks))))
             results = self._receive()
         except OSError as error:

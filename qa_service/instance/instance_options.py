@@ -155,6 +155,11 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
     def is_engine_open(self) -> bool:
         return AUTO in (self.inference_engine_type, self.precision)
 
+    def names(self, engine_type: str, precision: str) -> bool:
+        """Whether an engine is what they name, or one of those that `auto` leaves open."""
+        is_named = self.inference_engine_type in (AUTO, engine_type)
+        return is_named and self.precision in (AUTO, precision)
+
     @property
     def num_instances(self) -> int:
         """The minimum number of instances, local and remote."""

@@ -91,7 +91,12 @@ def load_reader(setup: Setup) -> Loaded:
     """Loads the model into its engine, proves it, and finds what batches cost it."""
     options = setup.options
     model_dir = Path(setup.model_dir)
-    fingerprint = _check_fingerprint(model_dir, setup.fingerprint)
+    fingerprint = fingerprint_of(model_dir)
+    if fingerprint and setup.fingerprint not in {"", fingerprint}:  # `load_manifest` says it better
+        raise SetupError(
+            f"{model_dir} has changed since its model was loaded; a reload (SIGHUP) takes what is "
+            "there now"
+        )
     manifest = load_manifest(model_dir)
     check_files(model_dir, manifest, model_files(options.inference_engine_type, options.precision))
     if options.inference_engine_type != INSTANT:
@@ -104,17 +109,6 @@ def load_reader(setup: Setup) -> Loaded:
     )
     instant.find([WARMUP], Stopwatch())
     return Loaded(instant)
-
-
-def _check_fingerprint(model_dir: Path, expected: str) -> str:
-    """Returns the SHA-256 of a model's manifest, unless the folder holds another model now."""
-    fingerprint = fingerprint_of(model_dir)
-    if fingerprint and expected not in {"", fingerprint}:  # `load_manifest` says it better
-        raise SetupError(
-            f"{model_dir} has changed since its model was loaded; a reload (SIGHUP) takes what is "
-            "there now"
-        )
-    return fingerprint
 
 
 def main(arguments: Sequence[str]) -> None:

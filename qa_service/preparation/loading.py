@@ -30,7 +30,6 @@ from qa_service.instance.engines.pytorch import logits_of
 from qa_service.instance.model_folder.manifest import CONFIG_FILE, TOKENIZER_FILE
 from qa_service.instance.reader.windows import sample_rows
 from qa_service.preparation import graphs
-from qa_service.preparation.sentence_graph import EMBEDDING_INPUTS, EMBEDDING_OUTPUT
 from qa_service.preparation.source_model import (
     INPUTS,
     OUTPUTS,
@@ -182,21 +181,6 @@ class _Logits(torch.nn.Module):
         return output.start_logits, output.end_logits
 
 
-class _Sentence(torch.nn.Module):
-    """The mean of a text's states, of length 1."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        states = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
-        is_read = mask.unsqueeze(-1).to(states.dtype)
-        mean = (states * is_read).sum(1) / is_read.sum(1)
-        embedding: torch.Tensor = mean / mean.norm(dim=1, keepdim=True)
-        return embedding
-
-
 def export_onnx(loaded: LoadedModel, path: Path) -> None:
     """Writes the model's ONNX graph.
 
@@ -212,26 +196,10 @@ def export_onnx(loaded: LoadedModel, path: Path) -> None:
     batch = named_inputs(loaded.inputs, ids, mask, types)
     example = {name: torch.from_numpy(rows) for name, rows in batch.items()}
     with as_setup_error("the model cannot be exported to ONNX"):
-        _trace(_Logits(loaded), example, OUTPUTS, axes, path)
+        write_traced(_Logits(loaded), example, OUTPUTS, axes, path)
 
 
-def export_embedding(model: PreTrainedModel, path: Path) -> None:
-    """Writes a sentence encoder's graph: a text's tokens in, the mean of their states out.
-
-    Inputs `input_ids` and `attention_mask`: int64 [batch, sequence]; output `embedding`: float32
-    [batch, dimensions], of length 1.
-    """
-    ids = torch.arange(1000, 1032).reshape(2, 16)
-    mask = torch.ones_like(ids)
-    mask[1, 8:] = 0
-    example = dict(zip(EMBEDDING_INPUTS, (ids, mask), strict=True))
-    axes = {name: {0: "batch", 1: "sequence"} for name in EMBEDDING_INPUTS}
-    axes[EMBEDDING_OUTPUT] = {0: "batch"}
-    with as_setup_error("the encoder cannot be exported to ONNX"):
-        _trace(_Sentence(model), example, [EMBEDDING_OUTPUT], axes, path)
-
-
-def _trace(
+def write_traced(
     module: torch.nn.Module,
     example: Mapping[str, torch.Tensor],
     outputs: Sequence[str],

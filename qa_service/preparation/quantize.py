@@ -243,7 +243,6 @@ def _integer_product(node: NodeProto, *, axes_are_input: bool) -> Iterator[NodeP
 
 
 def _nearest(weight: FloatArray) -> Rounded:
-    """A weight's nearest steps."""
     scale = np.maximum(np.abs(weight).max(axis=0) / LARGEST, np.finfo(np.float32).tiny)
     return np.rint(weight / scale).astype(np.int8), scale.astype(np.float32)
 

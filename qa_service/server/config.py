@@ -207,26 +207,14 @@ def _make_parser() -> argparse.ArgumentParser:
         description="Question-answering inference server.",
         usage="%(prog)s [--config FILE] [flags]; --help lists them",
     )
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="options in TOML; flags win, and variables such as QA_PORT",
-    )
-    parser.add_argument(
-        "--print_config",
-        action="store_true",
-        help="print the options that are in force as TOML, for --config, and exit",
-    )
+    add = parser.add_argument
+    text = "options in TOML; flags win, and variables such as QA_PORT"
+    add("--config", type=Path, metavar="FILE", help=text)
+    text = "print the options that are in force as TOML, for --config, and exit"
+    add("--print_config", action="store_true", help=text)
+    parser.set_defaults(action="serve")
     for action, text in ACTIONS.items():
-        parser.add_argument(
-            f"--{action}",
-            dest="action",
-            action="store_const",
-            const=action,
-            default="serve",
-            help=text,
-        )
+        add(f"--{action}", dest="action", action="store_const", const=action, help=text)
     groups = {
         name: parser.add_argument_group(name, section.__doc__)
         for name, section in sections_of(ServerConfig).items()

@@ -56,7 +56,7 @@ class Status:
     def __post_init__(self) -> None:
         self._started_s = self.clock.now_s()
         self._answers: dict[QueryType, Callable[[Query, str], object]] = {
-            "health": lambda _, client: self._health(self.phase(), client),
+            "health": lambda _, client: self._health(client),
             "stats": lambda _, client: self._stats(client),
             "metrics": lambda _, client: self._metrics_text(client),
             "models": lambda *_: self._models(),
@@ -70,9 +70,9 @@ class Status:
         self.metrics.queries_total[query.type] += 1
         return self._answers[query.type](query, client)
 
-    def _health(self, phase: str, client: str) -> Health:
-        """The server's health in a phase; it is ready if the default model should answer."""
-        default = self.catalog.default
+    def _health(self, client: str) -> Health:
+        """The server's health; it is ready if the default model should answer."""
+        phase, default = self.phase(), self.catalog.default
         its = default.versions_in(VersionState.READY) if default else []
         reason = why_not_ready(phase, *self._instances(its))
         if reason and default and default.failures and not its:

@@ -8,7 +8,6 @@ writes nothing. The metrics have Triton's names where it has one.
 from __future__ import annotations
 
 import contextlib
-import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -117,18 +116,6 @@ def _from_thousandths(value: int | None) -> float | None:
     return None if value is None else value / 1000
 
 
-def report_on(sock: socket.socket, reader: NvmlReader) -> None:
-    """Reports until the server's end is closed, perhaps by an `OSError`."""
-    sock.settimeout(INTERVAL_S)
-    while True:
-        sock.sendall(frame_of(msgspec.msgpack.encode(reader.read())))
-        try:
-            sock.recv(1)  # the server sends nothing, so this is end-of-file
-        except TimeoutError:
-            continue
-        return
-
-
 def main() -> None:
     fd, parent = map(int, sys.argv[1:])
     end_with_parent(parent)
@@ -138,7 +125,13 @@ def main() -> None:
         return
     with inherited_socket(fd) as sock, contextlib.suppress(pynvml.NVMLError, OSError):
         pynvml.nvmlInit()
-        report_on(sock, NvmlReader(pynvml))
+        reader = NvmlReader(pynvml)
+        sock.settimeout(INTERVAL_S)
+        while True:
+            sock.sendall(frame_of(msgspec.msgpack.encode(reader.read())))
+            with contextlib.suppress(TimeoutError):
+                sock.recv(1)  # the server sends nothing, so this is end-of-file
+                return
 
 
 if __name__ == "__main__":

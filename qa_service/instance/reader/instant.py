@@ -12,7 +12,7 @@ from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.stages import Stopwatch
 from qa_service.instance.worker_messages import Answers, ModelFacts
 from qa_service.wire.messages import Answer, Task
-from qa_service.wire.spans import ScoredSpan, SegmentResult
+from qa_service.wire.spans import NO_ANSWER, ScoredSpan, SegmentResult
 
 
 class InstantReader:
@@ -49,6 +49,6 @@ def first_word(text: str) -> Answer:
     """The text's first word, or no answer if it has none."""
     words = text.split(maxsplit=1)
     if not words:
-        return Answer("", 1.0, None, None)
+        return NO_ANSWER
     start = text.index(words[0])
     return Answer(words[0], 1.0, start, start + len(words[0]))

@@ -199,14 +199,11 @@ def _merged(encoded: EncodedQuestion, scores: Sequence[FloatArray]) -> FloatArra
     return table
 
 
-def _log_sum_exp(table: FloatArray, peak: float) -> float:
-    if peak == -math.inf:
-        return peak
-    return peak + math.log(float(np.exp(table - peak).sum()))
-
-
 def _best_of(table: FloatArray, peak: float) -> BestSpans:
-    return BestSpans(_candidates(table, peak), _log_sum_exp(table, peak))
+    total = peak
+    if peak != -math.inf:
+        total += math.log(float(np.exp(table - peak).sum()))
+    return BestSpans(_candidates(table, peak), total)
 
 
 def _candidates(table: FloatArray, peak: float) -> list[Candidate]:

@@ -154,21 +154,18 @@ class Shortage(NamedTuple):
 
 def find_cpu_shortage(models: Iterable[InstanceOptions]) -> Shortage | None:
     """Compares the threads of all models' instances on the CPU with the CPUs that may be used."""
-    wanted, usable = sum(map(_num_threads, models)), num_cpus()
+    wanted, usable = 0, num_cpus()
+    for its in models:
+        with contextlib.suppress(DeviceError):  # which ends a start, and has a line in `--check`
+            devices = devices_of(its.num_inference_sessions, its.devices)
+            on_cpu = sum(one.device == CPU for one in devices)
+            wanted += on_cpu * (its.intra_op_num_threads or 1)
     if wanted <= usable:
         return None
     return Shortage(
         f"{plural(wanted, 'thread')} of instances share {plural(usable, 'CPU')}",
         f"--num_inference_sessions {usable} has one for each, if there is one model",
     )
-
-
-def _num_threads(options: InstanceOptions) -> int:
-    try:
-        devices = devices_of(options.num_inference_sessions, options.devices)
-    except DeviceError:  # which ends a start, and has a line of its own in `--check`
-        return 0
-    return sum(its.device == CPU for its in devices) * (options.intra_op_num_threads or 1)
 
 
 def raise_descriptor_limit(config: ServerConfig) -> Shortage | None:

@@ -121,13 +121,10 @@ def check_files(config: ServerConfig) -> Iterator[Finding]:
             yield from _check_engines(name, folder, manifest, spec.instances)
 
 
-def _is_prepared_first(config: ServerConfig) -> bool:
-    return not config.models and unprepared(config.repository) is not None
-
-
 def _versions(config: ServerConfig) -> dict[str, VersionSpec]:
     """The versions that are served; none if they must be prepared first."""
-    return {} if _is_prepared_first(config) else versions_of(config)
+    is_prepared_first = not config.models and unprepared(config.repository)
+    return {} if is_prepared_first else versions_of(config)
 
 
 def _check_engines(
@@ -141,7 +138,7 @@ def _check_engines(
     num_passed = 0
     for candidate, setup in every_engine(options, device, folder, manifest):
         finding, has_passed = _check_engine(name, candidate, setup, options)
-        num_passed += has_passed and _is_eligible(candidate, options)
+        num_passed += has_passed and options.names(candidate.engine_type, candidate.precision)
         yield finding
     if not num_passed:
         named = f"{options.inference_engine_type} {options.precision}"
@@ -159,7 +156,8 @@ def _check_engine(
         with _instance(structs.replace(setup, keeps=False)) as instance:
             ready = instance.prove()
     except SetupError as caught:
-        is_named = options.inference_engine_type != AUTO and _is_eligible(candidate, options)
+        is_named = options.names(candidate.engine_type, candidate.precision)
+        is_named &= options.inference_engine_type != AUTO
         return (error if is_named else warning)(f"{where}: {caught}"), False
     took_s = time.monotonic() - started_s
     words = f"{where} starts in {took_s:.1f} s"
@@ -169,11 +167,6 @@ def _check_engine(
             f"with differences up to {ready.largest_difference:.2g}"
         )
     return ok(words), True
-
-
-def _is_eligible(candidate: Candidate, options: InstanceOptions) -> bool:
-    named = (options.inference_engine_type, options.precision)
-    return named[0] in (AUTO, candidate.engine_type) and named[1] in (AUTO, candidate.precision)
 
 
 GIVE_UP_S = 60.0

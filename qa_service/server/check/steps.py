@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -94,7 +95,8 @@ STEPS = (
 def check(config: ServerConfig) -> int:
     """Prints what a start would find; returns the exit code."""
     is_text = config.logs.log_format == "text"
-    report = CheckReport(_print_now if is_text else lambda _: None)
+    say = partial(print, flush=True)  # also to a pipe
+    report = CheckReport(say if is_text else lambda _: None)
     logging.getLogger().handlers.clear()  # what is logged is in the report
     # Neither Python, next to a module of hooks, nor PyTorch's import makes a folder.
     sys.dont_write_bytecode = True
@@ -103,10 +105,5 @@ def check(config: ServerConfig) -> int:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(caches))
     for step in STEPS:
         report.add(step.part, step.look(config))
-    _print_now(report.verdict if is_text else report.to_json())
+    say(report.verdict if is_text else report.to_json())
     return report.exit_code
-
-
-def _print_now(line: str) -> None:
-    """Prints a line at once, also to a pipe."""
-    print(line, flush=True)

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -39,6 +39,9 @@ from qa_service.net.timers import Clock
 from qa_service.server.children.child import Child, Launch
 from qa_service.server.scheduling.request_cost import Pace
 from qa_service.server.scheduling.ticket import Ticket
+
+if TYPE_CHECKING:
+    from qa_service.server.instances.pool import WorkerPool
 
 MAX_HELD, MAX_HELD_OVERLAPPED = 2, 3
 """Batches that an instance holds; the latter with an accelerator (`runs.answer_overlapped`)."""
@@ -181,7 +184,7 @@ class Worker:
         self,
         number: int,
         clock: Clock,
-        listener: WorkerListener,
+        pool: WorkerPool,
         program: InstanceProgram,
         child: Child,
     ) -> None:
@@ -200,7 +203,7 @@ class Worker:
         self.num_answers = 0
         self.times = InstanceTimes()
         self._clock = clock
-        self._listener = listener
+        self._pool = pool
         self._numbers = itertools.count()
         self._pace = Pace()
 
@@ -307,7 +310,7 @@ class Worker:
             self.rule = replace(self.rule, costs=message.costs)
             self.tested_s = self.since_s
             self.times.begin(self.since_s)
-            self._listener.on_worker_ready(self)
+            self._pool.on_worker_ready(self)
         elif not self._fits(message):
             self.child.end("it sent results that fit no batch")
         else:
@@ -319,7 +322,7 @@ class Worker:
         if isinstance(message, Checked):
             self._mark_running()
             self.tested_s, self.num_answers = self.since_s, 0
-            self._listener.on_worker_tested(self)
+            self._pool.on_worker_tested(self)
             return
         # An accelerator has run the next batch while this one was read.
         overlap_s = 0.0 if self.device == CPU else message.stages_ms.read / 1e3
@@ -330,7 +333,7 @@ class Worker:
         self._mark_running(overlap_s)
         self.num_answers += len(batch.members)
         self.times.add(message)
-        self._listener.on_worker_results(self, batch.members, message)
+        self._pool.on_worker_results(self, batch.members, message)
 
     def _fits(self, results: Results | Checked) -> bool:
         """Whether results belong to a batch that it holds, or to a self-test."""
@@ -338,15 +341,3 @@ class Worker:
         if batch is None or isinstance(results, Checked):
             return batch is not None and not batch.members
         return bool(batch.members) and len(results.outcomes) == len(batch.members)
-
-
-class WorkerListener(Protocol):
-    """Hears from an instance: the pool."""
-
-    def on_worker_ready(self, worker: Worker) -> None: ...
-
-    def on_worker_results(
-        self, worker: Worker, members: Sequence[Ticket], results: Results
-    ) -> None: ...
-
-    def on_worker_tested(self, worker: Worker) -> None: ...

@@ -24,11 +24,13 @@ def asked_names(question: str) -> set[str]:
     words = _WORD.findall(question)
     if all(word[0].isupper() for word in words):
         return set()
-    return {
-        _singular(word.casefold())
-        for number, word in enumerate(words)
-        if len(word) > 1 and _is_name(word, is_first=number == 0)
-    }
+    names = set()
+    for number, word in enumerate(words):
+        has_capital = word[1:] != word[1:].lower() or (word[0].isupper() and number > 0)
+        if len(word) > 1 and (has_capital or _YEAR.fullmatch(word)):
+            name = word.casefold()
+            names.add(name.removesuffix("s") if len(name) >= _PLURAL_CHARS else name)
+    return names
 
 
 def count_missing(names: set[str], passage: Passage) -> int:
@@ -38,12 +40,3 @@ def count_missing(names: set[str], passage: Passage) -> int:
     parts = passage.document, passage.title, passage.heading, passage.text
     text = "\n".join(parts).casefold()
     return sum(name not in text for name in names)
-
-
-def _is_name(word: str, *, is_first: bool) -> bool:
-    has_capital = word[1:] != word[1:].lower() or (word[0].isupper() and not is_first)
-    return has_capital or _YEAR.fullmatch(word) is not None
-
-
-def _singular(word: str) -> str:
-    return word.removesuffix("s") if len(word) >= _PLURAL_CHARS else word

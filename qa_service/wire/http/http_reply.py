@@ -50,8 +50,6 @@ def timed_reply(value: object, timings: Timings) -> HttpReply:
 
 def compressed(reply: HttpReply, accept_encoding: str) -> HttpReply:
     """The reply in the coding that the client prefers; unchanged if it accepts none."""
-    if not accept_encoding:
-        return reply
     coding = _preferred(accept_encoding)
     if coding is None:
         return reply
