@@ -1,4 +1,4 @@
-"""`server.py --check`, as a user runs it."""
+"""`server.py --check`: in this process, or as a user runs it in another environment."""
 
 import json
 import os
@@ -16,7 +16,8 @@ from harness.models import make_manifest
 from harness.server import INSTANT, ONE_INSTANCE, ROOT, running_server
 from qa_service.engine_catalogue import ONNX_FILE, ONNX_INT8_FILE
 from qa_service.instance.model_folder.manifest import load_manifest, save_manifest
-from tests.programs import fail_to_start, run_python, token_flags
+from qa_service.server.main import main
+from tests.programs import fail_to_start, run_here, run_python, token_flags
 from tests.support import present
 
 ONLY_INSTANT = ("--inference_engine_type", "instant", "--precision", "fp32")
@@ -25,7 +26,11 @@ SECRET = "a-token-that-nobody-may-see"
 
 
 def check(model, *flags, code=0, **options):
-    done = run_python("server.py", "--check", "--port", "0", "--model", model, *flags, **options)
+    given = ("--check", "--port", "0", "--model", model, *flags)
+    if options:
+        done = run_python("server.py", *given, **options)
+    else:
+        done = run_here(main, *map(str, given))
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     return done.stdout
