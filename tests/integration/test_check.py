@@ -230,7 +230,9 @@ sys.meta_path.insert(0, Hidden)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("has_pytorch", [False, pytest.param(True, marks=[pytest.mark.long, needs_torch])])
+@pytest.mark.parametrize(
+    "has_pytorch", [False, pytest.param(True, marks=[pytest.mark.long, needs_torch])]
+)
 def test_every_engine_that_is_installed_passes_and_nothing_is_changed(
     own_model, tmp_path, has_pytorch
 ):
