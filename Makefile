@@ -34,6 +34,9 @@ demo: $(SERVE)  ## Prepares the built-in model, starts the server, asks it, stop
 run: model  ## Serves on port 9999 until Ctrl-C.
 	@exec $(BIN)/python server.py
 
+# PyTorch's threads would wait for one another in loops, which take a core.
+test test-fast: export OMP_NUM_THREADS := 1
+
 test: $(TEST)  ## Runs every test but those of `make soak` and `make long`: 7 minutes on two cores.
 	$(PYTEST) $(PARALLEL) -m "not soak and not long" --durations 20
 

@@ -27,8 +27,7 @@ from benchmarks.record import Section, make_parser, markdown, percentile
 from harness.process import MIB, rss_bytes
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.retrieval.collection import Collection
-from qa_service.retrieval.encoder import SharedEncoder
-from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
+from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER, SharedEncoder
 from qa_service.retrieval.passages import sentences
 from qa_service.wire.messages import Passage
 

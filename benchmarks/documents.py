@@ -29,8 +29,7 @@ from qa_service.data.squad import exact_match, f1_score, normalize_answer
 from qa_service.machine import num_cpus
 from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
-from qa_service.retrieval.encoder import SharedEncoder
-from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
+from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER, SharedEncoder
 from qa_service.retrieval.manifest import load_head
 from training.documents import DocumentQuestion, around_answer, locate, read_lines
 from training.trees import Tree, render_fragment

@@ -18,8 +18,7 @@ import msgspec
 from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.documents import Document, ReadLimits, UnreadableError
-from qa_service.retrieval.encoder import SharedEncoder
-from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER
+from qa_service.retrieval.encoder_folder import DEFAULT_ENCODER, SharedEncoder
 from qa_service.retrieval.files import find_files, format_of
 from qa_service.retrieval.formats import FORMATS, parse
 from qa_service.retrieval.layout import lay_out

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,8 +16,6 @@ from qa_service import __version__
 from qa_service.errors import DamagedError, SetupError
 from qa_service.installation import install_hint, installed_version
 from qa_service.retrieval.documents import Document, Fault, ReadLimits
-from qa_service.retrieval.embeddings import EmbeddingWriter
-from qa_service.retrieval.encoder import Encoder
 from qa_service.retrieval.encoder_folder import encoder_folder
 from qa_service.retrieval.extract_main import MAX_ORDERS, Extractors
 from qa_service.retrieval.files import Found, SourceFile, SourceStamp, find_files, format_of
@@ -31,6 +30,9 @@ from qa_service.retrieval.manifest import (
 from qa_service.retrieval.passages import PASSAGE_TOKENS
 from qa_service.retrieval.tantivy_index import load_tantivy
 from qa_service.retrieval.writing import NextIndex, OpenEmbeddings, locked
+
+if TYPE_CHECKING:
+    from qa_service.retrieval.encoder import Encoder
 
 MAX_FIRST_FAULTS = 5  # are named of a file; further ones are counted
 MAX_NAMED_OTHERS = 5  # files of other kinds; all are counted
@@ -186,6 +188,8 @@ class _Run:
         self._passage_tokens = settings.passage_tokens
         embedder: OpenEmbeddings | None = None
         if encoder:
+            from qa_service.retrieval.embeddings import EmbeddingWriter  # noqa: PLC0415 - NumPy
+
             embedder = partial(EmbeddingWriter, encoder=encoder, num_threads=args.num_threads)
         self._next = NextIndex(args.output, settings, base, embedder)
         self._read_files = self._removed_files = 0
@@ -331,6 +335,8 @@ def _open_encoder(args: IndexArgs, base: Manifest | None, language: str) -> Enco
         wanted = bool(base.settings.encoder) if base else language in EMBEDDED_LANGUAGES
     if not wanted:
         return None
+    from qa_service.retrieval.encoder import Encoder  # noqa: PLC0415 - it loads NumPy
+
     try:
         return Encoder(encoder_folder(args.encoder))
     except SetupError as error:

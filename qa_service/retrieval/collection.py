@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
-import numpy as np
 
 from qa_service.errors import DamagedError, InvalidRequestError, SetupError
 from qa_service.files import Stamp, stamp_of
 from qa_service.locked_folder import LockedFolder
 from qa_service.retrieval.documents import Mark
-from qa_service.retrieval.embeddings import Embeddings, MergedSearch, Part
-from qa_service.retrieval.encoder import Encoder, SharedEncoder
+from qa_service.retrieval.encoder_folder import SharedEncoder
 from qa_service.retrieval.filters import FACTS, wanted_terms
 from qa_service.retrieval.manifest import MANIFEST_FILE, ManifestHead, load_head
 from qa_service.retrieval.search_messages import FoundPassage, WordCounts, distinct
@@ -24,6 +22,7 @@ from qa_service.retrieval.tantivy_index import (
     MARKS,
     STORED_NUMBERS,
     STORED_WORDS,
+    Part,
     check_files,
     index_files,
     load_tantivy,
@@ -37,6 +36,9 @@ from qa_service.wire.messages import Filter, Passage
 
 if TYPE_CHECKING:
     import tantivy
+
+    from qa_service.retrieval.embeddings import MergedSearch
+    from qa_service.retrieval.encoder import Encoder
 
 MAX_COPIES = 2
 """So many times the passages that are wanted are found, since copies are left out."""
@@ -149,6 +151,11 @@ class _OpenIndex:
         self.encoder = self._find_encoder(shared, former) if head.settings.encoder else None
         self._merged: MergedSearch | None = None
         if self.encoder:
+            from qa_service.retrieval.embeddings import (  # noqa: PLC0415 - it loads NumPy
+                Embeddings,
+                MergedSearch,
+            )
+
             embeddings = Embeddings(folder / head.index, self.encoder.manifest.dimensions)
             self._merged = MergedSearch(self._searcher, self._schema, embeddings, self.encoder)
         self._part = lru_cache(KEPT_PARTS)(self._find_part)
@@ -218,9 +225,8 @@ class _OpenIndex:
         clauses = [
             (package.Occur.Must, package.Query.const_score_query(query, 0.0)) for query in queries
         ]
-        rows = np.empty(0, np.int64)
-        if self._merged:
-            rows = self._merged.rows(package.Query.boolean_query(clauses))
+        query = package.Query.boolean_query(clauses)
+        rows = self._merged.rows(query) if self._merged else None
         return Part(clauses, rows)
 
     def _found(
@@ -251,6 +257,8 @@ def find_fault(folder: Path, shared: SharedEncoder) -> str:
             encoder = shared.get(head.settings.encoder)
         except SetupError as error:
             return f"{_BY_WORDS_ALONE}: {error}"
+        from qa_service.retrieval.embeddings import Embeddings  # noqa: PLC0415 - it loads NumPy
+
         Embeddings(folder / head.index, encoder.manifest.dimensions)
         return ""
 

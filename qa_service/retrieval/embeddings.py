@@ -30,13 +30,12 @@ import numpy.typing as npt
 
 from qa_service.errors import DamagedError, SetupError
 from qa_service.retrieval.encoder import Encoder, FloatArray
+from qa_service.retrieval.manifest import EMBEDDINGS_FILE
 from qa_service.retrieval.search_messages import BM25_WEIGHT, COSINE_WEIGHT
-from qa_service.retrieval.tantivy_index import load_tantivy
+from qa_service.retrieval.tantivy_index import Part, load_tantivy
 
 if TYPE_CHECKING:
     import tantivy
-
-EMBEDDINGS_FILE = "embeddings.int8"
 
 SCALE = 320.0
 """A value of 1 is stored as this. Values of a vector of length 1 with hundreds of dimensions hardly
@@ -205,26 +204,6 @@ class MergedHit(NamedTuple):
     score: float
     at: tantivy.DocAddress
     cosine: float
-
-
-class Part(NamedTuple):
-    """The passages that a filter is for.
-
-    Attributes:
-        clauses: Of a query, each of which they match; they score nothing.
-        rows: Of their embeddings.
-    """
-
-    clauses: Sequence[tuple[tantivy.Occur, tantivy.Query]]
-    rows: IntArray
-
-    def within(self, query: tantivy.Query) -> tantivy.Query:
-        """What a query finds of them."""
-        package = load_tantivy()
-        both: tantivy.Query = package.Query.boolean_query(
-            [(package.Occur.Must, query), *self.clauses]
-        )
-        return both
 
 
 Words = Sequence[tuple["tantivy.Occur", "tantivy.Query"]]

@@ -10,7 +10,6 @@ same one. Its files are compared with their hashes and known texts are embedded 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,11 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from qa_service.errors import SetupError
-from qa_service.files import Stamp, stamp_of
 from qa_service.installation import load, preparing_program
 from qa_service.retrieval.encoder_folder import (
     ENCODER_FILE,
-    MANIFEST_FILE,
     MIN_COSINE,
     TOKENIZER_FILE,
     EncoderManifest,
@@ -155,38 +152,3 @@ def _tokenizer(folder: Path, manifest: EncoderManifest) -> Tokenizer:
     tokenizer.no_padding()
     tokenizer.enable_truncation(manifest.max_tokens)
     return tokenizer
-
-
-class SharedEncoder:
-    """A folder's encoder, loaded when it is first needed; collections of a process share it."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
-        self._lock = threading.Lock()
-        self._loaded: tuple[Stamp, Encoder] | None = None
-
-    @property
-    def stamp(self) -> Stamp:
-        """Changes when the encoder is prepared again."""
-        return stamp_of(self._folder / MANIFEST_FILE) if self._folder else None
-
-    def get(self, identity: str) -> Encoder:
-        """The encoder that is in the folder now, if it is the one with this identity.
-
-        Raises:
-            SetupError: It is another, or cannot be loaded.
-        """
-        if self._folder is None:
-            raise SetupError("no encoder is given")
-        with self._lock:
-            stamp = self.stamp
-            if self._loaded is None or self._loaded[0] != stamp:
-                self._loaded = None
-                self._loaded = stamp, Encoder(self._folder)
-            found = self._loaded[1]
-        if found.manifest.identity != identity:
-            raise SetupError(
-                f"another encoder than the one in {self._folder} has embedded the passages:"
-                " --encoder names it, or qa-index embeds them again"
-            )
-        return found

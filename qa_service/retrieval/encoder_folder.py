@@ -11,14 +11,19 @@ A file is compared with its hash before it is used.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from qa_service.errors import SetupError
-from qa_service.files import SAVED_MODELS, is_there, read_file, user_models
+from qa_service.files import SAVED_MODELS, Stamp, is_there, read_file, stamp_of, user_models
 from qa_service.installation import preparing_program
+
+if TYPE_CHECKING:
+    from qa_service.retrieval.encoder import Encoder
 
 DEFAULT_ENCODER = SAVED_MODELS / "encoder"
 ENCODER_FILE = "encoder.int8.onnx"
@@ -115,3 +120,40 @@ def load_known_embeddings(folder: Path, manifest: EncoderManifest) -> list[Known
         return msgspec.json.decode(data, type=list[KnownEmbedding])
     except msgspec.DecodeError as error:
         raise SetupError(f"{folder / KNOWN_FILE} cannot be read: {error}") from None
+
+
+class SharedEncoder:
+    """A folder's encoder, loaded when it is first needed; collections of a process share it."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._loaded: tuple[Stamp, Encoder] | None = None
+
+    @property
+    def stamp(self) -> Stamp:
+        """Changes when the encoder is prepared again."""
+        return stamp_of(self._folder / MANIFEST_FILE) if self._folder else None
+
+    def get(self, identity: str) -> Encoder:
+        """The encoder that is in the folder now, if it is the one with this identity.
+
+        Raises:
+            SetupError: It is another, or cannot be loaded.
+        """
+        if self._folder is None:
+            raise SetupError("no encoder is given")
+        from qa_service.retrieval.encoder import Encoder  # noqa: PLC0415 - it loads NumPy
+
+        with self._lock:
+            stamp = self.stamp
+            if self._loaded is None or self._loaded[0] != stamp:
+                self._loaded = None
+                self._loaded = stamp, Encoder(self._folder)
+            found = self._loaded[1]
+        if found.manifest.identity != identity:
+            raise SetupError(
+                f"another encoder than the one in {self._folder} has embedded the passages:"
+                " --encoder names it, or qa-index embeds them again"
+            )
+        return found

@@ -33,6 +33,8 @@ MANIFEST_FILE = "manifest.json"
 PROGRESS_FILE = "progress.jsonl"
 LOCK_FILE = ".lock"
 INDEX = "index-"
+EMBEDDINGS_FILE = "embeddings.int8"
+"""In the folder of an index."""
 
 
 class IndexSettings(msgspec.Struct, frozen=True, kw_only=True):

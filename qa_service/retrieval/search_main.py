@@ -26,7 +26,7 @@ from qa_service.child_program import end_with_parent
 from qa_service.errors import DamagedError, InvalidRequestError, QaError, SetupError
 from qa_service.logs import configure_logging, printable
 from qa_service.retrieval.collection import Collection, find_fault
-from qa_service.retrieval.encoder import SharedEncoder
+from qa_service.retrieval.encoder_folder import SharedEncoder
 from qa_service.retrieval.manifest import MANIFEST_FILE
 from qa_service.retrieval.open_search import OpenSearchIndex
 from qa_service.retrieval.search_messages import (

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
@@ -32,6 +32,8 @@ from qa_service.retrieval.filters import FACTS
 from qa_service.retrieval.layout import title_of
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import tantivy
 
 LANGUAGES = (
@@ -67,6 +69,26 @@ _Kind = TypeVar("_Kind")
 
 def load_tantivy() -> ModuleType:
     return load("tantivy", "collections need", "tantivy", "collections")
+
+
+class Part(NamedTuple):
+    """The passages that a filter is for.
+
+    Attributes:
+        clauses: Of a query, each of which they match; they score nothing.
+        rows: Of their embeddings; None where there are none.
+    """
+
+    clauses: Sequence[tuple[tantivy.Occur, tantivy.Query]]
+    rows: npt.NDArray[np.int64] | None
+
+    def within(self, query: tantivy.Query) -> tantivy.Query:
+        """What a query finds of them."""
+        package = load_tantivy()
+        both: tantivy.Query = package.Query.boolean_query(
+            [(package.Occur.Must, query), *self.clauses]
+        )
+        return both
 
 
 def make_analyzer(language: str, *, drops_stop_words: bool = False) -> tantivy.TextAnalyzer:

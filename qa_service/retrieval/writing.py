@@ -9,14 +9,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
 from qa_service.errors import DamagedError, SetupError
 from qa_service.retrieval.documents import Document
-from qa_service.retrieval.embeddings import EMBEDDINGS_FILE, EmbeddingWriter
 from qa_service.retrieval.filters import facts_of
 from qa_service.retrieval.manifest import (
+    EMBEDDINGS_FILE,
     INDEX,
     LOCK_FILE,
     MANIFEST_FILE,
@@ -30,6 +31,9 @@ from qa_service.retrieval.manifest import (
 )
 from qa_service.retrieval.search_messages import read_text
 from qa_service.retrieval.tantivy_index import IndexWriter, check_files, index_files
+
+if TYPE_CHECKING:
+    from qa_service.retrieval.embeddings import EmbeddingWriter
 
 COMMIT_PASSAGES = 5000
 COMMIT_S = 20
@@ -65,7 +69,7 @@ class EmptyError(SetupError):
     """No file has a text to be indexed."""
 
 
-OpenEmbeddings = Callable[[Path, Iterable[int]], EmbeddingWriter]
+OpenEmbeddings = Callable[[Path, Iterable[int]], "EmbeddingWriter"]
 """Opens the embeddings of an index, whose passages have these rows."""
 
 

@@ -9,11 +9,12 @@ import shutil
 import signal
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from harness.collections import damage, index_files, write_collection
+from harness.collections import damage, index_files, reading_here, write_collection
 from harness.process import MIB
 from qa_service.errors import SetupError
 from qa_service.retrieval.build import IndexArgs, Reporter, build
@@ -27,6 +28,7 @@ from tests.unit.retrieval.formats.word_files import paragraph, word_file
 
 KILLED = """
 import os, pathlib, signal, sys
+from harness.collections import reading_here
 from qa_service.retrieval import writing
 from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.manifest import Progress
@@ -49,10 +51,11 @@ def counted(*arguments):
     return kept(*arguments)
 
 setattr(owner, name, counted)
-build(IndexArgs(
-    sources=(pathlib.Path(sys.argv[1]),), output=pathlib.Path(sys.argv[2]),
-    update=sys.argv[4] == "update", embeddings=False,
-), Reporter())
+with reading_here():
+    build(IndexArgs(
+        sources=(pathlib.Path(sys.argv[1]),), output=pathlib.Path(sys.argv[2]),
+        update=sys.argv[4] == "update", embeddings=False,
+    ), Reporter())
 """
 
 
@@ -78,8 +81,10 @@ def docs(tmp_path) -> Path:
 
 
 @pytest.fixture
-def output(tmp_path) -> Path:
-    return tmp_path / "collection"
+def output(tmp_path) -> Iterator[Path]:
+    """Where a collection is made, of documents that are read in this process."""
+    with reading_here():
+        yield tmp_path / "collection"
 
 
 def kill_at(step: str, docs: Path, output: Path, mode: str = "new") -> None:

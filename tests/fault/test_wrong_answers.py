@@ -142,14 +142,14 @@ def self_tests(server: RunningServer) -> dict[str, int]:
     return {result: int(float(number)) for result, number in found}
 
 
-def test_a_bit_flipped_in_a_running_instance_is_found_and_the_instance_replaced(builtin_model):
-    with running_server(builtin_model, *ONE_INSTANCE, *TESTED_EACH_SECOND) as server:
+def test_a_bit_flipped_in_a_running_instance_is_found_and_the_instance_replaced(quick_model):
+    with running_server(quick_model, *ONE_INSTANCE, *TESTED_EACH_SECOND) as server:
         right = server.ask(**ASK)
         wait_until(lambda: self_tests(server)["passed"] > 0)
         assert self_tests(server)["failed"] == 0
         (pid,) = server.worker_pids()
         memory = Memory(pid)
-        addresses = memory.find(a_weight_of_every_answer(builtin_model))
+        addresses = memory.find(a_weight_of_every_answer(quick_model))
         assert addresses
         for address in addresses:  # engines keep copies
             memory.flip(address, FLIPPED_BIT)
@@ -164,12 +164,12 @@ def test_a_bit_flipped_in_a_running_instance_is_found_and_the_instance_replaced(
 
 @pytest.mark.parametrize("kind", ["stale", "wrong"])
 def test_if_the_replacement_is_wrong_too_the_version_is_not_ready_and_says_why(
-    builtin_model, tmp_path, kind
+    quick_model, tmp_path, kind
 ):
     """`stale` stands in for a CUDA program that returns the last batch."""
     damage = tmp_path / "damage"
     env = {"PYTHONPATH": str(FAULTY_WORKER), "QA_TEST_DAMAGE": str(damage)}
-    server = RunningServer(builtin_model, *ONE_INSTANCE, *TESTED_EACH_SECOND, env=env)
+    server = RunningServer(quick_model, *ONE_INSTANCE, *TESTED_EACH_SECOND, env=env)
     with closing(server):
         right = server.ask(**ASK)
         damage.write_text(kind)

@@ -4,6 +4,7 @@ Of all that transformers loads, `test_all_architectures.py`. What the engines ar
 they say is compared with transformers' own tokenizer and model.
 """
 
+import functools
 from importlib.util import find_spec
 from typing import Any
 
@@ -112,9 +113,21 @@ def check_engines(source, model, target):
     return manifest
 
 
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Where tests share what they prepare: a folder for each kind."""
+    return functools.cache(tmp_path_factory.mktemp)
+
+
+def shared(folder, kind):
+    """A prepared folder, made if no test before has made it."""
+    made = folder / "out" / kind
+    return made if made.exists() else prepared(folder, kind)[1]
+
+
 @pytest.mark.parametrize("kind", QUICK)
-def test_every_engine_gives_transformers_logits(kind, tmp_path, capfd):
-    check_architecture(kind, tmp_path, capfd)
+def test_every_engine_gives_transformers_logits(kind, folders, capfd):
+    check_architecture(kind, folders(kind), capfd)
 
 
 def check_architecture(kind, tmp_path, capfd):
@@ -158,10 +171,11 @@ def test_token_types_are_given_where_the_tokenizer_gives_them(has_types, tmp_pat
     assert manifest.inputs == ("input_ids", "attention_mask", *types)
 
 
-def test_a_cls_token_at_the_end_holds_the_null_answer(tmp_path):
-    _, target = prepared(tmp_path, "xlnet", can_abstain=True)
+def test_a_cls_token_at_the_end_holds_the_null_answer(folders):
+    target = shared(folders("xlnet"), "xlnet")
     manifest = load_manifest(target)
-    manifest = msgspec.structs.replace(manifest, may_pad=True)
+    reading = msgspec.structs.replace(manifest.reading, null_threshold=0.0)
+    manifest = msgspec.structs.replace(manifest, may_pad=True, can_abstain=True, reading=reading)
 
     def logits(ids, mask, types):
         scores = np.where(ids == 2, 9.0, 0.0).astype(np.float32)  # [CLS]
@@ -186,9 +200,9 @@ def test_an_engine_that_cannot_run_the_model_says_so_in_one_line(tmp_path, capfd
 @pytest.mark.parametrize(
     ("kind", "largest"), [("convbert", 1), pytest.param("longformer", 64, marks=pytest.mark.long)]
 )
-def test_costs_are_measured_of_rows_that_the_model_takes(tmp_path, kind, largest):
+def test_costs_are_measured_of_rows_that_the_model_takes(folders, kind, largest):
     """Longformer counts the separators of a row; a model without padding runs rows alone."""
-    _, target = prepared(tmp_path, kind)
+    target = shared(folders(kind), kind)
     options = InstanceOptions(
         inference_engine_type="pytorch", precision="fp32", intra_op_num_threads=1
     )

@@ -1,4 +1,4 @@
-"""`server.py --check`, as a user runs it."""
+"""`server.py --check`: in this process, or as a user runs it in another environment."""
 
 import json
 import os
@@ -16,8 +16,9 @@ from harness.models import make_manifest
 from harness.server import INSTANT, ONE_INSTANCE, ROOT, running_server
 from qa_service.engine_catalogue import ONNX_FILE, ONNX_INT8_FILE
 from qa_service.instance.model_folder.manifest import load_manifest, save_manifest
-from tests.programs import fail_to_start, run_python, token_flags
-from tests.support import present
+from qa_service.server.main import main
+from tests.programs import fail_to_start, run_here, run_python, token_flags
+from tests.support import needs_torch, present
 
 ONLY_INSTANT = ("--inference_engine_type", "instant", "--precision", "fp32")
 NO_GPU = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
@@ -25,7 +26,11 @@ SECRET = "a-token-that-nobody-may-see"
 
 
 def check(model, *flags, code=0, **options):
-    done = run_python("server.py", "--check", "--port", "0", "--model", model, *flags, **options)
+    given = ("--check", "--port", "0", "--model", model, *flags)
+    if options:
+        done = run_python("server.py", *given, **options)
+    else:
+        done = run_here(main, *map(str, given))
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     return done.stdout
@@ -225,7 +230,16 @@ sys.meta_path.insert(0, Hidden)
 
 
 @pytest.mark.slow
-def test_every_engine_that_is_installed_passes_and_nothing_is_changed(own_model, tmp_path):
+@pytest.mark.parametrize(
+    "has_pytorch", [False, pytest.param(True, marks=[pytest.mark.long, needs_torch])]
+)
+def test_every_engine_that_is_installed_passes_and_nothing_is_changed(
+    own_model, tmp_path, has_pytorch
+):
+    if not has_pytorch:
+        manifest = load_manifest(own_model)
+        manifest.files.pop("model.safetensors")
+        save_manifest(own_model, manifest)
     hooks, temporary = tmp_path / "hooks", tmp_path / "tmp"
     for folder in (hooks, temporary):
         folder.mkdir()
@@ -241,7 +255,9 @@ def test_every_engine_that_is_installed_passes_and_nothing_is_changed(own_model,
     flags += ["--collections_dir", collections]
     text = check(own_model, *flags, code=2 if os.geteuid() else 0, env=env)
     passed = [line for line in found(text, "ok") if "gives its known answers in" in line]
-    assert {"onnx fp32", "openvino int8"} <= {" ".join(line.split()[2:4]) for line in passed}
+    engines = {" ".join(line.split()[2:4]) for line in passed}
+    assert {"onnx fp32", "openvino int8"} <= engines
+    assert ("pytorch fp32" in engines) == has_pytorch
     assert all(re.search(r"\d+ ms, with differences up to [\d.e-]+$", line) for line in passed)
     assert "docs: READY" in text
     assert files_below(own_model, tmp_path) == before

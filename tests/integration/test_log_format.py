@@ -11,6 +11,7 @@ import pytest
 
 from harness.process import GIVE_UP_S
 from harness.server import FIXED_ENGINE, ROOT, line_with
+from qa_service.files import SAVED_MODELS
 from tests.programs import run_python
 from tests.support import present
 
@@ -35,7 +36,9 @@ def messages(output: str) -> list[str]:
         (["--port", "none"], "argument --port: "),
     ],
 )
-def test_a_server_that_cannot_start_says_so_in_json(tmp_path, flags, reason):
+def test_a_server_that_cannot_start_says_so_in_json(tmp_path, encoder, flags, reason):
+    (tmp_path / SAVED_MODELS).mkdir()
+    (tmp_path / SAVED_MODELS / "encoder").symlink_to(encoder)  # else it is prepared
     env = {**os.environ, "HF_HUB_OFFLINE": "1"}
     words = (ROOT / "server.py", "--port", "0", *flags, *JSON)
     ended = run_python(*words, cwd=tmp_path, env=env)

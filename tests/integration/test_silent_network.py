@@ -73,7 +73,7 @@ def served(folder: Path, script: str, *flags: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "engine", ["openvino", "onnx", pytest.param("pytorch", marks=pytest.mark.slow)]
+    "engine", ["openvino", "onnx", pytest.param("pytorch", marks=pytest.mark.long)]
 )
 def test_serving_and_asking_send_nothing_to_the_network(builtin_model, tmp_path, engine):
     flags: tuple[str, ...] = ("--inference_engine_type", engine)

@@ -15,18 +15,19 @@ from qa_service.preparation.sentence_encoder import is_complete
 from qa_service.retrieval import embeddings, writing
 from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
-from qa_service.retrieval.embeddings import EMBEDDINGS_FILE, Embeddings
-from qa_service.retrieval.encoder import Encoder, SharedEncoder
+from qa_service.retrieval.embeddings import Embeddings
+from qa_service.retrieval.encoder import Encoder
 from qa_service.retrieval.encoder_folder import (
     ENCODER_FILE,
     KNOWN_FILE,
     MANIFEST_FILE,
     TOKENIZER_FILE,
+    SharedEncoder,
     encoder_folder,
     load_encoder_manifest,
     load_known_embeddings,
 )
-from qa_service.retrieval.manifest import PROGRESS_FILE, load_manifest
+from qa_service.retrieval.manifest import EMBEDDINGS_FILE, PROGRESS_FILE, load_manifest
 
 pytestmark = pytest.mark.usefixtures("reads_here")
 

@@ -11,7 +11,7 @@ from qa_service.errors import InvalidRequestError
 from qa_service.retrieval import build as building
 from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
-from qa_service.retrieval.encoder import SharedEncoder
+from qa_service.retrieval.encoder_folder import SharedEncoder
 from qa_service.retrieval.formats.front_matter import front_fields
 from qa_service.retrieval.open_search import OpenSearchIndex
 from qa_service.wire.json_codec import parse_request

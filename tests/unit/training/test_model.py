@@ -253,7 +253,7 @@ def test_adapter_of_a_low_rank_is_the_nearest(tmp_path):
 @pytest.mark.parametrize(("bfloat16_s", "is_used"), [(0.1, True), (0.3, False)])
 def test_bfloat16_is_used_where_it_is_faster(monkeypatch, bfloat16_s, is_used):
     times = {torch.float32: 0.2, torch.bfloat16: bfloat16_s}
-    monkeypatch.setattr("training.trainer._product_s", times.get)
+    monkeypatch.setattr("training.trainer._product_s", lambda dtype, rows: times[dtype])
     trainer.is_bfloat16_faster.cache_clear()
     assert trainer.is_bfloat16_faster() == is_used
     trainer.is_bfloat16_faster.cache_clear()

@@ -31,6 +31,12 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture
+def with_encoder(folder, encoder):
+    """The encoder, which is prepared with a model, is there."""
+    (folder / SAVED_MODELS / "encoder").symlink_to(encoder)
+
+
 def repository(model, **given):
     return RepositoryOptions(model=Path(model), **given)
 
@@ -69,7 +75,9 @@ def test_a_folder_that_is_no_source_is_served_unprepared(model):
     assert served_folder(repository(model)) == Path(model)
 
 
-def test_the_program_that_prepares_runs_and_its_reason_is_the_starts(monkeypatch, caplog):
+def test_the_program_that_prepares_runs_and_its_reason_is_the_starts(
+    with_encoder, monkeypatch, caplog
+):
     skip_without("transformers", "the extra `models` is not installed")
     caplog.set_level(logging.INFO)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -79,7 +87,7 @@ def test_the_program_that_prepares_runs_and_its_reason_is_the_starts(monkeypatch
 
 
 @pytest.fixture
-def silent_hub(monkeypatch):
+def silent_hub(with_encoder, monkeypatch):
     skip_without("transformers", "the extra `models` is not installed")
     with socket.create_server(("127.0.0.1", 0)) as hub:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
