@@ -126,7 +126,7 @@ class GridTable:
         if len(columns) != 1 or not self._has_sections:
             return False
         text = row.cells[columns[0]]
-        if len(row.from_left) + 1 >= len(self._columns):
+        if set(self._columns) <= row.from_left.union(columns):
             return True
         if is_below:
             return len(text) > MAX_LABEL_CHARS or not text[0].isalnum()

@@ -126,10 +126,36 @@ def _part(row: Row, start: int, end: int | None) -> Row:
 
 
 def _gap(rows: list[Row]) -> int:
-    """An empty column with a table or notes at its right; 0 if there is none."""
+    """Where a table or notes begin at a table's right; 0 if there are none.
+
+    An empty column is before them, or the names of the columns begin again.
+    """
+    if column := next(filter(None, (_again(rows, n) for n in range(min(MAX_HEAD_ROWS, len(rows) - 1)))), 0):
+        return column
     pairs = itertools.pairwise(sorted(reach_of(rows)))
     beyond = [column for before, column in pairs if column - before > 1]
     return next((one for one in beyond[:_MAX_SIDE_BY_SIDE] if _are_apart(rows, one)), 0)
+
+
+def _again(rows: list[Row], place: int) -> int:
+    """The column where the names in a row begin again; 0 if they do not.
+
+    They are all the same, or come after an empty column. Below names that part them ("2019" and
+    "2020"), they are of one table.
+    """
+    row, columns = rows[place], rows[place].columns()
+    names = [row.cells[column] for column in columns]
+    count = next((n for n, name in enumerate(names) if n and name == names[0]), 0)
+    if count < MIN_HEADS or any(map(VALUE.fullmatch, names)):
+        return 0
+    reach = reach_of(rows)
+    if names[count:] != names[: len(names) - count]:
+        while count and columns[count] - 1 in reach:
+            count -= 1
+    is_same = len(set(names[:count]) & set(names[count:])) >= MIN_HEADS
+    is_named = place > 0 and rows[place - 1].at(columns[0]) and rows[place - 1].at(columns[count])
+    is_first = all(one.columns()[0] >= columns[0] for one in rows)
+    return columns[count] if is_same and is_first and not is_named else 0
 
 
 def _are_apart(rows: list[Row], column: int) -> bool:
@@ -153,13 +179,15 @@ def _are_apart(rows: list[Row], column: int) -> bool:
 def _further_heads(rows: list[Row]) -> list[int]:
     """Where declared heads, or rows set off from those around them, name other columns.
 
-    A row of one cell above them is their title.
+    So does a row below a title, that has a name of the first head in the same column. A row of one
+    cell above them is their title.
     """
     found = list[int]()
     first = next((n for n, row in enumerate(rows) if len(row.columns()) > 1), len(rows))
     for place in range(first + 1, len(rows) - 1):
         row, above = rows[place], rows[place - 1]
         is_declared = row.is_head and not above.is_head
+        is_declared |= len(above.columns()) == 1 and _has_name_of(rows[first], row)
         if not is_declared and (not is_strong(row) or is_strong(rows[place + 1]) or place < 2):
             continue
         is_merged = is_strong(above) and bool(above.from_left)
@@ -173,6 +201,11 @@ def _further_heads(rows: list[Row]) -> list[int]:
         ):
             found.append(start)
     return found
+
+
+def _has_name_of(head: Row, row: Row) -> bool:
+    """Whether a cell of a row, not its label, is the name of its column, so that it is no value."""
+    return any(row.cells[column] == head.at(column) for column in row.columns()[1:])
 
 
 def _heads(rows: list[Row], below: list[Row]) -> bool:
