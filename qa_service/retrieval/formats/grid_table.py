@@ -12,10 +12,10 @@ from __future__ import annotations
 import itertools
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Set
 from math import inf
 
-from qa_service.retrieval.documents import BlockList
+from qa_service.retrieval.documents import BlockList, row_text
 from qa_service.retrieval.formats.cells import Row
 from qa_service.retrieval.formats.table_heads import (
     FEW,
@@ -61,6 +61,9 @@ class GridTable:
         self._has_groups = bool(head) and _has_groups(body[:SAMPLE_ROWS], self._columns)
         self._has_sections = has_sections and len(self._columns) > 1
         self._values = value_columns(body)
+        words = {n for row in body for n in row.columns() if _is_word(row.cells[n])}
+        self._words = words - self._values
+        self._keys = {n for row in body for n in row.columns() if row.cells[n].endswith(":")}
         counts = sorted(count for row in body[:SAMPLE_ROWS] if (count := len(row.columns())) > 1)
         self._is_dense = bool(counts) and 2 * counts[len(counts) // 2] > len(self._columns) > 2
 
@@ -73,11 +76,23 @@ class GridTable:
         has_head = len(rows) > 1 and (first.is_head or is_set_off)
         if has_head or not self._names or not set(columns) <= self._reach:
             return False
+        if self._is_dense and len(self._columns) > MIN_HEADS and self._are_pairs(rows):
+            return False
         values = [column for column in columns if column in self._values]
         if values:
             return 2 * sum(bool(VALUE.fullmatch(first.cells[c])) for c in values) > len(values)
         has_other_head = any(not VALUE.fullmatch(first.at(c)) for c in value_columns(rows[1:]))
         return 2 * len(columns) > len(self._columns) and not has_other_head
+
+    def _are_pairs(self, rows: Sequence[Row]) -> bool:
+        """Whether rows are keys and their values, none of them a total, below a wide table."""
+        label, value = self._columns[:2]
+        return all(
+            row.columns() == [label, value]
+            and VALUE.fullmatch(row.cells[value])
+            and not _TOTAL.match(row.cells[label])
+            for row in rows
+        )
 
     def write(
         self,
@@ -89,7 +104,7 @@ class GridTable:
         goes_on: bool = False,
     ) -> None:
         """Adds rows; the caption of those below a row that names them is its text."""
-        held = list[Row]()
+        held, rows = list[Row](), list(self._below_head(rows))
         last = max((n for n, row in enumerate(rows) if len(row.columns()) > 1), default=-1)
         for place, row in enumerate(rows):
             if self._is_apart(row, is_below=place > last):
@@ -99,6 +114,14 @@ class GridTable:
             elif row.cells not in self._head:
                 held.append(row)
         self._add(out, held, caption, at, goes_on=goes_on)
+
+    def _below_head(self, rows: Sequence[Row]) -> Iterator[Row]:
+        """Rows without the cells of the head that reach into them."""
+        names = self._head[-1] if self._head else []
+        for row in rows:
+            reached = {n for n in row.from_above if names[n : n + 1] == row.cells[n : n + 1]}
+            cells = ["" if n in reached else cell for n, cell in enumerate(row.cells)]
+            yield row._replace(cells=cells) if reached else row
 
     def _add(
         self, out: BlockList, rows: Sequence[Row], caption: str, at: int, *, goes_on: bool
@@ -113,12 +136,40 @@ class GridTable:
         """Rows as a table has them; a cell over several columns is the first one's."""
         found = _labelled(rows, self._columns[0] if self._columns else 0)
         found = _grouped(found, self._columns[0]) if self._has_groups else found
-        return [
-            (row.line, ["" if n in row.from_left else cell for n, cell in enumerate(row.cells)])
-            if self._names
-            else (row.line, paired(row))
-            for row in found
-        ]
+        return [(row.line, self._cells(row)) for row in found]
+
+    def _cells(self, row: Row) -> list[str]:
+        """A row's cells; keys and their values stand behind those that have names."""
+        if not self._names:
+            return paired(row, self._keys)
+        columns = row.columns()
+        keys = [column for column in columns if self._is_key(row, column)]
+        if not keys:
+            return ["" if n in row.from_left else cell for n, cell in enumerate(row.cells)]
+        parts, places = list[str](), iter(columns)
+        for column in places:
+            text = row.cells[column]
+            after = list(
+                itertools.takewhile(lambda n: n not in keys, columns[columns.index(column) + 1 :])
+            )
+            if column not in keys:
+                parts.append(row_text([self._names[column].rstrip(":")], [text]))
+            elif len(after) == 1:
+                parts.append(f"{text.rstrip(': ')}: {row.cells[next(places)]}")
+            else:
+                parts.append(text)
+        return [*[""] * len(self._names), *parts]
+
+    def _is_key(self, row: Row, column: int) -> bool:
+        """Whether a cell is the key of the next one, as a total below prices is."""
+        text, columns = row.cells[column], row.columns()
+        is_named = column < len(self._names) and bool(self._names[column])
+        if not is_named or column in self._words or column == self._columns[0]:
+            return False
+        if len(text) > MAX_LABEL_CHARS or VALUE.fullmatch(text):
+            return False
+        is_alone = columns[0] == column and len(columns) == 2 and column in self._values
+        return text.endswith(":") or (is_alone and bool(VALUE.fullmatch(row.cells[columns[1]])))
 
     def _is_apart(self, row: Row, *, is_below: bool) -> bool:
         """Whether a row names the rows below it, or is a note below the table."""
@@ -135,6 +186,10 @@ class GridTable:
         is_value = VALUE.fullmatch(text) and not _LONG_WORD.search(text)
         is_no_cell = columns[0] == self._columns[0] or columns[0] in self._values
         return is_no_cell and is_name and not is_value
+
+
+def _is_word(text: str) -> bool:
+    return not (VALUE.fullmatch(text) or text.endswith(":") or _TOTAL.match(text))
 
 
 def _has_groups(rows: Sequence[Row], columns: Sequence[int]) -> bool:
@@ -198,15 +253,22 @@ def _names(head: Sequence[Row]) -> list[str]:
     return [" ".join(dict.fromkeys(filter(None, names))) for names in zip(*rows, strict=True)]
 
 
-def paired(row: Row) -> list[str]:
-    """A row's cells where no head names them: a key is written before its value."""
+def paired(row: Row, keys: Set[int] = frozenset()) -> list[str]:
+    """A row's cells where no head names them: a key is written before its value.
+
+    Args:
+        keys: The columns in which keys end in a colon, if there are some.
+    """
     columns = row.columns()
     parts, place = list[str](), 0
+    is_pair = len(columns) == 2 and not are_keyed(row) and (not keys or columns[0] in keys)
     while place < len(columns):
         column, *after = columns[place : place + 2]
         text = row.cells[column]
+        if after and row.cells[after[0]].endswith(":"):
+            after = []  # another key
         is_set_off = column in row.strong and row.strong.isdisjoint(after)
-        is_key = text.endswith(":") or is_set_off or (len(columns) == 2 and not are_keyed(row))
+        is_key = text.endswith(":") or is_set_off or is_pair
         if after and is_key and len(text) <= MAX_LABEL_CHARS and any(map(str.isalpha, text)):
             parts.append(f"{text.rstrip(': ')}: {row.cells[after[0]]}")
             place += 2

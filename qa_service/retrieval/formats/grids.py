@@ -34,7 +34,7 @@ from qa_service.retrieval.formats.table_heads import (
     reach_of,
 )
 
-_MAX_SIDE_BY_SIDE = 8
+_MAX_SIDE_BY_SIDE = 16
 
 
 def add_grid(
@@ -56,13 +56,16 @@ def add_grid(
     for region in _regions(rows):
         made = list[GridTable]()
         for part in [region] if has_head else _tables(region):
-            titles, rest = _without_titles(part, has_head=has_head)
+            is_form = not has_head and _is_form(part)
+            titles, rest = _without_titles(part, has_head=has_head, is_form=is_form)
             words = ["; ".join(paired(title)) for title in titles]
             has_caption = bool(rest and words) and len(words[-1]) <= MAX_CAPTION_CHARS
             caption = (words[-1], titles[-1].line) if has_caption else ()
             for title, text in zip(titles[: -1 if has_caption else None], words, strict=False):
                 out.paragraph(text, title.line)
-            if not rest:
+            if is_form:
+                GridTable([], rest, has_sections=True).write(out, rest, *caption)
+            elif not rest:
                 made += [table for table in open_tables if table.is_wide]
             elif table := next((one for one in open_tables if one.goes_on_with(rest)), None):
                 table.write(out, rest, *caption, goes_on=True)
@@ -130,7 +133,9 @@ def _gap(rows: list[Row]) -> int:
 
     An empty column is before them, or the names of the columns begin again.
     """
-    if column := next(filter(None, (_again(rows, n) for n in range(min(MAX_HEAD_ROWS, len(rows) - 1)))), 0):
+    if column := next(
+        filter(None, (_again(rows, n) for n in range(min(MAX_HEAD_ROWS, len(rows) - 1)))), 0
+    ):
         return column
     pairs = itertools.pairwise(sorted(reach_of(rows)))
     beyond = [column for before, column in pairs if column - before > 1]
@@ -219,8 +224,28 @@ def _heads(rows: list[Row], below: list[Row]) -> bool:
     return not has_head and num_head([*head, *below], has_head=False) == len(head)
 
 
-def _without_titles(region: list[Row], *, has_head: bool) -> tuple[list[Row], list[Row]]:
+def _is_form(rows: Sequence[Row]) -> bool:
+    """Whether most rows have a key that ends in a colon before a value, not all in one column."""
+    rows = [row for row in rows if len(row.columns()) > 1]
+    keys = [
+        [
+            key
+            for key, value in itertools.pairwise(row.columns())
+            if row.cells[key].endswith(":") and not row.cells[value].endswith(":")
+        ]
+        for row in rows
+    ]
+    is_usual = 2 * sum(map(bool, keys)) > len(rows) > 1 and bool(keys[0])
+    return is_usual and not rows[0].is_head and len(set(itertools.chain(*keys))) > 1
+
+
+def _without_titles(
+    region: list[Row], *, has_head: bool, is_form: bool = False
+) -> tuple[list[Row], list[Row]]:
     """The rows above a table, of one cell or a few at the left (a report's date); and the table."""
+    if is_form:
+        first = next(n for n, row in enumerate(region) if len(row.columns()) > 1)
+        return region[:first], region[first:]
     width = max(len(row.columns()) for row in region)
     if has_head and width == 1:
         return [], region

@@ -47,7 +47,7 @@ def test_times_that_count_up_in_each_row_are_no_head():
 
 def test_a_form_has_keys_in_its_rows_and_no_head():
     rows = [["Name:", "Ann", "Born:", "1 May"], ["Street:", "", "City:", "Ulm"], ["Phone:", "12"]]
-    assert written(rows) == ["Name: Ann; Born: 1 May", "Street: City:; Ulm", "Phone: 12"]
+    assert written(rows) == ["Name: Ann; Born: 1 May", "Street:; City: Ulm", "Phone: 12"]
 
 
 def test_cells_of_a_key_and_its_value_each_are_titles_above_a_head():
