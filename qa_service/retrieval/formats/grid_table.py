@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from math import inf
 
 from qa_service.retrieval.documents import BlockList, row_text
@@ -65,6 +65,7 @@ class GridTable:
         self._words = words - self._values
         self._keys = {n for row in body for n in row.columns() if row.cells[n].endswith(":")}
         counts = sorted(count for row in body[:SAMPLE_ROWS] if (count := len(row.columns())) > 1)
+        self._is_wide_body = bool(counts)
         self._is_dense = bool(counts) and 2 * counts[len(counts) // 2] > len(self._columns) > 2
 
     def goes_on_with(self, rows: Sequence[Row]) -> bool:
@@ -104,7 +105,7 @@ class GridTable:
         goes_on: bool = False,
     ) -> None:
         """Adds rows; the caption of those below a row that names them is its text."""
-        held, rows = list[Row](), list(self._below_head(rows))
+        held = list[Row]()
         last = max((n for n, row in enumerate(rows) if len(row.columns()) > 1), default=-1)
         for place, row in enumerate(rows):
             if self._is_apart(row, is_below=place > last):
@@ -114,14 +115,6 @@ class GridTable:
             elif row.cells not in self._head:
                 held.append(row)
         self._add(out, held, caption, at, goes_on=goes_on)
-
-    def _below_head(self, rows: Sequence[Row]) -> Iterator[Row]:
-        """Rows without the cells of the head that reach into them."""
-        names = self._head[-1] if self._head else []
-        for row in rows:
-            reached = {n for n in row.from_above if names[n : n + 1] == row.cells[n : n + 1]}
-            cells = ["" if n in reached else cell for n, cell in enumerate(row.cells)]
-            yield row._replace(cells=cells) if reached else row
 
     def _add(
         self, out: BlockList, rows: Sequence[Row], caption: str, at: int, *, goes_on: bool
@@ -161,10 +154,10 @@ class GridTable:
         return [*[""] * len(self._names), *parts]
 
     def _is_key(self, row: Row, column: int) -> bool:
-        """Whether a cell is the key of the next one, as a total below prices is."""
+        """Whether a cell is no value of its column, but the key of the next one, as a total is."""
         text, columns = row.cells[column], row.columns()
-        is_named = column < len(self._names) and bool(self._names[column])
-        if not is_named or column in self._words or column == self._columns[0]:
+        name, *of_next = self._names[column : column + 2] or [""]
+        if not name or name in of_next or column in self._words or column == self._columns[0]:
             return False
         if len(text) > MAX_LABEL_CHARS or VALUE.fullmatch(text):
             return False
@@ -179,7 +172,7 @@ class GridTable:
         text = row.cells[columns[0]]
         if set(self._columns) <= row.from_left.union(columns):
             return True
-        if is_below:
+        if is_below and (self._is_wide_body or columns[0] == self._columns[0]):
             return len(text) > MAX_LABEL_CHARS or not text[0].isalnum()
         is_set_off = columns[0] in row.strong and not self._has_strong_labels
         is_name = text.endswith(":") or self._is_dense or is_set_off
