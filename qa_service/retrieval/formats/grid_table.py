@@ -254,7 +254,8 @@ def paired(row: Row, keys: Set[int] = frozenset()) -> list[str]:
     """
     columns = row.columns()
     parts, place = list[str](), 0
-    is_pair = len(columns) == 2 and not are_keyed(row) and (not keys or columns[0] in keys)
+    is_pair = len(columns) == 2 and not (row.is_head or are_keyed(row))
+    is_pair &= not keys or columns[0] in keys
     while place < len(columns):
         column, *after = columns[place : place + 2]
         text = row.cells[column]

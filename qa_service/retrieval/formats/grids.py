@@ -125,21 +125,47 @@ def _part(row: Row, start: int, end: int | None) -> Row:
         from_left=row.from_left & kept,
         from_above=row.from_above & kept,
         strong=row.strong & kept,
+        is_head=row.is_head and (not row.heads or any(one.start in kept for one in row.heads)),
+        heads=[one for one in row.heads if one.start in kept],
     )
 
 
 def _gap(rows: list[Row]) -> int:
     """Where a table or notes begin at a table's right; 0 if there are none.
 
-    An empty column is before them, or the names of the columns begin again.
+    The names of the columns begin again, or an empty column is before them: at the side of a table
+    whose columns the format says, or of one that they are no part of.
     """
-    if column := next(
-        filter(None, (_again(rows, n) for n in range(min(MAX_HEAD_ROWS, len(rows) - 1)))), 0
-    ):
-        return column
-    pairs = itertools.pairwise(sorted(reach_of(rows)))
-    beyond = [column for before, column in pairs if column - before > 1]
-    return next((one for one in beyond[:_MAX_SIDE_BY_SIDE] if _are_apart(rows, one)), 0)
+    for place in range(min(MAX_HEAD_ROWS, len(rows) - 1)):
+        if column := _again(rows, place):
+            return column
+    pairs = [
+        (n, column) for n, column in itertools.pairwise(sorted(reach_of(rows))) if column > n + 1
+    ]
+    return next(
+        (
+            column
+            for before, column in pairs[:_MAX_SIDE_BY_SIDE]
+            if _is_declared(rows, before, column) or _are_apart(rows, column)
+        ),
+        0,
+    )
+
+
+def _is_declared(rows: list[Row], before: int, column: int) -> bool:
+    """Whether the empty columns between two others part a table that the format declares."""
+    tables = [table for row in rows for table in row.heads]
+    if not any((before in table) != (column in table) for table in tables):
+        return False
+    sides = [[_part(row, *side) for row in rows] for side in ((0, column), (column, None))]
+    return all(
+        any(row.heads for row in side) or (len(reach_of(side)) > 1 and _has_words(side))
+        for side in sides
+    )
+
+
+def _has_words(rows: list[Row]) -> bool:
+    return any(cell and not VALUE.fullmatch(cell) for row in rows for cell in row.cells)
 
 
 def _again(rows: list[Row], place: int) -> int:
@@ -265,6 +291,8 @@ def _begins_table(row: Row, below: Sequence[Row], width: int, first: int) -> boo
         first: The first column.
     """
     columns = row.columns()
+    if row.heads:
+        return True
     if len(columns) == 1 or (len(columns) < width and _is_pairs(row)):
         return False
     if 2 * len(columns) > width or row.from_left or columns[0] != first:
