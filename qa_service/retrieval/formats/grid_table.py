@@ -61,9 +61,9 @@ class GridTable:
         self._has_groups = bool(head) and _has_groups(body[:SAMPLE_ROWS], self._columns)
         self._has_sections = has_sections and len(self._columns) > 1
         self._values = value_columns(body)
-        words = {n for row in body for n in row.columns() if _is_word(row.cells[n])}
-        self._words = words - self._values
-        self._keys = {n for row in body for n in row.columns() if row.cells[n].endswith(":")}
+        cells = [(n, row.cells[n]) for row in body[:SAMPLE_ROWS] for n in row.columns()]
+        self._words = {n for n, text in cells if _is_word(text)} - self._values
+        self._keys = {n for n, text in cells if text.endswith(":")}
         counts = sorted(count for row in body[:SAMPLE_ROWS] if (count := len(row.columns())) > 1)
         self._is_wide_body = bool(counts)
         self._is_dense = bool(counts) and 2 * counts[len(counts) // 2] > len(self._columns) > 2
@@ -136,33 +136,35 @@ class GridTable:
         if not self._names:
             return paired(row, self._keys)
         columns = row.columns()
-        keys = [column for column in columns if self._is_key(row, column)]
+        is_pair = len(columns) == 2 and bool(VALUE.fullmatch(row.cells[columns[1]]))
+        keys = [n for n, column in enumerate(columns)
+                if (row.cells[column].endswith(":") or (is_pair and n == 0))
+                and self._is_key(row.cells[column], column)]  # fmt: skip
         if not keys:
             return ["" if n in row.from_left else cell for n, cell in enumerate(row.cells)]
-        parts, places = list[str](), iter(columns)
-        for column in places:
-            text = row.cells[column]
-            after = list(
-                itertools.takewhile(lambda n: n not in keys, columns[columns.index(column) + 1 :])
-            )
-            if column not in keys:
-                parts.append(row_text([self._names[column].rstrip(":")], [text]))
-            elif len(after) == 1:
-                parts.append(f"{text.rstrip(': ')}: {row.cells[next(places)]}")
+        parts = [self._named(row, column) for column in columns[: keys[0]]]
+        for start, end in itertools.pairwise([*keys, len(columns)]):
+            key, *values = (row.cells[column] for column in columns[start:end])
+            if len(values) == 1:
+                parts.append(f"{key.rstrip(': ')}: {values[0]}")
             else:
-                parts.append(text)
+                parts += [key, *(self._named(row, one) for one in columns[start + 1 : end])]
         return [*[""] * len(self._names), *parts]
 
-    def _is_key(self, row: Row, column: int) -> bool:
-        """Whether a cell is no value of its column, but the key of the next one, as a total is."""
-        text, columns = row.cells[column], row.columns()
+    def _named(self, row: Row, column: int) -> str:
+        names = [name.rstrip(":") for name in self._names[column : column + 1]]
+        return row_text(names, [row.cells[column]])
+
+    def _is_key(self, text: str, column: int) -> bool:
+        """Whether a cell, as a total, is the key of the next one, and no value of its column."""
         name, *of_next = self._names[column : column + 2] or [""]
-        if not name or name in of_next or column in self._words or column == self._columns[0]:
-            return False
-        if len(text) > MAX_LABEL_CHARS or VALUE.fullmatch(text):
-            return False
-        is_alone = columns[0] == column and len(columns) == 2 and column in self._values
-        return text.endswith(":") or (is_alone and bool(VALUE.fullmatch(row.cells[columns[1]])))
+        is_column = column == self._columns[0] or column in self._words or name in of_next
+        return (
+            bool(name)
+            and not is_column
+            and len(text) <= MAX_LABEL_CHARS
+            and not VALUE.fullmatch(text)
+        )
 
     def _is_apart(self, row: Row, *, is_below: bool) -> bool:
         """Whether a row names the rows below it, or is a note below the table."""

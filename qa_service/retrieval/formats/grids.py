@@ -51,7 +51,7 @@ def add_grid(
         The last tables of the grid.
     """
     rows = [row for row in rows if not row.columns() or set(row.columns()) - row.from_above]
-    rows = [row for row in rows if any(row.cells)] if has_head else rows
+    rows = [row for row in rows if row.columns()] if has_head else rows
     open_tables = above
     for region in _regions(rows):
         made = list[GridTable]()
@@ -80,7 +80,7 @@ def add_grid(
 
 def _regions(rows: Sequence[Row]) -> Iterator[list[Row]]:
     """The rows between empty ones; a head with the rows that it names below an empty one."""
-    groups = itertools.groupby(rows, key=lambda row: any(row.cells))
+    groups = itertools.groupby(rows, key=lambda row: bool(row.columns()))
     held = list[Row]()
     for region in (list(group) for has_words, group in groups if has_words):
         if held and not _heads(held, region):
@@ -110,21 +110,20 @@ def _side_by_side(rows: list[Row]) -> Iterator[list[Row]]:
         if not (gap := _gap(rows)):
             break
         left = (_part(row, 0, gap) for row in rows)
-        yield [row for row in left if any(row.cells)]
+        yield [row for row in left if row.columns()]
         right = (_part(row, gap, None) for row in rows)
-        rows = [row for row in right if any(row.cells)]
+        rows = [row for row in right if row.columns()]
     yield rows
 
 
 def _part(row: Row, start: int, end: int | None) -> Row:
     """A row's cells of some columns, at their places."""
-    kept = set(range(start, len(row.cells) if end is None else end))
-    cells = [cell if column in kept else "" for column, cell in enumerate(row.cells)]
+    kept = range(start, len(row.cells) if end is None else end)
     return row._replace(
-        cells=cells,
-        from_left=row.from_left & kept,
-        from_above=row.from_above & kept,
-        strong=row.strong & kept,
+        cells=[""] * start + row.cells[start:end],
+        from_left={n for n in row.from_left if n in kept},
+        from_above={n for n in row.from_above if n in kept},
+        strong={n for n in row.strong if n in kept},
         is_head=row.is_head and (not row.heads or any(one.start in kept for one in row.heads)),
         heads=[one for one in row.heads if one.start in kept],
     )
@@ -203,7 +202,7 @@ def _are_apart(rows: list[Row], column: int) -> bool:
     names = [rows[first].cells[:column], rows[first].cells[column:]]
     are_same = len(set(filter(None, names[0])) & set(filter(None, names[1]))) > 0
     parts = [_part(row, column, None) for row in rows[first:last]]
-    has_own = num_head(parts, has_head=False) > 0
+    has_own = num_head([part for part in parts if part.columns()], has_head=False) > 0
     return has_own and (are_same or FEW * num_alone >= len(rows))
 
 

@@ -24,7 +24,8 @@ MAX_LABEL_CHARS = 60
 """Longer texts are no keys, nor names of the rows below them."""
 
 VALUE = re.compile(
-    r"[^\w\s]{0,3}\s?(?:[A-Z]{3}(?: |(?=\d+[.,]\d)))?\d(?![^\W\d_]{3}|\d?\)\s).{0,30}|[-–—.*]{1,5}|[x✓✔]|n/?a",  # noqa: RUF001, dashes
+    r"[^\w\s]{0,3}\s?(?:[A-Z]{3}(?: |(?=\d+[.,]\d)))?"
+    r"\d(?![^\W\d_]{3}|\d?\)\s).{0,30}|[-–—.*]{1,5}|[x✓✔]|n/?a",  # noqa: RUF001, dashes
     re.IGNORECASE,
 )
 """A number with its signs and unit, a date, or what stands for none; not a name ("3Com")."""
