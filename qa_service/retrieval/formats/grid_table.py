@@ -48,9 +48,17 @@ class GridTable:
     Args:
         body: The rows below, by which it is known whether others go on with it.
         has_sections: Whether a row of one cell may name the rows below it.
+        is_form: Whether its keys end in a colon.
     """
 
-    def __init__(self, head: Sequence[Row], body: Sequence[Row], *, has_sections: bool) -> None:
+    def __init__(
+        self,
+        head: Sequence[Row],
+        body: Sequence[Row],
+        *,
+        has_sections: bool,
+        is_form: bool = False,
+    ) -> None:
         self._names = _names(head)
         self._head = [row.cells for row in head]
         self._columns = columns_of([*head, *body])
@@ -63,7 +71,8 @@ class GridTable:
         self._values = value_columns(body)
         cells = [(n, row.cells[n]) for row in body[:SAMPLE_ROWS] for n in row.columns()]
         self._words = {n for n, text in cells if _is_word(text)} - self._values
-        self._keys = {n for n, text in cells if text.endswith(":")}
+        keys = {n for row in body for n in row.columns() if row.cells[n].endswith(":")}
+        self._keys = keys.union(self._columns[:1]) if is_form else None
         counts = sorted(count for row in body[:SAMPLE_ROWS] if (count := len(row.columns())) > 1)
         self._is_wide_body = bool(counts)
         self._is_dense = bool(counts) and 2 * counts[len(counts) // 2] > len(self._columns) > 2
@@ -174,7 +183,7 @@ class GridTable:
         text = row.cells[columns[0]]
         if set(self._columns) <= row.from_left.union(columns):
             return True
-        if is_below and (self._is_wide_body or columns[0] == self._columns[0]):
+        if is_below and (self._is_wide_body or not row.from_left):
             return len(text) > MAX_LABEL_CHARS or not text[0].isalnum()
         is_set_off = columns[0] in row.strong and not self._has_strong_labels
         is_name = text.endswith(":") or self._is_dense or is_set_off
@@ -248,16 +257,16 @@ def _names(head: Sequence[Row]) -> list[str]:
     return [" ".join(dict.fromkeys(filter(None, names))) for names in zip(*rows, strict=True)]
 
 
-def paired(row: Row, keys: Set[int] = frozenset()) -> list[str]:
+def paired(row: Row, keys: Set[int] | None = None) -> list[str]:
     """A row's cells where no head names them: a key is written before its value.
 
     Args:
-        keys: The columns in which keys end in a colon, if there are some.
+        keys: The columns of a form's keys.
     """
     columns = row.columns()
     parts, place = list[str](), 0
     is_pair = len(columns) == 2 and not (row.is_head or are_keyed(row))
-    is_pair &= not keys or columns[0] in keys
+    is_pair &= keys is None or columns[0] in keys
     while place < len(columns):
         column, *after = columns[place : place + 2]
         text = row.cells[column]

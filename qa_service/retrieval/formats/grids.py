@@ -64,7 +64,7 @@ def add_grid(
             for title, text in zip(titles[: -1 if has_caption else None], words, strict=False):
                 out.paragraph(text, title.line)
             if is_form:
-                GridTable([], rest, has_sections=True).write(out, rest, *caption)
+                GridTable([], rest, has_sections=True, is_form=True).write(out, rest, *caption)
             elif not rest:
                 made += [table for table in open_tables if table.is_wide]
             elif table := next((one for one in open_tables if one.goes_on_with(rest)), None):
