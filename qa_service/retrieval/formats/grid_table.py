@@ -181,7 +181,7 @@ class GridTable:
         if len(columns) != 1 or not self._has_sections:
             return False
         text = row.cells[columns[0]]
-        if set(self._columns) <= row.from_left.union(columns):
+        if set(self._columns) <= row.from_left | set(columns):
             return True
         if is_below and (self._is_wide_body or not row.from_left):
             return len(text) > MAX_LABEL_CHARS or not text[0].isalnum()

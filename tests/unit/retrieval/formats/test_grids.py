@@ -562,12 +562,13 @@ def test_totals_below_prices_have_no_columns_name():
         "Total: 11",
         "Item: See the terms; Paid: 11",
     ]
-    keys = [["No.", Cell("Results", columns=2)], ["1", "Mean:", "5"], ["2", "Range:", "7"]]
-    assert written(merged(*keys))[0] == "No.: 1; Results: Mean:; Results: 5"
+    keys = merged(["No.", Cell("Results", columns=2)], ["1", "Mean:", "5"], ["2", "Range:", "7"])
+    assert written(keys)[0] == "No.: 1; Results: Mean:; Results: 5"
 
 
 def test_a_form_with_lines_between_its_keys_has_no_head():
     street = Row(2, ["", "Oak Street 5", "", "", "Elm 7"], strong={1, 4})
+    rows: list[Row | list[str]]
     rows = [["To:", "Firm", "", "Ship to:", "Shop"], street,
             ["Phone:", "12", "", "Fax:", "13"], ["Date:", "", "", "Terms:", "net"]]  # fmt: skip
     assert written(rows) == [
