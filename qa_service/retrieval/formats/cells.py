@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 MAX_COLUMNS = 1000
@@ -40,6 +40,7 @@ class Row(NamedTuple):
         from_above: The columns whose text is of a merged cell that begins above.
         strong: The columns that are set off as heads are.
         is_head: Whether the format says that it is a head.
+        heads: The columns of the tables that the format says to begin there, if it says them.
         indent: Where the text of its first cell begins, in points.
     """
 
@@ -50,6 +51,7 @@ class Row(NamedTuple):
     strong: Set[int] = frozenset()
     is_head: bool = False
     indent: float = 0.0
+    heads: Sequence[range] = ()
 
     def columns(self) -> list[int]:
         """The columns with a text, a merged cell's first alone."""

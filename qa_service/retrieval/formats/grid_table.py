@@ -12,10 +12,10 @@ from __future__ import annotations
 import itertools
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from math import inf
 
-from qa_service.retrieval.documents import BlockList
+from qa_service.retrieval.documents import BlockList, row_text
 from qa_service.retrieval.formats.cells import Row
 from qa_service.retrieval.formats.table_heads import (
     FEW,
@@ -48,9 +48,17 @@ class GridTable:
     Args:
         body: The rows below, by which it is known whether others go on with it.
         has_sections: Whether a row of one cell may name the rows below it.
+        is_form: Whether its keys end in a colon.
     """
 
-    def __init__(self, head: Sequence[Row], body: Sequence[Row], *, has_sections: bool) -> None:
+    def __init__(
+        self,
+        head: Sequence[Row],
+        body: Sequence[Row],
+        *,
+        has_sections: bool,
+        is_form: bool = False,
+    ) -> None:
         self._names = _names(head)
         self._head = [row.cells for row in head]
         self._columns = columns_of([*head, *body])
@@ -61,7 +69,12 @@ class GridTable:
         self._has_groups = bool(head) and _has_groups(body[:SAMPLE_ROWS], self._columns)
         self._has_sections = has_sections and len(self._columns) > 1
         self._values = value_columns(body)
+        cells = [(n, row.cells[n]) for row in body[:SAMPLE_ROWS] for n in row.columns()]
+        self._words = {n for n, text in cells if _is_word(text)} - self._values
+        keys = {n for row in body for n in row.columns() if row.cells[n].endswith(":")}
+        self._keys = keys.union(self._columns[:1]) if is_form else None
         counts = sorted(count for row in body[:SAMPLE_ROWS] if (count := len(row.columns())) > 1)
+        self._is_wide_body = bool(counts)
         self._is_dense = bool(counts) and 2 * counts[len(counts) // 2] > len(self._columns) > 2
 
     def goes_on_with(self, rows: Sequence[Row]) -> bool:
@@ -73,11 +86,23 @@ class GridTable:
         has_head = len(rows) > 1 and (first.is_head or is_set_off)
         if has_head or not self._names or not set(columns) <= self._reach:
             return False
+        if self._is_dense and len(self._columns) > MIN_HEADS and self._are_pairs(rows):
+            return False
         values = [column for column in columns if column in self._values]
         if values:
             return 2 * sum(bool(VALUE.fullmatch(first.cells[c])) for c in values) > len(values)
         has_other_head = any(not VALUE.fullmatch(first.at(c)) for c in value_columns(rows[1:]))
         return 2 * len(columns) > len(self._columns) and not has_other_head
+
+    def _are_pairs(self, rows: Sequence[Row]) -> bool:
+        """Whether rows are keys and their values, none of them a total, below a wide table."""
+        label, value = self._columns[:2]
+        return all(
+            row.columns() == [label, value]
+            and VALUE.fullmatch(row.cells[value])
+            and not _TOTAL.match(row.cells[label])
+            for row in rows
+        )
 
     def write(
         self,
@@ -113,12 +138,42 @@ class GridTable:
         """Rows as a table has them; a cell over several columns is the first one's."""
         found = _labelled(rows, self._columns[0] if self._columns else 0)
         found = _grouped(found, self._columns[0]) if self._has_groups else found
-        return [
-            (row.line, ["" if n in row.from_left else cell for n, cell in enumerate(row.cells)])
-            if self._names
-            else (row.line, paired(row))
-            for row in found
-        ]
+        return [(row.line, self._cells(row)) for row in found]
+
+    def _cells(self, row: Row) -> list[str]:
+        """A row's cells; keys and their values stand behind those that have names."""
+        if not self._names:
+            return paired(row, self._keys)
+        columns = row.columns()
+        is_pair = len(columns) == 2 and bool(VALUE.fullmatch(row.cells[columns[1]]))
+        keys = [n for n, column in enumerate(columns)
+                if (row.cells[column].endswith(":") or (is_pair and n == 0))
+                and self._is_key(row.cells[column], column)]  # fmt: skip
+        if not keys:
+            return ["" if n in row.from_left else cell for n, cell in enumerate(row.cells)]
+        parts = [self._named(row, column) for column in columns[: keys[0]]]
+        for start, end in itertools.pairwise([*keys, len(columns)]):
+            key, *values = (row.cells[column] for column in columns[start:end])
+            if len(values) == 1:
+                parts.append(f"{key.rstrip(': ')}: {values[0]}")
+            else:
+                parts += [key, *(self._named(row, one) for one in columns[start + 1 : end])]
+        return [*[""] * len(self._names), *parts]
+
+    def _named(self, row: Row, column: int) -> str:
+        names = [name.rstrip(":") for name in self._names[column : column + 1]]
+        return row_text(names, [row.cells[column]])
+
+    def _is_key(self, text: str, column: int) -> bool:
+        """Whether a cell, as a total, is the key of the next one, and no value of its column."""
+        name, *of_next = self._names[column : column + 2] or [""]
+        is_column = column == self._columns[0] or column in self._words or name in of_next
+        return (
+            bool(name)
+            and not is_column
+            and len(text) <= MAX_LABEL_CHARS
+            and not VALUE.fullmatch(text)
+        )
 
     def _is_apart(self, row: Row, *, is_below: bool) -> bool:
         """Whether a row names the rows below it, or is a note below the table."""
@@ -126,15 +181,19 @@ class GridTable:
         if len(columns) != 1 or not self._has_sections:
             return False
         text = row.cells[columns[0]]
-        if len(row.from_left) + 1 >= len(self._columns):
+        if set(self._columns) <= row.from_left | set(columns):
             return True
-        if is_below:
+        if is_below and (self._is_wide_body or not row.from_left):
             return len(text) > MAX_LABEL_CHARS or not text[0].isalnum()
         is_set_off = columns[0] in row.strong and not self._has_strong_labels
         is_name = text.endswith(":") or self._is_dense or is_set_off
         is_value = VALUE.fullmatch(text) and not _LONG_WORD.search(text)
         is_no_cell = columns[0] == self._columns[0] or columns[0] in self._values
         return is_no_cell and is_name and not is_value
+
+
+def _is_word(text: str) -> bool:
+    return not (VALUE.fullmatch(text) or text.endswith(":") or _TOTAL.match(text))
 
 
 def _has_groups(rows: Sequence[Row], columns: Sequence[int]) -> bool:
@@ -199,15 +258,23 @@ def _names(head: Sequence[Row]) -> list[str]:
     return [" ".join(dict.fromkeys(filter(None, names))) for names in zip(*rows, strict=True)]
 
 
-def paired(row: Row) -> list[str]:
-    """A row's cells where no head names them: a key is written before its value."""
+def paired(row: Row, keys: Set[int] | None = None) -> list[str]:
+    """A row's cells where no head names them: a key is written before its value.
+
+    Args:
+        keys: The columns of a form's keys.
+    """
     columns = row.columns()
     parts, place = list[str](), 0
+    is_pair = len(columns) == 2 and not (row.is_head or are_keyed(row))
+    is_pair &= keys is None or columns[0] in keys
     while place < len(columns):
         column, *after = columns[place : place + 2]
         text = row.cells[column]
+        if after and row.cells[after[0]].endswith(":"):
+            after = []  # another key
         is_set_off = column in row.strong and row.strong.isdisjoint(after)
-        is_key = text.endswith(":") or is_set_off or (len(columns) == 2 and not are_keyed(row))
+        is_key = text.endswith(":") or is_set_off or is_pair
         if after and is_key and len(text) <= MAX_LABEL_CHARS and any(map(str.isalpha, text)):
             parts.append(f"{text.rstrip(': ')}: {row.cells[after[0]]}")
             place += 2

@@ -34,7 +34,7 @@ from qa_service.retrieval.formats.table_heads import (
     reach_of,
 )
 
-_MAX_SIDE_BY_SIDE = 8
+_MAX_SIDE_BY_SIDE = 16
 
 
 def add_grid(
@@ -51,18 +51,21 @@ def add_grid(
         The last tables of the grid.
     """
     rows = [row for row in rows if not row.columns() or set(row.columns()) - row.from_above]
-    rows = [row for row in rows if any(row.cells)] if has_head else rows
+    rows = [row for row in rows if row.columns()] if has_head else rows
     open_tables = above
     for region in _regions(rows):
         made = list[GridTable]()
         for part in [region] if has_head else _tables(region):
-            titles, rest = _without_titles(part, has_head=has_head)
+            is_form = not has_head and _is_form(part)
+            titles, rest = _without_titles(part, has_head=has_head, is_form=is_form)
             words = ["; ".join(paired(title)) for title in titles]
             has_caption = bool(rest and words) and len(words[-1]) <= MAX_CAPTION_CHARS
             caption = (words[-1], titles[-1].line) if has_caption else ()
             for title, text in zip(titles[: -1 if has_caption else None], words, strict=False):
                 out.paragraph(text, title.line)
-            if not rest:
+            if is_form:
+                GridTable([], rest, has_sections=True, is_form=True).write(out, rest, *caption)
+            elif not rest:
                 made += [table for table in open_tables if table.is_wide]
             elif table := next((one for one in open_tables if one.goes_on_with(rest)), None):
                 table.write(out, rest, *caption, goes_on=True)
@@ -77,7 +80,7 @@ def add_grid(
 
 def _regions(rows: Sequence[Row]) -> Iterator[list[Row]]:
     """The rows between empty ones; a head with the rows that it names below an empty one."""
-    groups = itertools.groupby(rows, key=lambda row: any(row.cells))
+    groups = itertools.groupby(rows, key=lambda row: bool(row.columns()))
     held = list[Row]()
     for region in (list(group) for has_words, group in groups if has_words):
         if held and not _heads(held, region):
@@ -107,29 +110,82 @@ def _side_by_side(rows: list[Row]) -> Iterator[list[Row]]:
         if not (gap := _gap(rows)):
             break
         left = (_part(row, 0, gap) for row in rows)
-        yield [row for row in left if any(row.cells)]
+        yield [row for row in left if row.columns()]
         right = (_part(row, gap, None) for row in rows)
-        rows = [row for row in right if any(row.cells)]
+        rows = [row for row in right if row.columns()]
     yield rows
 
 
 def _part(row: Row, start: int, end: int | None) -> Row:
     """A row's cells of some columns, at their places."""
-    kept = set(range(start, len(row.cells) if end is None else end))
-    cells = [cell if column in kept else "" for column, cell in enumerate(row.cells)]
+    kept = range(start, len(row.cells) if end is None else end)
     return row._replace(
-        cells=cells,
-        from_left=row.from_left & kept,
-        from_above=row.from_above & kept,
-        strong=row.strong & kept,
+        cells=[""] * start + row.cells[start:end],
+        from_left={n for n in row.from_left if n in kept},
+        from_above={n for n in row.from_above if n in kept},
+        strong={n for n in row.strong if n in kept},
+        is_head=row.is_head and (not row.heads or any(one.start in kept for one in row.heads)),
+        heads=[one for one in row.heads if one.start in kept],
     )
 
 
 def _gap(rows: list[Row]) -> int:
-    """An empty column with a table or notes at its right; 0 if there is none."""
-    pairs = itertools.pairwise(sorted(reach_of(rows)))
-    beyond = [column for before, column in pairs if column - before > 1]
-    return next((one for one in beyond[:_MAX_SIDE_BY_SIDE] if _are_apart(rows, one)), 0)
+    """Where a table or notes begin at a table's right; 0 if there are none.
+
+    The names of the columns begin again, or an empty column is before them: at the side of a table
+    whose columns the format says, or of one that they are no part of.
+    """
+    for place in range(min(MAX_HEAD_ROWS, len(rows) - 1)):
+        if column := _again(rows, place):
+            return column
+    pairs = [
+        (n, column) for n, column in itertools.pairwise(sorted(reach_of(rows))) if column > n + 1
+    ]
+    return next(
+        (
+            column
+            for before, column in pairs[:_MAX_SIDE_BY_SIDE]
+            if _is_declared(rows, before, column) or _are_apart(rows, column)
+        ),
+        0,
+    )
+
+
+def _is_declared(rows: list[Row], before: int, column: int) -> bool:
+    """Whether the empty columns between two others part a table that the format declares."""
+    tables = [table for row in rows for table in row.heads]
+    if not any((before in table) != (column in table) for table in tables):
+        return False
+    sides = [[_part(row, *side) for row in rows] for side in ((0, column), (column, None))]
+    return all(
+        any(row.heads for row in side) or (len(reach_of(side)) > 1 and _has_words(side))
+        for side in sides
+    )
+
+
+def _has_words(rows: list[Row]) -> bool:
+    return any(cell and not VALUE.fullmatch(cell) for row in rows for cell in row.cells)
+
+
+def _again(rows: list[Row], place: int) -> int:
+    """The column where the names in a row begin again; 0 if they do not.
+
+    They are all the same, or come after an empty column. Below names that part them ("2019" and
+    "2020"), they are of one table.
+    """
+    row, columns = rows[place], rows[place].columns()
+    names = [row.cells[column] for column in columns]
+    count = next((n for n, name in enumerate(names) if n and name == names[0]), 0)
+    if count < MIN_HEADS or any(map(VALUE.fullmatch, names)):
+        return 0
+    reach = reach_of(rows)
+    if names[count:] != names[: len(names) - count]:
+        while count and columns[count] - 1 in reach:
+            count -= 1
+    is_same = len(set(names[:count]) & set(names[count:])) >= MIN_HEADS
+    is_named = place > 0 and rows[place - 1].at(columns[0]) and rows[place - 1].at(columns[count])
+    is_first = all(one.columns()[0] >= columns[0] for one in rows)
+    return columns[count] if is_same and is_first and not is_named else 0
 
 
 def _are_apart(rows: list[Row], column: int) -> bool:
@@ -146,20 +202,22 @@ def _are_apart(rows: list[Row], column: int) -> bool:
     names = [rows[first].cells[:column], rows[first].cells[column:]]
     are_same = len(set(filter(None, names[0])) & set(filter(None, names[1]))) > 0
     parts = [_part(row, column, None) for row in rows[first:last]]
-    has_own = num_head(parts, has_head=False) > 0
+    has_own = num_head([part for part in parts if part.columns()], has_head=False) > 0
     return has_own and (are_same or FEW * num_alone >= len(rows))
 
 
 def _further_heads(rows: list[Row]) -> list[int]:
     """Where declared heads, or rows set off from those around them, name other columns.
 
-    A row of one cell above them is their title.
+    So does a row below a title, that has a name of the first head in the same column. A row of one
+    cell above them is their title.
     """
     found = list[int]()
     first = next((n for n, row in enumerate(rows) if len(row.columns()) > 1), len(rows))
     for place in range(first + 1, len(rows) - 1):
         row, above = rows[place], rows[place - 1]
         is_declared = row.is_head and not above.is_head
+        is_declared |= len(above.columns()) == 1 and _has_name_of(rows[first], row)
         if not is_declared and (not is_strong(row) or is_strong(rows[place + 1]) or place < 2):
             continue
         is_merged = is_strong(above) and bool(above.from_left)
@@ -175,6 +233,11 @@ def _further_heads(rows: list[Row]) -> list[int]:
     return found
 
 
+def _has_name_of(head: Row, row: Row) -> bool:
+    """Whether a cell of a row, not its label, is the name of its column, so that it is no value."""
+    return any(row.cells[column] == head.at(column) for column in row.columns()[1:])
+
+
 def _heads(rows: list[Row], below: list[Row]) -> bool:
     """Whether rows, but for their titles, are no more than the head of those below."""
     head = _without_titles(rows, has_head=False)[1]
@@ -186,8 +249,28 @@ def _heads(rows: list[Row], below: list[Row]) -> bool:
     return not has_head and num_head([*head, *below], has_head=False) == len(head)
 
 
-def _without_titles(region: list[Row], *, has_head: bool) -> tuple[list[Row], list[Row]]:
+def _is_form(rows: Sequence[Row]) -> bool:
+    """Whether most rows have a key that ends in a colon before a value, not all in one column."""
+    rows = [row for row in rows if len(row.columns()) > 1]
+    keys = [
+        [
+            key
+            for key, value in itertools.pairwise(row.columns())
+            if row.cells[key].endswith(":") and not row.cells[value].endswith(":")
+        ]
+        for row in rows
+    ]
+    is_usual = 2 * sum(map(bool, keys)) > len(rows) > 1 and bool(keys[0])
+    return is_usual and not rows[0].is_head and len(set(itertools.chain(*keys))) > 1
+
+
+def _without_titles(
+    region: list[Row], *, has_head: bool, is_form: bool = False
+) -> tuple[list[Row], list[Row]]:
     """The rows above a table, of one cell or a few at the left (a report's date); and the table."""
+    if is_form:
+        first = next(n for n, row in enumerate(region) if len(row.columns()) > 1)
+        return region[:first], region[first:]
     width = max(len(row.columns()) for row in region)
     if has_head and width == 1:
         return [], region
@@ -207,6 +290,8 @@ def _begins_table(row: Row, below: Sequence[Row], width: int, first: int) -> boo
         first: The first column.
     """
     columns = row.columns()
+    if row.heads:
+        return True
     if len(columns) == 1 or (len(columns) < width and _is_pairs(row)):
         return False
     if 2 * len(columns) > width or row.from_left or columns[0] != first:

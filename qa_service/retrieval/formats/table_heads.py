@@ -24,7 +24,8 @@ MAX_LABEL_CHARS = 60
 """Longer texts are no keys, nor names of the rows below them."""
 
 VALUE = re.compile(
-    r"[^\w\s]{0,3}\s?(?:[A-Z]{3} )?\d(?![^\W\d_]{3}|\d?\)\s).{0,30}|[-–—.*]{1,5}|[x✓✔]|n/?a",  # noqa: RUF001, dashes
+    r"[^\w\s]{0,3}\s?(?:[A-Z]{3}(?: |(?=\d+[.,]\d)))?"
+    r"\d(?![^\W\d_]{3}|\d?\)\s).{0,30}|[-–—.*]{1,5}|[x✓✔]|n/?a",  # noqa: RUF001, dashes
     re.IGNORECASE,
 )
 """A number with its signs and unit, a date, or what stands for none; not a name ("3Com")."""
@@ -55,6 +56,8 @@ def num_head(rows: Sequence[Row], *, has_head: bool) -> int:
         return declared
     strong, most = 0, min(len(rows), MAX_HEAD_ROWS + 1)
     while strong < most and is_strong(rows[strong]) and may_be_head(rows, strong):
+        if strong and _is_section(rows[strong], rows[strong - 1]):
+            break
         strong += 1
         if strong < most and _names_all(rows, strong):
             break
@@ -109,6 +112,8 @@ def _with_more_rows(rows: Sequence[Row]) -> int:
 
 def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
     row, above = rows[place], rows[place - 1]
+    if _is_section(row, above):
+        return False
     texts = [row.cells[column] for column in row.columns() if column not in row.from_above]
     if not texts or any(column in row.from_above for column in row.columns()):
         return bool(row.from_above)
@@ -123,6 +128,12 @@ def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
     has_words = all(row.at(column) for column in values) and len(values) > is_labelled
     may_go_on = has_words or (bool(above.from_left) and not is_labelled)
     return may_go_on and may_be_head(rows, place)
+
+
+def _is_section(row: Row, above: Row) -> bool:
+    """Whether merged cells go over columns that have names: those further down say more."""
+    merged = row.from_left - row.from_above
+    return bool(merged) and all(above.at(n) and n not in above.from_left for n in merged)
 
 
 def _is_below_names(row: Row, above: Row) -> bool:

@@ -131,7 +131,7 @@ class _Workbook:
                     if last > before + 1:
                         rows.append(Row(0, []))
                     if element.get("hidden") not in {"1", "true"}:
-                        rows.append(self._row(element, last, is_head=last in heads))
+                        rows.append(self._row(element, last, heads.get(last, [])))
                     element.clear()
                 elif name == "col" and element.get("hidden") in {"1", "true"}:
                     first, end = number(element, "min") or 1, number(element, "max") or 0
@@ -140,7 +140,7 @@ class _Workbook:
                     merged.append(attribute(element, "ref"))
         return list(_filled(rows, merged, hidden))
 
-    def _row(self, element: Xml.Element, line: int, *, is_head: bool) -> Row:
+    def _row(self, element: Xml.Element, line: int, heads: Sequence[range]) -> Row:
         texts, strong, indent, column = list[str](), set[int](), 0.0, -1
         for cell in element:
             reference = cell.get("r")
@@ -156,7 +156,7 @@ class _Workbook:
                 texts[column] = text
                 if form.is_strong:
                     strong.add(column)
-        return Row(line, texts, strong=strong, is_head=is_head, indent=indent)
+        return Row(line, texts, strong=strong, is_head=bool(heads), indent=indent, heads=heads)
 
     def _text(self, cell: Xml.Element, form: _Format) -> str:
         """A cell's value as it is shown; of an error nothing."""
@@ -210,14 +210,14 @@ def _at(flags: Sequence[bool], place: int | None) -> bool:
     return place is not None and place < len(flags) and flags[place]
 
 
-def _heads(package: OfficePackage, sheet: str) -> set[int]:
-    """The rows that the sheet's tables declare as their heads."""
-    tables = [package.read(name) for name in package.related(sheet, "table")]
-    return {
-        _place(attribute(table, "ref").partition(":")[0])[0]
-        for table in tables
-        if attribute(table, "headerRowCount") != "0"
-    }
+def _heads(package: OfficePackage, sheet: str) -> dict[int, list[range]]:
+    """The rows that the sheet's tables declare as their heads, and the columns of each table."""
+    found = defaultdict[int, list[range]](list)
+    for table in (package.read(name) for name in package.related(sheet, "table")):
+        if attribute(table, "headerRowCount") != "0":
+            (row, first), (_, last) = map(_place, (attribute(table, "ref").split(":") * 2)[:2])
+            found[row].append(range(first, last + 1))
+    return found
 
 
 @functools.lru_cache(maxsize=MAX_COLUMNS)
@@ -264,7 +264,7 @@ def _filled(rows: list[Row], merged: list[str], hidden: set[int]) -> Iterator[Ro
         marked = row.strong | strong.get(row.line, set())
         left, above = from_left.get(row.line, set()), from_above.get(row.line, set())
         texts = cells if hidden else row.cells
-        yield Row(row.line, texts, left, above, marked, row.is_head, row.indent)
+        yield Row(row.line, texts, left, above, marked, row.is_head, row.indent, row.heads)
 
 
 def shown(value: float, code: str, *, is_1904: bool = False) -> str:

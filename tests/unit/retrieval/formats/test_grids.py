@@ -47,7 +47,7 @@ def test_times_that_count_up_in_each_row_are_no_head():
 
 def test_a_form_has_keys_in_its_rows_and_no_head():
     rows = [["Name:", "Ann", "Born:", "1 May"], ["Street:", "", "City:", "Ulm"], ["Phone:", "12"]]
-    assert written(rows) == ["Name: Ann; Born: 1 May", "Street: City:; Ulm", "Phone: 12"]
+    assert written(rows) == ["Name: Ann; Born: 1 May", "Street:; City: Ulm", "Phone: 12"]
 
 
 def test_cells_of_a_key_and_its_value_each_are_titles_above_a_head():
@@ -515,3 +515,90 @@ def test_rows_keep_their_names_below_others_that_have_none():
             ["Total", "", "", "", "9"], [],
             ["2", "1) Health and safety at work", "$40"]]  # fmt: skip
     assert written(rows)[-1] == "No: 2; Course: 1) Health and safety at work; Fee: $40"
+
+
+def test_tables_side_by_side_with_the_same_names_are_parted():
+    names = ["Date", "Item", "EUR"]
+    rows = [["", "", "In", "", "", "", "Out"], [*names, "", *names],
+            ["1 May", "Sales", "5", "", "2 May", "Rent", "9"], ["3 May", "Fees", "6"]]  # fmt: skip
+    lines = ["In", "Date: 1 May; Item: Sales; EUR: 5", "Date: 3 May; Item: Fees; EUR: 6",
+             "Out", "Date: 2 May; Item: Rent; EUR: 9"]  # fmt: skip
+    assert written(rows) == lines
+    close = [[cell for n, cell in enumerate(row) if n != 3] for row in rows]
+    assert written(close) == lines
+    rows[1][-2:] = ["Note", "EUR"]
+    assert written(rows[1:])[0].startswith("Date: 1 May; Item: Sales; EUR: 5; Date: 2 May")
+
+
+def test_names_that_others_part_above_them_are_of_one_table():
+    upper = [Cell("2019", columns=3), Cell("2020", columns=3)]
+    rows = merged(upper, ["Town", "Staff", "EUR"] * 2, ["Ulm", "1", "5", "Ulm", "2", "6"])
+    assert written(rows) == [
+        "2019 Town: Ulm; 2019 Staff: 1; 2019 EUR: 5; 2020 Town: Ulm; 2020 Staff: 2; 2020 EUR: 6"
+    ]
+
+
+def test_a_row_below_a_title_with_a_name_of_its_column_is_a_further_head():
+    rows = [["History"], ["Version", "Author", "Date", "Note"], ["2", "Ann", "1 May", "New"],
+            ["Approval"], ["Position", "Name", "Date", "Sign"],
+            ["Head", "Bob", "2 May", "B."]]  # fmt: skip
+    assert written(rows) == [
+        "History",
+        "Version: 2; Author: Ann; Date: 1 May; Note: New",
+        "Approval",
+        "Position: Head; Name: Bob; Date: 2 May; Sign: B.",
+    ]
+    rows[4][2] = "Day"
+    assert written(rows)[-1] == "Version: Head; Author: Bob; Date: 2 May; Note: B."
+
+
+def test_totals_below_prices_have_no_columns_name():
+    rows = [["Item", "Number", "Price", "EUR"], ["Nut", "2", "3", "6"], ["Bolt", "1", "4", "4"],
+            ["", "", "Subtotal:", "10"], ["", "Tax:", "8 %", "1"], ["", "", "Total", "11"],
+            ["See the terms", "", "Paid:", "11"]]  # fmt: skip
+    assert written(rows)[2:] == [
+        "Subtotal: 10",
+        "Tax:; Price: 8 %; EUR: 1",
+        "Total: 11",
+        "Item: See the terms; Paid: 11",
+    ]
+    keys = merged(["No.", Cell("Results", columns=2)], ["1", "Mean:", "5"], ["2", "Range:", "7"])
+    assert written(keys)[0] == "No.: 1; Results: Mean:; Results: 5"
+
+
+def test_a_form_with_lines_between_its_keys_has_no_head():
+    street = Row(2, ["", "Oak Street 5", "", "", "Elm 7"], strong={1, 4})
+    rows: list[Row | list[str]]
+    rows = [["To:", "Firm", "", "Ship to:", "Shop"], street,
+            ["Phone:", "12", "", "Fax:", "13"], ["Date:", "", "", "Terms:", "net"]]  # fmt: skip
+    assert written(rows) == [
+        "To: Firm; Ship to: Shop",
+        "Oak Street 5; Elm 7",
+        "Phone: 12; Fax: 13",
+        "Date:; Terms: net",
+    ]
+
+
+def test_a_pair_below_a_wide_table_takes_none_of_its_names():
+    rows = [["Year", "2019", "2020", "2021"], ["Cash", "1", "2", "3"], ["Costs", "4", "5", "6"], []]
+    assert written([*rows, ["Return", "10%"]])[-1] == "Return: 10%"
+    assert written([*rows, ["Total", "10"]])[-1] == "Year: Total; 2019: 10"
+
+
+def test_a_section_merged_below_a_head_is_none_of_the_names():
+    head = [Cell(name, is_strong=True) for name in ("Type", "Detail", "Price")]
+    number = Cell("No.", rows=2, is_strong=True)
+    section = Cell("Fillers", columns=3, is_strong=True)
+    rows = merged([number, *head], [section], ["1", "Lips", "1 ml", "IDR99,000"],
+                  ["2", "Chin", "2 ml", "IDR98,000"])  # fmt: skip
+    assert written(rows) == [
+        "No.; Type: Fillers",
+        "No.: 1; Type: Lips; Detail: 1 ml; Price: IDR99,000",
+        "No.: 2; Type: Chin; Detail: 2 ml; Price: IDR98,000",
+    ]
+
+
+def test_cells_merged_over_no_column_but_one_are_no_sections():
+    rows = merged(["Name", "Date", Cell("Issues", columns=4)], ["", "", Cell("- costs", columns=4)],
+                  ["", "", Cell("- staff", columns=4)])  # fmt: skip
+    assert written(rows) == ["Issues: - costs", "Issues: - staff"]

@@ -281,3 +281,31 @@ def test_a_tables_title_goes_with_its_sections_and_with_what_follows_an_empty_ro
     assert headings["State: Narnia"] == f"{title} > Lands:"
     assert headings["State: Total"] == title
     assert headings["Year: 2020"] == "Notes"
+
+
+def test_what_stands_next_to_a_declared_table_is_no_part_of_it():
+    book, sheet = book_of(
+        ["Firm", None, None, None, "Notes"], ["Journal", None, None, 1, "Started with cash"],
+        ["Date", "Item", None, 2, "Paid into the bank"], ["May", "Nuts", None, 3, "Bought a van"],
+        ["June", "Bolts"])  # fmt: skip
+    sheet.add_table(Table(displayName="Journal", ref="A3:B5"))
+    assert read(book).text.split("\n\n") == [
+        "Firm",
+        "Journal\nDate: May; Item: Nuts\nDate: June; Item: Bolts",
+        "Notes\n1; Started with cash\n2; Paid into the bank\n3; Bought a van",
+    ]
+
+
+def test_declared_tables_side_by_side_are_parted():
+    book, sheet = book_of(
+        ["Yes or no", None, "Kind", "Pay"], ["Yes", None, "Sick", 1], ["No", None, "Off", 0],
+        [None, None, "Other", 1])  # fmt: skip
+    sheet.add_table(Table(displayName="Answers", ref="A1:A3"))
+    sheet.add_table(Table(displayName="Kinds", ref="C1:D4"))
+    assert read(book).text.split("\n") == [
+        "Yes or no: Yes", "Yes or no: No", "",
+        "Kind: Sick; Pay: 1", "Kind: Off; Pay: 0", "Kind: Other; Pay: 1",
+    ]  # fmt: skip
+    book, sheet = book_of(["Item", "EUR", None, None], ["Nut", 5, None, 30], ["Bolt", 6, None, 40])
+    sheet.add_table(Table(displayName="Items", ref="A1:B3"))
+    assert read(book).text == "Item: Nut; EUR: 5; 30\nItem: Bolt; EUR: 6; 40"
