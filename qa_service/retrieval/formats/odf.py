@@ -88,10 +88,8 @@ class _Reader:
                 if name == "h" or is_title:
                     self._out.unnest()
                     self._out.heading(number(one, "outline-level") or 1, text)
-                elif attribute(one, "style-name") in self._strong:
-                    self._out.bold(text)
                 else:
-                    self._out.paragraph(text)
+                    self._out.line(text, is_bold=attribute(one, "style-name") in self._strong)
                 self._blocks(aside)
             elif name == "list":
                 self._list(one)

@@ -9,11 +9,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from math import inf
 
 from qa_service.retrieval.formats.cells import Grid
 from qa_service.retrieval.formats.pdf_boxes import Box, around
-from qa_service.retrieval.formats.pdf_lines import Piece, lines_of, pieces_of
+from qa_service.retrieval.formats.pdf_lines import Piece, has_bullet, lines_of, pieces_of
 from qa_service.retrieval.formats.pdf_page import Word
+from qa_service.retrieval.formats.pdf_rules import MIN_RULE
 from qa_service.retrieval.formats.pdf_tables import (
     MIN_ROWS,
     Columns,
@@ -42,6 +44,8 @@ _LEVEL = 0.3
 _VALUE_WORDS = 3
 _MANY_IN_A_CELL = 0.3
 """Of the lines in cells; if so many are wide apart in themselves, not all columns are ruled."""
+_LONG_CHARS = 300
+"""A list that is longer is no cell."""
 _MAX_LINES = 400
 """Distinct rules of one direction in a table."""
 
@@ -105,6 +109,7 @@ def _touching(rules: Sequence[Box]) -> list[list[Box]]:
         left, top, right, bottom = (round(side, 1) for side in rule)
         is_level = right - left > bottom - top
         flat.add(Box(left, top, right, top) if is_level else Box(left, top, left, bottom))
+    flat = _continued(flat)
     done, open_groups = list[list[Box]](), list[tuple[Box, list[Box]]]()
     for rule in sorted(flat, key=lambda rule: rule.top):
         near, box, apart = [rule], rule, list[tuple[Box, list[Box]]]()
@@ -120,6 +125,21 @@ def _touching(rules: Sequence[Box]) -> list[list[Box]]:
         if len(open_groups) > _MAX_GROUPS:
             return []  # a drawing, whose lines would take too long
     return done + [members for _, members in open_groups]
+
+
+def _continued(rules: set[Box]) -> set[Box]:
+    """Rules of which those that stand go up to the end of the one above, if they end at no other.
+
+    Programs draw a border in parts, of which the short ones are no rules.
+    """
+    levels = {rule.top for rule in rules if rule.width}
+    found, ends = set[Box](), dict[float, float]()  # the lowest end so far at a place from the left
+    for rule in sorted(rules, key=lambda rule: rule.top):
+        end = ends.get(rule.left, -inf)
+        ends[rule.left] = ends[rule.right] = max(end, rule.bottom)
+        is_part = not rule.width and rule.top not in levels and rule.top - end < MIN_RULE
+        found.add(rule._replace(top=min(end, rule.top)) if is_part else rule)
+    return found
 
 
 def _meet(box: Box, rule: Box) -> bool:
@@ -155,7 +175,10 @@ def _ruled_table(
     blocks = [its for corner, its in places.items() if min(walls.span(*corner)) > 1]
     if 3 * sum(map(len, blocks)) > len(words):  # a drawing, or a page's frame
         return None
-    lines = [line for its in places.values() for line in lines_of(pieces_of(its))]
+    cells = {place: lines_of(pieces_of(its)) for place, its in places.items()}
+    if _arranges(cells):
+        return None
+    lines = [line for cell in cells.values() for line in cell]
     if sum(len(line) > 1 for line in lines) > _MANY_IN_A_CELL * len(lines):
         return None
     grid = Grid()
@@ -166,6 +189,20 @@ def _ruled_table(
         if row not in gaps:
             _add_ruled_row(grid, row, walls, places)
     return Table(box, grid)
+
+
+def _arranges(cells: dict[tuple[int, int], list[list[Piece]]]) -> bool:
+    """Whether one or two rows are no data: labels at the left, and long lists at the right."""
+    rows, columns = (sorted({place[n] for place in cells}) for n in (0, 1))
+    if len(rows) > 2 or len(columns) > 2:
+        return False
+    lengths, total = dict.fromkeys(columns, 0), 0
+    for (_, column), lines in cells.items():
+        length = sum(len(piece.text) for line in lines for piece in line)
+        lengths[column] += length if sum(has_bullet(line[0]) for line in lines) > 1 else 0
+        total += length
+    left, right = map(lengths.__getitem__, columns)
+    return not left and right > max(_LONG_CHARS, total / 2)
 
 
 def _add_ruled_row(

@@ -17,7 +17,7 @@ _Object = Any
 """PDFium's `FPDF_PAGEOBJECT`."""
 _MAX_RULES = 20_000
 """Drawings have more lines than tables have rules."""
-_MIN_RULE = 8.0
+MIN_RULE = 8.0
 """Points; what is shorter is a part of a drawing."""
 _SLANT = 2.0
 """Points; a line that rises more is neither horizontal nor vertical."""
@@ -97,7 +97,7 @@ def _paths(
 
 
 def _is_small(left: float, bottom: float, right: float, top: float) -> bool:
-    return max(right - left, top - bottom) < _MIN_RULE
+    return max(right - left, top - bottom) < MIN_RULE
 
 
 def _lines(raw: ModuleType, path: _Object, matrix: pypdfium2.PdfMatrix, turn: int) -> list[Box]:

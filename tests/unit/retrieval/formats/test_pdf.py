@@ -219,6 +219,30 @@ def test_an_underline_is_no_rule_and_a_space_between_cells_is_no_row():
     assert text_of(page) == "Room: Blue; Seats: 12\nRoom: Green hall of the town; Seats: 40"
 
 
+def test_a_border_in_parts_is_one_rule():
+    """As some programs draw it: the part below a row's rule is too short to be a rule."""
+    rows = (("Room", "Seats"), ("Blue", "12"), ("Green", "40"))
+    page = "".join(rule(70, 711 - 20 * n, 250, 711 - 20 * n) for n in range(4))
+    page += "".join(
+        rule(x, 705 - 20 * n, x, 691 - 20 * n) for x in (70, 160, 250) for n in range(3)
+    )
+    for n, (room, seats) in enumerate(rows):
+        page += words(74, 697 - 20 * n, room) + words(164, 697 - 20 * n, seats)
+    assert text_of(page) == "Room: Blue; Seats: 12\nRoom: Green; Seats: 40"
+
+
+def test_a_ruled_row_of_a_label_and_a_long_list_is_no_table():
+    def page(*texts: str) -> str:
+        painted = "".join(rule(70, y, 400, y) for y in (711, 690, 500))
+        painted += "".join(rule(x, 711, x, 500) for x in (70, 160, 400))
+        painted += words(74, 697, "Topic", font="F2") + words(164, 697, "Notes", font="F2")
+        return painted + words(74, 680, "Fees") + lines(164, 680, *(f"• {one}." for one in texts))
+
+    short, long = page("Due in May", "Paid by card"), page(*LEFT, *RIGHT, *LEFT)
+    assert text_of(short) == "Topic: Fees; Notes: • Due in May. • Paid by card."
+    assert f"\n- {RIGHT[0]}.\n- {RIGHT[1]}." in text_of(long)
+
+
 def test_a_cell_over_columns_may_have_no_name_for_the_first():
     rows = (("", "2030", "2031"), ("Ulm", "12", "14"), ("Bonn", "7", "9"))
     grid = "".join(rule(70, 711 - 14 * n, 340, 711 - 14 * n) for n in range(4))
