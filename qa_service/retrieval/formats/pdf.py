@@ -23,7 +23,7 @@ from qa_service.retrieval.documents import (
 from qa_service.retrieval.formats.bounded import library, read_bytes
 from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.formats.pdf_lines import Piece, in_columns, joined, lines_of, pieces_of
-from qa_service.retrieval.formats.pdf_page import HYPHEN, Page, PageReader
+from qa_service.retrieval.formats.pdf_page import HYPHEN, Page, PageReader, Word
 from qa_service.retrieval.formats.pdf_ruled import ruled_tables
 from qa_service.retrieval.formats.pdf_tables import Table, split_tables
 from qa_service.retrieval.formats.pdf_text import (
@@ -52,6 +52,8 @@ _UNNUMBERED_PAGES = 10
 """The numbers of pages may be so much higher than their count: a part of a document."""
 _ENTRY_LINES = 3
 """Of an entry in a table of contents, at most."""
+_SECTION = re.compile(r"^\d{1,2}(?:\.\d{1,2})+\.?(?=[^\W\d_]{2})")
+"""The number of a section that stands close to its heading."""
 _MAX_LEVEL = 6
 _INDENT = 4.0  # points
 _SAME_WIDTH = 4.0  # points
@@ -72,7 +74,7 @@ def read_pdf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document |
     for number in range(len(pdf)):
         page = _flat(package.raw, pdf, number)
         read = reader.read(page)
-        length += sum(len(word.text) + 1 for part in (read.words, *read.turned) for word in part)
+        length += sum(len(word.text) + 1 for part in _written_on(read) for word in part)
         if length > max_bytes:
             raise UnreadableError(f"more than {max_bytes} characters of text (--max_file_bytes)")
         if not (read.words or read.turned) and any(
@@ -89,6 +91,10 @@ def read_pdf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document |
     yield lay_out(Parsed(_blocks(pages), title.strip()), name)
 
 
+def _written_on(page: Page) -> list[list[Word]]:
+    return [page.words, *(part.words for part in page.turned)]
+
+
 def _flat(raw: ModuleType, pdf: pypdfium2.PdfDocument, number: int) -> pypdfium2.PdfPage:
     """A page with what is filled into its form, and its notes, as a part of it."""
     page = pdf[number]
@@ -101,8 +107,9 @@ def _flat(raw: ModuleType, pdf: pypdfium2.PdfDocument, number: int) -> pypdfium2
 
 def _blocks(pages: list[Page]) -> list[Block]:
     split, tables = list[list[list[Piece]]](), list[list[Table]]()
+    turned = list[list[list[Word]]]()
     for page in pages:
-        ruled, words = ruled_tables(page.rules, page.words)
+        ruled, (words, *others) = ruled_tables(page.rules, page.words, page.turned)
         lines = lines_of(pieces_of(words))
         rows = [row for table in ruled for row in table.grid.rows]
         ends = [_PAGES.search(cell) for row in rows for cell in row.cells[-1:]]
@@ -110,12 +117,13 @@ def _blocks(pages: list[Page]) -> list[Block]:
             ruled, lines = [], lines_of(pieces_of(page.words))
         tables.append(ruled)
         split.append(lines)
+        turned.append(others)
     kept, heads = without_margins(split)
     kept = _without_contents(kept)
     parts, counter = list[Part](), Counting()
-    for number, (page, lines, ruled) in enumerate(zip(pages, kept, tables, strict=True), 1):
+    for number, (lines, ruled, others) in enumerate(zip(kept, tables, turned, strict=True), 1):
         _add_page(parts, [piece for line in lines for piece in line], ruled, number, counter)
-        for words in page.turned:
+        for words in others:
             parts += paragraphs(lines_of(pieces_of(words)), number, counter)
     return _written(parts, heads)
 
@@ -228,7 +236,7 @@ def _written(parts: list[Part], heads: list[str]) -> list[Block]:
         elif part.mark:
             out.item(len(lefts), part.mark, _joined(part.lines, known))
         elif level := levels.get(id(part)):
-            out.heading(level, _joined(part.lines, known))
+            out.heading(level, _SECTION.sub(r"\g<0> ", _joined(part.lines, known)))
         else:
             out.paragraph(_joined(part.lines, known))
     return out.blocks

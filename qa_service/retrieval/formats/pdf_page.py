@@ -40,6 +40,8 @@ _WORD_GAP = 0.6
 _ASCENT, _DESCENT = 0.75, 0.25
 """Of a font's size: the height of its capitals, and how far its letters go below the line."""
 _SHIFT = 0.1
+_MAX_SLANT = 0.2
+"""Of a quarter; a text that is turned by more, or less, is aslant."""
 
 _Array = npt.NDArray[Any]
 _TextPage = Any
@@ -54,6 +56,7 @@ class Word:
         box: From its font's descent to the height of its capitals, whatever its letters.
         order: Its place in the order in which the page is painted.
         goes_on: Whether it belongs to the word before it, from which only its font differs.
+        is_aslant: Whether its line runs neither along a side of the page nor across.
     """
 
     text: str
@@ -61,6 +64,19 @@ class Word:
     order: int
     is_bold: bool = False
     goes_on: bool = False
+    is_aslant: bool = False
+
+
+class Turned(NamedTuple):
+    """Words that run in another direction than most of a page.
+
+    Attributes:
+        words: With their places on the page when it is turned so that they stand upright.
+        quarters: By how many it must be turned from there, clockwise, to stand as most words do.
+    """
+
+    words: list[Word]
+    quarters: int
 
 
 @dataclass(slots=True)
@@ -68,13 +84,13 @@ class Page:
     """What is on a page.
 
     Attributes:
-        turned: Words that run in another direction than most, such as a drawing's; for each
-            direction.
+        turned: Words that run in another direction than most, such as a drawing's or the names of
+            narrow columns; for each direction.
         rules: Horizontal and vertical lines, as boxes without height or width.
     """
 
     words: list[Word]
-    turned: list[list[Word]]
+    turned: list[Turned]
     rules: list[Box]
 
 
@@ -90,6 +106,7 @@ class _Look(NamedTuple):
     is_bold: bool
     turn: int
     size: float
+    is_aslant: bool
 
 
 class _Characters(NamedTuple):
@@ -163,8 +180,12 @@ class PageReader:
                 by_turn.setdefault(turn, []).extend(words)
                 waiting += others
         main = max(by_turn, key=lambda turn: len(by_turn[turn]))
-        turned = [words for turn, words in sorted(by_turn.items()) if turn != main and words]
-        return Page(by_turn[main], turned, rules_on(self._package, page, main))
+        others = [
+            Turned(words, (main - turn) % 4)
+            for turn, words in sorted(by_turn.items())
+            if turn != main and words
+        ]
+        return Page(by_turn[main], others, rules_on(self._package, page, main))
 
     def _characters(self, text: _TextPage) -> _Characters:
         number, page = max(0, self._raw.FPDFText_CountChars(text)), _address(text)
@@ -214,7 +235,7 @@ class PageReader:
         goes_on = [False, *(~is_apart[firsts[1:]]).tolist()]
         rows = zip(spelled, boxes, places.tolist(), looks, goes_on, strict=True)
         return [
-            Word(word, Box(*sides), place, look.is_bold, is_rest)
+            Word(word, Box(*sides), place, look.is_bold, is_rest, look.is_aslant)
             for word, sides, place, look, is_rest in rows
         ], []
 
@@ -233,12 +254,12 @@ class PageReader:
         name = ctypes.create_string_buffer(_MAX_FONT_NAME_BYTES)
         raw.FPDFText_GetFontInfo(text, place, name, len(name), None)
         font = name.value.decode("utf-8", "replace")
-        clockwise: float = raw.FPDFText_GetCharAngle(text, place)
-        turn = -round(clockwise / (math.pi / 2)) % 4
+        quarters: float = raw.FPDFText_GetCharAngle(text, place) / (math.pi / 2)  # clockwise
+        turn, is_aslant = -round(quarters) % 4, abs(quarters - round(quarters)) > _MAX_SLANT
         size = math.nan
         if raw.FPDFText_GetMatrix(text, place, matrix):
             size = raw.FPDFText_GetFontSize(text, place) * math.hypot(matrix.c, matrix.d)
-        return _Look(font, _BOLD.search(font) is not None, turn, size)
+        return _Look(font, _BOLD.search(font) is not None, turn, size, is_aslant)
 
     def _boxes(
         self,

@@ -7,14 +7,15 @@ cell. Rules that only frame a text, or that leave columns or labels out, are no 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from math import inf
 
 from qa_service.retrieval.formats.cells import Grid
 from qa_service.retrieval.formats.pdf_boxes import Box, around
-from qa_service.retrieval.formats.pdf_lines import Piece, has_bullet, lines_of, pieces_of
-from qa_service.retrieval.formats.pdf_page import Word
+from qa_service.retrieval.formats.pdf_boxes import turned as turned_box
+from qa_service.retrieval.formats.pdf_lines import Piece, has_bullet, joined, lines_of, pieces_of
+from qa_service.retrieval.formats.pdf_page import Turned, Word
 from qa_service.retrieval.formats.pdf_rules import MIN_RULE
 from qa_service.retrieval.formats.pdf_tables import (
     MIN_ROWS,
@@ -50,9 +51,15 @@ _MAX_LINES = 400
 """Distinct rules of one direction in a table."""
 
 
-def ruled_tables(rules: Sequence[Box], words: list[Word]) -> tuple[list[Table], list[Word]]:
-    """The tables whose cells are ruled, and the words that stand in none."""
-    tables, outside = list[Table](), words
+def ruled_tables(
+    rules: Sequence[Box], words: list[Word], turned: Sequence[Turned] = ()
+) -> tuple[list[Table], list[list[Word]]]:
+    """The tables whose cells are ruled, and of all words, and of those turned, what is in none."""
+    tables, outside, held = list[Table](), words, set[int]()
+    others = [
+        [(word, _as_most(word.box, quarters)) for word in part if not word.is_aslant]
+        for part, quarters in turned
+    ]
     for group in _touching(_without_underlines(rules, words)):
         columns = _distinct(rule.left for rule in group if not rule.width)
         rows = _distinct(rule.top for rule in group if not rule.height)
@@ -67,11 +74,38 @@ def ruled_tables(rules: Sequence[Box], words: list[Word]) -> tuple[list[Table], 
         ]
         if _goes_on_outside(box, inside, outside):
             continue
-        if table := _ruled_table(box, columns, rows, group, inside):
+        aside = [
+            _above_words(columns, inside, [(word, at) for word, at in part if _holds(box, at)])
+            for part in others
+        ]
+        if table := _ruled_table(box, _Walls(columns, rows, group), inside, aside):
             tables.append(table)
-            held = set(map(id, inside))
+            held.update(map(id, inside), (id(word) for part in aside for word, _ in part))
             outside = [word for word in outside if id(word) not in held]
-    return tables, outside
+    rest = ([word for word in part if id(word) not in held] for part, _ in turned)
+    return tables, [outside, *rest]
+
+
+def _as_most(box: Box, quarters: int) -> Box:
+    """Where a box is that stands on a turned page."""
+    return Box(*turned_box(box.left, -box.bottom, box.right, -box.top, quarters))
+
+
+def _above_words(
+    columns: list[float], words: list[Word], turned: list[tuple[Word, Box]]
+) -> list[tuple[Word, Box]]:
+    """Of turned words those that may name a column: it has other words below them."""
+    lowest = dict[int, float]()
+    for word in words if turned else ():
+        column = _column(columns, word.box)
+        lowest[column] = max(word.box.middle, lowest.get(column, -inf))
+    return [(word, at) for word, at in turned if at.bottom < lowest.get(_column(columns, at), -inf)]
+
+
+def _holds(box: Box, other: Box) -> bool:
+    """Whether a box has another's middle."""
+    is_between = box.left < (other.left + other.right) / 2 < box.right
+    return is_between and box.top < other.middle < box.bottom
 
 
 def _without_underlines(rules: Sequence[Box], words: list[Word]) -> list[Box]:
@@ -161,13 +195,17 @@ def _distinct(places: Iterable[float]) -> list[float]:
 
 
 def _ruled_table(
-    box: Box, columns: list[float], rows: list[float], rules: list[Box], words: list[Word]
+    box: Box, walls: _Walls, words: list[Word], turned: list[list[tuple[Word, Box]]]
 ) -> Table | None:
-    """A table of the words between rules; None if they only frame one or two texts."""
+    """A table of the words between rules; None if they only frame one or two texts.
+
+    Args:
+        turned: Words in other directions, and where they are among the others; for each direction.
+    """
+    columns, rows = walls.columns, walls.rows
     places = dict[tuple[int, int], list[Word]]()
-    walls = _Walls(columns, rows, rules)
     for word in words:
-        column = _index(columns, (word.box.left + word.box.right) / 2)
+        column = _column(columns, word.box)
         row = _index(rows, word.box.middle)
         places.setdefault(walls.corner(row, column), []).append(word)
     if len({column for _, column in places}) < 2 or len({row for row, _ in places}) < 2:
@@ -175,6 +213,9 @@ def _ruled_table(
     blocks = [its for corner, its in places.items() if min(walls.span(*corner)) > 1]
     if 3 * sum(map(len, blocks)) > len(words):  # a drawing, or a page's frame
         return None
+    for part in turned:
+        for place, word in _turned_texts(part, walls):
+            places.setdefault(place, []).append(word)
     cells = {place: lines_of(pieces_of(its)) for place, its in places.items()}
     if _arranges(cells):
         return None
@@ -189,6 +230,21 @@ def _ruled_table(
         if row not in gaps:
             _add_ruled_row(grid, row, walls, places)
     return Table(box, grid)
+
+
+def _turned_texts(
+    words: list[tuple[Word, Box]], walls: _Walls
+) -> Iterator[tuple[tuple[int, int], Word]]:
+    """The texts of cells in another direction, each as a word, and the cells' places."""
+    found = dict[tuple[int, int], list[tuple[Word, Box]]]()
+    for word, box in words:
+        place = walls.corner(_index(walls.rows, box.middle), _column(walls.columns, box))
+        found.setdefault(place, []).append((word, box))
+    for place, its in found.items():
+        within = [word for word, _ in its]
+        text = joined(piece.text for line in lines_of(pieces_of(within)) for piece in line)
+        is_bold = all(word.is_bold for word in within)
+        yield place, Word(text, around([box for _, box in its]), within[0].order, is_bold)
 
 
 def _arranges(cells: dict[tuple[int, int], list[list[Piece]]]) -> bool:
@@ -257,6 +313,10 @@ def _inner_names(text: list[list[Piece]], columns: Columns) -> list[list[Piece]]
     for part, (first, _) in zip(parts, spans, strict=True):
         found[first].append(part)
     return found
+
+
+def _column(columns: list[float], box: Box) -> int:
+    return _index(columns, (box.left + box.right) / 2)
 
 
 def _index(places: list[float], place: float) -> int:

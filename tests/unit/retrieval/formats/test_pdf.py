@@ -117,6 +117,15 @@ def test_a_table_without_rules_is_seen_by_its_columns():
     )
 
 
+def test_keys_side_by_side_have_the_lines_below_them():
+    rows = [("Applicant:", "Agent:"), ("Ann Day", "Bo Low"), ("12 High Street", "Old House"),
+            ("Ulm", "Bonn")]  # fmt: skip
+    page = words(72, 740, "Approved") + table(72, 700, *rows)
+    assert text_of(page).splitlines()[-1] == (
+        "Applicant: Ann Day 12 High Street Ulm; Agent: Bo Low Old House Bonn"
+    )
+
+
 def test_lines_that_are_all_titles_are_no_table():
     page = "".join(words(x, 700, name, size=14) for x, name in ((72, "A"), (180, "B"), (300, "C")))
     for y in (684, 672):
@@ -217,6 +226,20 @@ def test_an_underline_is_no_rule_and_a_space_between_cells_is_no_row():
         page += words(74, 702 - 25 * n, room) + words(164, 702 - 25 * n, seats)
     page += words(74, 643, "of the town") + rule(74, 650.5, 150, 650.5)
     assert text_of(page) == "Room: Blue; Seats: 12\nRoom: Green hall of the town; Seats: 40"
+
+
+def test_a_columns_name_may_be_turned():
+    page = "".join(rule(70, y, 240, y) for y in (711, 640, 626, 612))
+    page += "".join(rule(x, 711, x, 612) for x in (70, 160, 200, 240))
+    page += words(74, 643, "Room", font="F2") + words(74, 630, "Blue") + words(74, 616, "Red")
+    for x, name in ((180, "Seats"), (220, "Has a desk")):
+        page += f"BT /F2 10 Tf 0 1 -1 0 {x} 644 Tm ({name}) Tj ET\n"
+    page += words(174, 630, "12") + words(174, 616, "7") + lines(72, 560, *LEFT)
+    rows = ["Room: Blue; Seats: 12", "Room: Red; Seats: 7"]
+    assert text_of(page).splitlines()[:2] == rows
+    assert text_of(page).endswith("\n\nHas a desk")
+    page += words(214, 616, "x")
+    assert text_of(page).splitlines()[:2] == [rows[0], f"{rows[1]}; Has a desk: x"]
 
 
 def test_a_border_in_parts_is_one_rule():
@@ -385,6 +408,11 @@ def test_large_and_bold_lines_are_headings():
     page += words(72, 640, "Holidays", font="F2") + lines(72, 626, *RIGHT)
     document = read(pdf_of([content(page)]))
     assert [(h.level, h.text) for h in document.headings] == [(1, "Opening hours"), (2, "Holidays")]
+
+
+def test_a_sections_number_is_apart_from_its_heading():
+    page = words(72, 720, "1.2", size=16) + words(94, 720, "What is new", size=16, font="F2")
+    assert text_of(page + lines(72, 700, *LEFT)).startswith("1.2 What is new\n\nThe committee")
 
 
 def test_a_page_that_is_turned_is_read_as_it_is_shown():
