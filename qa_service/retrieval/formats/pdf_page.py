@@ -32,11 +32,14 @@ HYPHEN = "\ufffe"
 """Stands for a hyphen at a line's end that divides a word, as PDFium finds it."""
 _PDFIUM_HYPHENS = [0x02, 0xAD, ord(HYPHEN)]
 _SPACES = [0, *(code for code in range(0x3001) if chr(code).isspace())]
+_LINE_BREAKS = [ord("\n"), ord("\r")]
 _BOLD = re.compile(r"bold|black|heavy|demi", re.IGNORECASE)
 """In a font's name; what PDFium says of its weight is a guess from the width of its stems."""
 _MAX_FONT_NAME_BYTES = 128
 _WORD_GAP = 0.6
 """Of its height; a character farther from the one before it begins a word."""
+_TOUCHING = 0.05
+"""Of its height; a character no farther from the one before it is of the same word."""
 _ASCENT, _DESCENT = 0.75, 0.25
 """Of a font's size: the height of its capitals, and how far its letters go below the line."""
 _SHIFT = 0.1
@@ -117,19 +120,23 @@ class _Characters(NamedTuple):
         codes: Their code points: int [characters].
         sides: In PDF's coordinates: left, top, right and bottom, float64 [characters, 4].
         is_apart: Whether white space stands before: bool [characters].
+        is_broken: Whether a line break does, which PDFium also puts between texts that touch:
+            bool [characters].
     """
 
     places: _Array
     codes: _Array
     sides: _Array
     is_apart: _Array
+    is_broken: _Array
 
     def those(self, which: _Array) -> _Characters:
         """Some of them; where others were between two, these are apart."""
         places = self.places[which]
         were_between = np.diff(np.flatnonzero(which), prepend=-2) > 1
         is_apart = self.is_apart[which] | were_between
-        return _Characters(places, self.codes[which], self.sides[which], is_apart)
+        is_broken = self.is_broken[which]
+        return _Characters(places, self.codes[which], self.sides[which], is_apart, is_broken)
 
 
 class _Boxes(NamedTuple):
@@ -196,8 +203,11 @@ class PageReader:
         has_box = _filled(self._get_box, page, range(number), sides)
         is_blank = np.isin(codes, _SPACES)
         places = np.flatnonzero(has_box & ~is_blank)
-        is_apart = np.diff(np.cumsum(is_blank)[places], prepend=-1) > 0
-        return _Characters(places, codes[places], sides[places, 0].astype(np.float64), is_apart)
+        is_break = np.isin(codes, _LINE_BREAKS)
+        is_broken = np.diff(np.cumsum(is_break)[places], prepend=-1) > 0
+        is_apart = np.diff(np.cumsum(is_blank & ~is_break)[places], prepend=-1) > 0
+        sides = sides[places, 0].astype(np.float64)
+        return _Characters(places, codes[places], sides, is_apart, is_broken)
 
     def _codes(self, text: _TextPage, number: int) -> _Array:
         """The code points of a page's characters, int64: at once, if its text has one of each."""
@@ -216,6 +226,7 @@ class PageReader:
         left, top, right, bottom = characters.sides.T
         box = _Boxes(*turned(left, bottom, right, top, turn))
         is_apart = characters.is_apart | _stand_apart(box)
+        is_apart |= characters.is_broken & ~_touch(box)
         begins = is_apart | _differ(box)
         looks = self._looks(text, characters.places[begins].tolist())
         turns = np.array([look.turn for look in looks])[np.cumsum(begins) - 1]
@@ -313,6 +324,12 @@ def _stand_apart(box: _Boxes) -> _Array:
     shared = np.minimum(before.bottom, after.bottom) - np.maximum(before.top, after.top)
     apart = (shared <= height / 2) | (gap > _WORD_GAP * height) | (gap < -2 * height)
     return np.append(True, apart)
+
+
+def _touch(box: _Boxes) -> _Array:
+    """Whether each character begins where the one before it ends."""
+    gap = np.append(np.inf, box.left[1:] - box.right[:-1])
+    return np.abs(gap) < _TOUCHING * box.height
 
 
 def _differ(box: _Boxes) -> _Array:

@@ -398,6 +398,13 @@ def test_short_lines_that_each_begin_and_end_are_paragraphs():
     ]  # fmt: skip
 
 
+def test_texts_that_touch_are_one_word_though_pdfium_breaks_the_line_between():
+    page = words(72, 700, "Room ") + words(104, 700, "1") + words(109.56, 704, "st", size=5.5)
+    data = pdf_of([content(page)])
+    assert pypdfium2.PdfDocument(data)[0].get_textpage().get_text_range() == "Room 1\r\nst"
+    assert read(data).text == "Room 1st"
+
+
 def test_letters_that_are_spaced_out_are_words():
     assert text_of(words(72, 700, "M A I N   W A L L")) == "MAIN WALL"
     assert text_of(words(72, 700, "Marks are A B C D E")) == "Marks are A B C D E"
