@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import chain, pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -25,7 +25,7 @@ from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.formats.pdf_lines import Piece, in_columns, joined, lines_of, pieces_of
 from qa_service.retrieval.formats.pdf_page import HYPHEN, Page, PageReader, Word
 from qa_service.retrieval.formats.pdf_ruled import ruled_tables
-from qa_service.retrieval.formats.pdf_tables import Table, split_tables
+from qa_service.retrieval.formats.pdf_tables import MIN_ROWS, Table, split_tables
 from qa_service.retrieval.formats.pdf_text import (
     Counting,
     Text,
@@ -36,6 +36,7 @@ from qa_service.retrieval.formats.pdf_text import (
     text_of,
     without_margins,
 )
+from qa_service.retrieval.formats.table_heads import MIN_HEADS
 from qa_service.retrieval.layout import lay_out
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ _ENTRY_LINES = 3
 _SECTION = re.compile(r"^\d{1,2}(?:\.\d{1,2})+\.?(?=[^\W\d_]{2})")
 """The number of a section that stands close to its heading."""
 _MAX_LEVEL = 6
+_HEAD_LINES = 3
+"""Lines of columns' names at a page's end, at most."""
+_BELOW = 3.0  # points
 _INDENT = 4.0  # points
 _SAME_WIDTH = 4.0  # points
 
@@ -120,12 +124,43 @@ def _blocks(pages: list[Page]) -> list[Block]:
         turned.append(others)
     kept, heads = without_margins(split)
     kept = _without_contents(kept)
+    for lines, after in pairwise(kept):
+        _move_head(lines, after)
     parts, counter = list[Part](), Counting()
     for number, (lines, ruled, others) in enumerate(zip(kept, tables, turned, strict=True), 1):
         _add_page(parts, [piece for line in lines for piece in line], ruled, number, counter)
         for words in others:
             parts += paragraphs(lines_of(pieces_of(words)), number, counter)
     return _written(parts, heads)
+
+
+def _move_head(lines: list[list[Piece]], after: list[list[Piece]]) -> None:
+    """Moves columns' names at a page's end to the next page, where the rows are."""
+    start = next(
+        (n for n in range(len(lines))[: -_HEAD_LINES - 1 : -1] if _is_head(lines[n:], after)), 0
+    )
+    if not start or len(lines[start - 1]) > 1:
+        return
+    moved = lines[start:]
+    del lines[start:]
+    rise = moved[-1][0].box.bottom - after[0][0].box.top
+    for piece in chain.from_iterable(moved):
+        box = piece.box
+        piece.box = box._replace(top=box.top - rise, bottom=box.bottom - rise)
+    after[:0] = moved
+
+
+def _is_head(lines: list[list[Piece]], below: list[list[Piece]]) -> bool:
+    """Whether lines are bold, and pieces of those below, which are not, begin where theirs do."""
+    names, rows = lines[0], below[:MIN_ROWS]
+    if len(names) < MIN_HEADS or len(rows) < MIN_ROWS or min(map(len, rows)) < 2:
+        return False
+    if not all(piece.is_bold for line in lines for piece in line):
+        return False
+    pieces = chain.from_iterable([*lines[1:], *rows])
+    lefts = [name.box.left for name in names]
+    are_below = all(any(abs(one.box.left - left) < _BELOW for left in lefts) for one in pieces)
+    return are_below and not any(line[0].is_bold for line in rows)
 
 
 def _without_contents(pages: list[list[list[Piece]]]) -> list[list[list[Piece]]]:

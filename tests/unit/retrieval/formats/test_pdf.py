@@ -218,6 +218,17 @@ def test_a_table_goes_on_over_a_page_below_its_head():
     assert text_of(*pages).splitlines()[2:] == ["", "Room: Red; Seats: 5", "Room: Ivy; Seats: 9"]
 
 
+def test_names_at_a_pages_end_are_those_of_the_rows_on_the_next():
+    rows = (("Blue", "A", "12"), ("Red", "B", "7"), ("Ivy", "C", "9"))
+    first = lines(72, 740, *LEFT) + table(72, 100, ("Room", "Floor", "Seats"), font="F2")
+    shown = [f"Room: {room}; Floor: {floor}; Seats: {seats}" for room, floor, seats in rows]
+    assert text_of(first, table(72, 740, *rows)).splitlines()[-3:] == shown
+    total = lines(72, 740, *LEFT) + table(
+        72, 114, ("Sum", "D", "28"), ("All", "E", "28"), font="F2"
+    )
+    assert text_of(total, table(72, 740, *rows)).splitlines()[-1] == "Ivy; C; 9"
+
+
 def test_an_underline_is_no_rule_and_a_space_between_cells_is_no_row():
     rows = (("Room", "Seats"), ("Blue", "12"), ("Green hall", "40"))
     page = "".join(box(x, 690 - 25 * n, 85, 20) for n in range(3) for x in (70, 160))
