@@ -166,7 +166,8 @@ class BlockList:
 
         It is short, bold or with the number of a section, and a text follows.
         """
-        words = _one_line(text)
+        may_be_heading = is_bold or text.lstrip()[:1].isdecimal()
+        words = _one_line(text) if may_be_heading else ""
         is_name = 0 < len(words.split()) <= _MAX_BOLD_WORDS and words[-1] not in ".,;"
         depth = self._section_depth(words) if is_name else 0
         is_heading = depth or (is_bold and is_name and _LETTERS.search(words))
