@@ -187,12 +187,12 @@ class PageReader:
                 by_turn.setdefault(turn, []).extend(words)
                 waiting += others
         main = max(by_turn, key=lambda turn: len(by_turn[turn]))
-        others = [
+        aside = [
             Turned(words, (main - turn) % 4)
             for turn, words in sorted(by_turn.items())
             if turn != main and words
         ]
-        return Page(by_turn[main], others, rules_on(self._package, page, main))
+        return Page(by_turn[main], aside, rules_on(self._package, page, main))
 
     def _characters(self, text: _TextPage) -> _Characters:
         number, page = max(0, self._raw.FPDFText_CountChars(text)), _address(text)
@@ -328,8 +328,9 @@ def _stand_apart(box: _Boxes) -> _Array:
 
 def _touch(box: _Boxes) -> _Array:
     """Whether each character begins where the one before it ends."""
-    gap = np.append(np.inf, box.left[1:] - box.right[:-1])
-    return np.abs(gap) < _TOUCHING * box.height
+    gap: _Array = np.append(np.inf, box.left[1:] - box.right[:-1])
+    touches: _Array = np.abs(gap) < _TOUCHING * box.height
+    return touches
 
 
 def _differ(box: _Boxes) -> _Array:
