@@ -20,6 +20,11 @@ _SPACES = re.compile(r"[^\S\n]{2,}|[^\S\n ]")
 _BOX = re.compile(r"[☐☑☒](?=\w)")
 _LETTERS = re.compile(r"[^\W\d_]{2}")
 _MAX_BOLD_WORDS = 14
+_SECTION = re.compile(
+    r"(\d{1,2}(?:\.\d{1,2}){1,4})\.?\s+(?=[^\W\d_a-z])"
+    r"(?:(?![.:;?!]\s)[^\t\n]){2,80}(?<![\s.…]\d)(?<!\d\d)"
+)
+"""A section's heading whose number is typed: "4.6 Event"; no sentence, nor an entry with a page."""
 _LINE_ENDS = re.compile(r" ?\n\s*")
 _POWER = re.compile(r"[-+−–]?[\w.]{1,4}|[-+−–]?\d+(?:[.,]\d+)*")  # noqa: RUF001, minus signs
 _NO_POWER = re.compile(r"st|nd|rd|th|tm|sm|r|o|a|e|er|re|ème|me|le|lle", re.IGNORECASE)
@@ -101,6 +106,10 @@ class BlockList:
         self._marks: list[str | None] = []
         """For each open item its mark, until a block has taken it."""
         self._prefix = ""
+        self._sections = set[tuple[int, ...]]()
+        """The numbers of sections in lines without a style."""
+        self._numbered = dict[str, int]()
+        """Their headings and blocks; one that comes again is of a table of contents."""
         self._level, self._is_bold = 0, False
         """Of the last heading that is declared; and whether the last block is one by its look."""
 
@@ -153,15 +162,35 @@ class BlockList:
             self._level = level
             self._add(Block(Kind.HEADING, words, line, level))
 
-    def bold(self, text: str) -> None:
-        """Adds a bold line: a heading below the last one, if it is short and a text follows."""
-        words, level = _one_line(text), min(max(1, self._level) + 1, MAX_DEPTH)
+    def line(self, text: str, *, is_bold: bool) -> None:
+        """Adds a line without a style: a heading below the last one, if it looks so.
+
+        It is short, bold or with the number of a section, and a text follows.
+        """
+        may_be_heading = is_bold or text.lstrip()[:1].isdecimal()
+        words = _one_line(text) if may_be_heading else ""
         is_name = 0 < len(words.split()) <= _MAX_BOLD_WORDS and words[-1] not in ".,;"
-        if self._lists or self._marks or not (is_name and _LETTERS.search(words)):
+        depth = self._section_depth(words) if is_name else 0
+        is_heading = depth or (is_bold and is_name and _LETTERS.search(words))
+        if self._lists or self._marks or not is_heading:
             self.paragraph(text)
             return
+        level = min(max(1, self._level) + max(1, depth), MAX_DEPTH)
         self._add(Block(Kind.HEADING, words, 0, level))
         self._is_bold = True
+        if depth:
+            self._numbered[words] = len(self.blocks) - 1
+
+    def _section_depth(self, words: str) -> int:
+        """Of how many numbers that of a section consists, if it is the next one; else 0."""
+        found = _SECTION.fullmatch(words)
+        if found is None:
+            return 0
+        number = tuple(map(int, found[1].removesuffix(".0").split(".")))
+        if number[-1] > 1 and (*number[:-1], number[-1] - 1) not in self._sections:
+            return 0
+        self._sections.add(number)
+        return len(number)
 
     def paragraph(self, text: str, line: int = 0) -> None:
         """Adds a paragraph; the first one in an item is the item."""
@@ -214,10 +243,17 @@ class BlockList:
                 is_first = False
 
     def _add(self, block: Block) -> None:
-        if self._is_bold and block.kind is Kind.HEADING and block.level <= self.blocks[-1].level:
-            self.blocks[-1] = self.blocks[-1]._replace(kind=Kind.PARAGRAPH, level=0)
+        if block.kind is Kind.HEADING:
+            if self._is_bold and block.level <= self.blocks[-1].level:
+                self._demote(len(self.blocks) - 1)
+            if (entry := self._numbered.pop(block.text, None)) is not None:
+                self._demote(entry)
         self._is_bold = False
         self.blocks.append(block._replace(page=self.page, part=self.part))
+
+    def _demote(self, place: int) -> None:
+        """What was taken for a heading is a paragraph."""
+        self.blocks[place] = self.blocks[place]._replace(kind=Kind.PARAGRAPH, level=0)
 
     def _taken_mark(self) -> str | None:
         if not self._marks or self._marks[-1] is None:

@@ -98,8 +98,13 @@ def _deck_title(parsed: Parsed) -> str:
 
 
 def says_something(title: str) -> bool:
-    """Whether a title is one: no file's name, nor what programs write where nobody wrote any."""
-    return bool(title.strip(" -_.")) and not _NO_TITLE.fullmatch(title.strip())
+    """Whether a title is one: no file's name, nor what programs write where nobody wrote any.
+
+    What ends in a colon leads to something else.
+    """
+    words = title.strip()
+    is_written = bool(words.strip(" -_.")) and not _NO_TITLE.fullmatch(words)
+    return is_written and not words.endswith(":")
 
 
 def title_of(name: str) -> str:

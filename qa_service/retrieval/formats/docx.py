@@ -109,7 +109,7 @@ class _Reader:
             self._out.item(role.depth, role.mark, text)
         else:
             self._out.unnest(role.depth)
-            (self._out.bold if found.is_bold else self._out.paragraph)(text)
+            self._out.line(text, is_bold=found.is_bold)
         for note in found.notes:
             self._out.paragraph(self._joined(note, []))
         for box in found.boxes:

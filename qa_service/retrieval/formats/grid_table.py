@@ -31,6 +31,7 @@ from qa_service.retrieval.formats.table_heads import (
 )
 
 _KEYED = re.compile(r"[^\W\d][^:]{1,30}:\s+\S")
+_DIGIT, _NO_SIGN = re.compile(r"\d"), re.compile(r"[\d\s]+")
 _LONG_WORD = re.compile(r"[^\W\d_]{4}")
 MAX_CAPTION_CHARS = 200
 """Longer titles are paragraphs: a caption goes with each passage of the rows."""
@@ -68,6 +69,7 @@ class GridTable:
         self._has_strong_labels = 2 * sum(firsts) > len(firsts)
         self._has_groups = bool(head) and _has_groups(body[:SAMPLE_ROWS], self._columns)
         self._has_sections = has_sections and len(self._columns) > 1
+        self._has_pairs = not head and _has_pairs(body, self._columns)
         self._values = value_columns(body)
         cells = [(n, row.cells[n]) for row in body[:SAMPLE_ROWS] for n in row.columns()]
         self._words = {n for n, text in cells if _is_word(text)} - self._values
@@ -143,7 +145,7 @@ class GridTable:
     def _cells(self, row: Row) -> list[str]:
         """A row's cells; keys and their values stand behind those that have names."""
         if not self._names:
-            return paired(row, self._keys)
+            return paired(row, self._keys, has_pairs=self._has_pairs)
         columns = row.columns()
         is_pair = len(columns) == 2 and bool(VALUE.fullmatch(row.cells[columns[1]]))
         keys = [n for n, column in enumerate(columns)
@@ -258,11 +260,27 @@ def _names(head: Sequence[Row]) -> list[str]:
     return [" ".join(dict.fromkeys(filter(None, names))) for names in zip(*rows, strict=True)]
 
 
-def paired(row: Row, keys: Set[int] | None = None) -> list[str]:
+def _has_pairs(rows: Sequence[Row], columns: Sequence[int]) -> bool:
+    """Whether keys and their values stand by turns: words, and numbers with the same signs."""
+    sample = rows[:SAMPLE_ROWS]
+    if len(columns) < 4 or len(columns) % 2 or len(sample) < 2:
+        return False
+    keys, values = ([[row.at(n) for row in sample] for n in columns[i::2]] for i in (0, 1))
+    are_filled = [[bool(cell) for cell in column] for column in values]
+    if are_filled != [[bool(cell) for cell in column] for column in keys]:
+        return False
+    signs = [set(_NO_SIGN.sub("", "".join(column))) for column in values]
+    are_alike = bool(set.intersection(*signs)) or not any(signs)
+    has_numbers = all(_DIGIT.search(cell) for column in values for cell in column if cell)
+    return are_alike and has_numbers and not any(_DIGIT.search(c) for one in keys for c in one)
+
+
+def paired(row: Row, keys: Set[int] | None = None, *, has_pairs: bool = False) -> list[str]:
     """A row's cells where no head names them: a key is written before its value.
 
     Args:
         keys: The columns of a form's keys.
+        has_pairs: Whether each second cell is the value of the one before.
     """
     columns = row.columns()
     parts, place = list[str](), 0
@@ -275,6 +293,7 @@ def paired(row: Row, keys: Set[int] | None = None) -> list[str]:
             after = []  # another key
         is_set_off = column in row.strong and row.strong.isdisjoint(after)
         is_key = text.endswith(":") or is_set_off or is_pair
+        is_key |= has_pairs and len(columns) % 2 == 0
         if after and is_key and len(text) <= MAX_LABEL_CHARS and any(map(str.isalpha, text)):
             parts.append(f"{text.rstrip(': ')}: {row.cells[after[0]]}")
             place += 2

@@ -115,10 +115,8 @@ class _Reader:
                     mark = self._mark or self._outline(one, level)
                     self._out.unnest()
                     self._out.heading(level, text if mark in {"", "-"} else f"{mark} {text}")
-                elif _is_bold(one, self._bold):
-                    self._out.bold(text)
                 else:
-                    self._out.paragraph(text)
+                    self._out.line(text, is_bold=_is_bold(one, self._bold))
                 self._blocks(aside)
             elif name == "list":
                 self._list(one)

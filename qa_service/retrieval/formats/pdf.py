@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 from types import ModuleType
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -24,9 +24,9 @@ from qa_service.retrieval.formats.bounded import library, read_bytes
 from qa_service.retrieval.formats.cells import Row
 from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.formats.pdf_lines import Piece, in_columns, joined, lines_of, pieces_of
-from qa_service.retrieval.formats.pdf_page import HYPHEN, Page, PageReader
+from qa_service.retrieval.formats.pdf_page import HYPHEN, Page, PageReader, Word
 from qa_service.retrieval.formats.pdf_ruled import ruled_tables
-from qa_service.retrieval.formats.pdf_tables import Table, split_tables
+from qa_service.retrieval.formats.pdf_tables import MIN_ROWS, Table, split_tables
 from qa_service.retrieval.formats.pdf_text import (
     Counting,
     Text,
@@ -37,6 +37,7 @@ from qa_service.retrieval.formats.pdf_text import (
     text_of,
     without_margins,
 )
+from qa_service.retrieval.formats.table_heads import MIN_HEADS
 from qa_service.retrieval.layout import lay_out
 
 if TYPE_CHECKING:
@@ -53,8 +54,13 @@ _UNNUMBERED_PAGES = 10
 """The numbers of pages may be so much higher than their count: a part of a document."""
 _ENTRY_LINES = 3
 """Of an entry in a table of contents, at most."""
+_SECTION = re.compile(r"^\d{1,2}(?:\.\d{1,2})+\.?(?=[^\W\d_]{2})")
+"""The number of a section that stands close to its heading."""
 _MAX_LEVEL = 6
 _ENDS = re.compile(r"[.!?:;]\W*$")
+_HEAD_LINES = 3
+"""Lines of columns' names at a page's end, at most."""
+_BELOW = 3.0  # points
 _INDENT = 4.0  # points
 _SAME_WIDTH = 4.0  # points
 
@@ -74,7 +80,7 @@ def read_pdf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document |
     for number in range(len(pdf)):
         page = _flat(package.raw, pdf, number)
         read = reader.read(page)
-        length += sum(len(word.text) + 1 for part in (read.words, *read.turned) for word in part)
+        length += sum(len(word.text) + 1 for part in _written_on(read) for word in part)
         if length > max_bytes:
             raise UnreadableError(f"more than {max_bytes} characters of text (--max_file_bytes)")
         if not (read.words or read.turned) and any(
@@ -89,6 +95,10 @@ def read_pdf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document |
         yield Fault(f"{name}, page {number}", "no text on it: scanned pages need OCR first")
     title = pdf.get_metadata_value("Title").encode("utf-8", "replace").decode()  # no surrogates
     yield lay_out(Parsed(_blocks(pages), title.strip()), name)
+
+
+def _written_on(page: Page) -> list[list[Word]]:
+    return [page.words, *(part.words for part in page.turned)]
 
 
 def _flat(raw: ModuleType, pdf: pypdfium2.PdfDocument, number: int) -> pypdfium2.PdfPage:
@@ -114,8 +124,9 @@ def _is_drawn(raw: ModuleType, page: pypdfium2.PdfPage, number: int) -> bool:
 
 def _blocks(pages: list[Page]) -> list[Block]:
     split, tables = list[list[list[Piece]]](), list[list[Table]]()
+    turned = list[list[list[Word]]]()
     for page in pages:
-        ruled, words = ruled_tables(page.rules, page.words, *tables[-1:])
+        ruled, (words, *others) = ruled_tables(page, *tables[-1:])
         lines = lines_of(pieces_of(words))
         rows = [row for table in ruled for row in table.grid.rows]
         ends = [_PAGES.search(cell) for row in rows for cell in row.cells[-1:]]
@@ -123,14 +134,46 @@ def _blocks(pages: list[Page]) -> list[Block]:
             ruled, lines = [], lines_of(pieces_of(page.words))
         tables.append(ruled)
         split.append(lines)
+        turned.append(others)
     kept, heads = without_margins(split)
     kept = _without_contents(kept)
+    for lines, after in pairwise(kept):
+        _move_head(lines, after)
     parts, counter = list[Part](), Counting()
-    for number, (page, lines, ruled) in enumerate(zip(pages, kept, tables, strict=True), 1):
+    for number, (lines, ruled, others) in enumerate(zip(kept, tables, turned, strict=True), 1):
         _add_page(parts, [piece for line in lines for piece in line], ruled, number, counter)
-        for words in page.turned:
+        for words in others:
             parts += paragraphs(lines_of(pieces_of(words)), number, counter)
     return _written(parts, heads)
+
+
+def _move_head(lines: list[list[Piece]], after: list[list[Piece]]) -> None:
+    """Moves columns' names at a page's end to the next page, where the rows are."""
+    start = next(
+        (n for n in range(len(lines))[: -_HEAD_LINES - 1 : -1] if _is_head(lines[n:], after)), 0
+    )
+    if not start or len(lines[start - 1]) > 1:
+        return
+    moved = lines[start:]
+    del lines[start:]
+    rise = moved[-1][0].box.bottom - after[0][0].box.top
+    for piece in chain.from_iterable(moved):
+        box = piece.box
+        piece.box = box._replace(top=box.top - rise, bottom=box.bottom - rise)
+    after[:0] = moved
+
+
+def _is_head(lines: list[list[Piece]], below: list[list[Piece]]) -> bool:
+    """Whether lines are bold, and pieces of those below, which are not, begin where theirs do."""
+    names, rows = lines[0], below[:MIN_ROWS]
+    if len(names) < MIN_HEADS or len(rows) < MIN_ROWS or min(map(len, rows)) < 2:
+        return False
+    if not all(piece.is_bold for line in lines for piece in line):
+        return False
+    pieces = chain.from_iterable([*lines[1:], *rows])
+    lefts = [name.box.left for name in names]
+    are_below = all(any(abs(one.box.left - left) < _BELOW for left in lefts) for one in pieces)
+    return are_below and not any(line[0].is_bold for line in rows)
 
 
 def _without_contents(pages: list[list[list[Piece]]]) -> list[list[list[Piece]]]:
@@ -240,7 +283,7 @@ def _written(parts: list[Part], heads: list[str]) -> list[Block]:
         elif part.mark:
             out.item(len(lefts), part.mark, _joined(part.lines, known))
         elif level := levels.get(id(part)):
-            out.heading(level, _joined(part.lines, known))
+            out.heading(level, _SECTION.sub(r"\g<0> ", _joined(part.lines, known)))
         else:
             out.paragraph(_joined(part.lines, known))
     return out.blocks

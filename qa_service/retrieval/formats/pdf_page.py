@@ -36,14 +36,19 @@ HYPHEN = "\ufffe"
 _PDFIUM_HYPHENS = [0x02, 0xAD, ord(HYPHEN)]
 _IS_SPACE = np.array([code == 0 or chr(code).isspace() for code in range(0x3002)])
 """Of code points; none above is one."""
+_LINE_BREAKS = [ord("\n"), ord("\r")]
 _BOLD = re.compile(r"bold|black|heavy|demi", re.IGNORECASE)
 """In a font's name; what PDFium says of its weight is a guess from the width of its stems."""
 _MAX_FONT_NAME_BYTES = 128
 _WORD_GAP = 0.6
 """Of its height; a character farther from the one before it begins a word."""
+_TOUCHING = 0.05
+"""Of its height; a character no farther from the one before it is of the same word."""
 _ASCENT, _DESCENT = 0.75, 0.25
 """Of a font's size: the height of its capitals, and how far its letters go below the line."""
 _SHIFT = 0.1
+_MAX_SLANT = 0.2
+"""Of a quarter; a text that is turned by more, or less, is aslant."""
 
 _Array = npt.NDArray[Any]
 _Name = ctypes.Array[ctypes.c_char]
@@ -58,6 +63,7 @@ class Word(msgspec.Struct):
         box: From its font's descent to the height of its capitals, whatever its letters.
         order: Its place in the order in which the page is painted.
         goes_on: Whether it belongs to the word before it, from which only its font differs.
+        is_aslant: Whether its line runs neither along a side of the page nor across.
     """
 
     text: str
@@ -65,6 +71,19 @@ class Word(msgspec.Struct):
     order: int
     is_bold: bool = False
     goes_on: bool = False
+    is_aslant: bool = False
+
+
+class Turned(NamedTuple):
+    """Words that run in another direction than most of a page.
+
+    Attributes:
+        words: With their places on the page when it is turned so that they stand upright.
+        quarters: By how many it must be turned from there, clockwise, to stand as most words do.
+    """
+
+    words: list[Word]
+    quarters: int
 
 
 @dataclass(slots=True)
@@ -72,13 +91,13 @@ class Page:
     """What is on a page.
 
     Attributes:
-        turned: Words that run in another direction than most, such as a drawing's; for each
-            direction.
+        turned: Words that run in another direction than most, such as a drawing's or the names of
+            narrow columns; for each direction.
         rules: Horizontal and vertical lines, as boxes without height or width.
     """
 
     words: list[Word]
-    turned: list[list[Word]]
+    turned: list[Turned]
     rules: list[Box]
 
 
@@ -94,6 +113,7 @@ class _Look(NamedTuple):
     is_bold: bool
     turn: int
     size: float
+    is_aslant: bool
 
 
 class _Characters(NamedTuple):
@@ -104,19 +124,23 @@ class _Characters(NamedTuple):
         codes: Their code points: int [characters].
         sides: In PDF's coordinates: left, top, right and bottom, float64 [characters, 4].
         is_apart: Whether white space stands before: bool [characters].
+        is_broken: Whether a line break does, which PDFium also puts between texts that touch:
+            bool [characters].
     """
 
     places: _Array
     codes: _Array
     sides: _Array
     is_apart: _Array
+    is_broken: _Array
 
     def those(self, which: _Array) -> _Characters:
         """Some of them; where others were between two, these are apart."""
         places = self.places[which]
         were_between = np.diff(np.flatnonzero(which), prepend=-2) > 1
         is_apart = self.is_apart[which] | were_between
-        return _Characters(places, self.codes[which], self.sides[which], is_apart)
+        is_broken = self.is_broken[which]
+        return _Characters(places, self.codes[which], self.sides[which], is_apart, is_broken)
 
 
 class _Boxes(NamedTuple):
@@ -162,12 +186,13 @@ class PageReader:
                 by_turn.setdefault(turn, []).extend(words)
                 waiting += others
         main = max(by_turn, key=lambda turn: len(by_turn[turn]))
-        turned = [words for turn, words in sorted(by_turn.items()) if turn != main and words]
-        return Page(
-            by_turn[main],
-            turned,
-            rules_on(self._package, page, main, [word.box for word in by_turn[main]]),
-        )
+        aside = [
+            Turned(words, (main - turn) % 4)
+            for turn, words in sorted(by_turn.items())
+            if turn != main and words
+        ]
+        boxes = [word.box for word in by_turn[main]]
+        return Page(by_turn[main], aside, rules_on(self._package, page, main, boxes))
 
     def _characters(self, text: _TextPage) -> _Characters:
         number = max(0, self._raw.FPDFText_CountChars(text))
@@ -175,11 +200,13 @@ class PageReader:
         codes[(codes >= 0xD800) & (codes < 0xE000)] = ord("?")  # half of a pair
         codes[np.isin(codes, _PDFIUM_HYPHENS)] = ord(HYPHEN)
         is_blank = _IS_SPACE.take(codes, mode="clip")
+        is_break = np.isin(codes, _LINE_BREAKS)
         places = np.flatnonzero(~is_blank)
         has_box, sides = self._boxes_of.of(text, places.tolist())
         places = places[has_box]
-        is_apart = np.diff(np.cumsum(is_blank)[places], prepend=-1) > 0
-        return _Characters(places, codes[places], sides[has_box], is_apart)
+        is_broken = np.diff(np.cumsum(is_break)[places], prepend=-1) > 0
+        is_apart = np.diff(np.cumsum(is_blank & ~is_break)[places], prepend=-1) > 0
+        return _Characters(places, codes[places], sides[has_box], is_apart, is_broken)
 
     def _codes(self, text: _TextPage, number: int) -> _Array:
         """The code points of a page's characters, int64: at once, if its text has one of each."""
@@ -198,6 +225,7 @@ class PageReader:
         left, top, right, bottom = characters.sides.T
         box = _Boxes(*turned(left, bottom, right, top, turn))
         is_apart = characters.is_apart | _stand_apart(box)
+        is_apart |= characters.is_broken & ~_touch(box)
         begins = is_apart | _differ(box)
         looks = self._looks(text, characters.places[begins].tolist())
         if others := {look.turn for look in looks} - {turn}:
@@ -213,8 +241,9 @@ class PageReader:
         fonts = [look.font for look in looks]
         spelled = self._widths.spelled(characters.codes, widths, is_shared, firsts, fonts)
         goes_on = [False, *(~is_apart[firsts[1:]]).tolist()]
-        are_bold = [look.is_bold for look in looks]
-        words = map(Word, spelled, map(Box._make, boxes), places.tolist(), are_bold, goes_on)
+        are_bold, are_aslant = zip(*[(look.is_bold, look.is_aslant) for look in looks], strict=True)
+        boxed = map(Box._make, boxes)
+        words = map(Word, spelled, boxed, places.tolist(), are_bold, goes_on, are_aslant)
         return list(words), []
 
     def _looks(self, text: _TextPage, places: list[int]) -> list[_Look]:
@@ -232,11 +261,12 @@ class PageReader:
         name[0] = 0
         self._get_font(text, place, name, _MAX_FONT_NAME_BYTES, None)
         font = name.value.decode("utf-8", "replace")
-        turn = -round(self._get_angle(text, place) / (math.pi / 2)) % 4
+        quarters = self._get_angle(text, place) / (math.pi / 2)  # clockwise
+        turn, is_aslant = -round(quarters) % 4, abs(quarters - round(quarters)) > _MAX_SLANT
         size = math.nan
         if self._get_matrix(text, place, ctypes.byref(matrix)):
             size = self._get_size(text, place) * math.hypot(matrix.c, matrix.d)
-        return _Look(font, _is_bold(font), turn, size)
+        return _Look(font, _is_bold(font), turn, size, is_aslant)
 
     def _boxes(
         self,
@@ -274,6 +304,13 @@ def _stand_apart(box: _Boxes) -> _Array:
     shared = np.minimum(before.bottom, after.bottom) - np.maximum(before.top, after.top)
     apart = (shared <= height / 2) | (gap > _WORD_GAP * height) | (gap < -2 * height)
     return np.append(True, apart)
+
+
+def _touch(box: _Boxes) -> _Array:
+    """Whether each character begins where the one before it ends."""
+    gap: _Array = np.append(np.inf, box.left[1:] - box.right[:-1])
+    touches: _Array = np.abs(gap) < _TOUCHING * box.height
+    return touches
 
 
 def _differ(box: _Boxes) -> _Array:

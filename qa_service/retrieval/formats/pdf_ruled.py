@@ -9,12 +9,22 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from math import inf
 from statistics import median_high, median_low
 
 from qa_service.retrieval.formats.cells import Cell, Grid
 from qa_service.retrieval.formats.pdf_boxes import Box, around
-from qa_service.retrieval.formats.pdf_lines import Piece, is_mark, lines_of, pieces_of
-from qa_service.retrieval.formats.pdf_page import Word
+from qa_service.retrieval.formats.pdf_boxes import turned as turned_box
+from qa_service.retrieval.formats.pdf_lines import (
+    Piece,
+    has_bullet,
+    is_mark,
+    joined,
+    lines_of,
+    pieces_of,
+)
+from qa_service.retrieval.formats.pdf_page import Page, Word
+from qa_service.retrieval.formats.pdf_rules import MIN_RULE
 from qa_service.retrieval.formats.pdf_tables import (
     MIN_ROWS,
     Columns,
@@ -47,20 +57,24 @@ _LEVEL = 0.3
 _VALUE_WORDS = 3
 _MANY_IN_A_CELL = 0.3
 """Of the lines in cells; if so many are wide apart in themselves, not all columns are ruled."""
+_LONG_CHARS = 300
+"""A list that is longer is no cell."""
 _MAX_LINES = 400
 """Distinct rules of one direction in a table."""
 
 
-def ruled_tables(
-    rules: Sequence[Box], words: list[Word], before: Sequence[Table] = ()
-) -> tuple[list[Table], list[Word]]:
-    """The tables whose cells are ruled, and the words that stand in none.
+def ruled_tables(page: Page, before: Sequence[Table] = ()) -> tuple[list[Table], list[list[Word]]]:
+    """The tables whose cells are ruled, and of all words, and of those turned, what is in none.
 
     Args:
         before: Those of the page before, with the last of which a single row may go on.
     """
-    tables, outside = list[Table](), words
-    for group in _touching(_without_underlines(rules, words)):
+    tables, outside, held = list[Table](), page.words, set[int]()
+    others = [
+        [(word, _as_most(word.box, quarters)) for word in part if not word.is_aslant]
+        for part, quarters in page.turned
+    ]
+    for group in _touching(_without_underlines(page.rules, page.words)):
         columns = _distinct(rule.left for rule in group if not rule.width)
         rows = _distinct(rule.top for rule in group if not rule.height)
         if not (2 < len(columns) < _MAX_LINES and 1 < len(rows) < _MAX_LINES):
@@ -75,16 +89,42 @@ def ruled_tables(
         ]
         if _goes_on_outside(box, inside, outside):
             continue
+        aside = [
+            _above_words(columns, inside, [(word, at) for word, at in part if _holds(box, at)])
+            for part in others
+        ]
         head = _head_above(box, list(pairwise(columns)), outside)
         goes_on = any(_has_columns(table, columns) for table in before[-1:])
         walls = _Walls(columns, rows, group)
-        if table := _ruled_table(box, walls, inside, head, min_rows=1 if goes_on else 2):
+        if table := _ruled_table(box, walls, inside, aside, head, min_rows=1 if goes_on else 2):
             tables.append(table)
-            held = {
-                id(word) for words in (inside, *(piece.words for piece in head)) for word in words
-            }
+            held.update(map(id, inside), (id(word) for part in aside for word, _ in part))
+            held.update(id(word) for piece in head for word in piece.words)
             outside = [word for word in outside if id(word) not in held]
-    return tables, outside
+    rest = ([word for word in part if id(word) not in held] for part, _ in page.turned)
+    return tables, [outside, *rest]
+
+
+def _as_most(box: Box, quarters: int) -> Box:
+    """Where a box is that stands on a turned page."""
+    return Box(*turned_box(box.left, -box.bottom, box.right, -box.top, quarters))
+
+
+def _above_words(
+    columns: list[float], words: list[Word], turned: list[tuple[Word, Box]]
+) -> list[tuple[Word, Box]]:
+    """Of turned words those that may name a column: it has other words below them."""
+    lowest = dict[int, float]()
+    for word in words if turned else ():
+        column = _column(columns, word.box)
+        lowest[column] = max(word.box.middle, lowest.get(column, -inf))
+    return [(word, at) for word, at in turned if at.bottom < lowest.get(_column(columns, at), -inf)]
+
+
+def _holds(box: Box, other: Box) -> bool:
+    """Whether a box has another's middle."""
+    is_between = box.left < (other.left + other.right) / 2 < box.right
+    return is_between and box.top < other.middle < box.bottom
 
 
 def _without_underlines(rules: Sequence[Box], words: list[Word]) -> list[Box]:
@@ -162,6 +202,7 @@ def _touching(rules: Sequence[Box]) -> list[list[Box]]:
         left, top, right, bottom = (round(side, 1) for side in rule)
         is_level = right - left > bottom - top
         flat.add(Box(left, top, right, top) if is_level else Box(left, top, left, bottom))
+    flat = _continued(flat)
     done, open_groups = list[list[Box]](), list[tuple[Box, list[Box]]]()
     for rule in sorted(flat, key=lambda rule: rule.top):
         near, box, apart = [rule], rule, list[tuple[Box, list[Box]]]()
@@ -177,6 +218,21 @@ def _touching(rules: Sequence[Box]) -> list[list[Box]]:
         if len(open_groups) > _MAX_GROUPS:
             return []  # a drawing, whose lines would take too long
     return done + [members for _, members in open_groups]
+
+
+def _continued(rules: set[Box]) -> set[Box]:
+    """Rules of which those that stand go up to the end of the one above, if they end at no other.
+
+    Programs draw a border in parts, of which the short ones are no rules.
+    """
+    levels = {rule.top for rule in rules if rule.width}
+    found, ends = set[Box](), dict[float, float]()  # the lowest end so far at a place from the left
+    for rule in sorted(rules, key=lambda rule: rule.top):
+        end = ends.get(rule.left, -inf)
+        ends[rule.left] = ends[rule.right] = max(end, rule.bottom)
+        is_part = not rule.width and rule.top not in levels and rule.top - end < MIN_RULE
+        found.add(rule._replace(top=min(end, rule.top)) if is_part else rule)
+    return found
 
 
 def _meet(box: Box, rule: Box) -> bool:
@@ -198,13 +254,24 @@ def _distinct(places: Iterable[float]) -> list[float]:
 
 
 def _ruled_table(
-    box: Box, walls: _Walls, words: list[Word], head: list[Piece], *, min_rows: int
+    box: Box,
+    walls: _Walls,
+    words: list[Word],
+    turned: list[list[tuple[Word, Box]]],
+    head: list[Piece],
+    *,
+    min_rows: int,
 ) -> Table | None:
-    """A table of the words between rules; None if they only frame one or two texts."""
+    """A table of the words between rules; None if they only frame one or two texts.
+
+    Args:
+        turned: Words in other directions, and where they are among the others; for each direction.
+        head: Names of its columns that stand above it.
+    """
     columns, rows = walls.columns, walls.rows
     places = dict[tuple[int, int], list[Word]]()
     for word in words:
-        column = _index(columns, (word.box.left + word.box.right) / 2)
+        column = _column(columns, word.box)
         row = _index(rows, word.box.middle)
         places.setdefault(walls.corner(row, column), []).append(word)
     if len({column for _, column in places}) < 2 or len({row for row, _ in places}) < min_rows:
@@ -212,7 +279,12 @@ def _ruled_table(
     blocks = [its for corner, its in places.items() if min(walls.span(*corner)) > 1]
     if 3 * sum(map(len, blocks)) > len(words):  # a drawing, or a page's frame
         return None
-    texts = {corner: lines_of(pieces_of(its)) for corner, its in places.items()}
+    for part in turned:
+        for place, word in _turned_texts(part, walls):
+            places.setdefault(place, []).append(word)
+    texts = {place: lines_of(pieces_of(its)) for place, its in places.items()}
+    if _arranges(texts):
+        return None
     lines = [line for text in texts.values() for line in text]
     if sum(len(line) > 1 + is_mark(line[0]) for line in lines) > _MANY_IN_A_CELL * len(lines):
         return None
@@ -227,6 +299,35 @@ def _ruled_table(
         if row not in gaps:
             _add_ruled_row(grid, row, walls, texts)
     return Table(around([box, *(name.box for name in head)]), grid)
+
+
+def _turned_texts(
+    words: list[tuple[Word, Box]], walls: _Walls
+) -> Iterator[tuple[tuple[int, int], Word]]:
+    """The texts of cells in another direction, each as a word, and the cells' places."""
+    found = dict[tuple[int, int], list[tuple[Word, Box]]]()
+    for word, box in words:
+        place = walls.corner(_index(walls.rows, box.middle), _column(walls.columns, box))
+        found.setdefault(place, []).append((word, box))
+    for place, its in found.items():
+        within = [word for word, _ in its]
+        text = joined(piece.text for line in lines_of(pieces_of(within)) for piece in line)
+        is_bold = all(word.is_bold for word in within)
+        yield place, Word(text, around([box for _, box in its]), within[0].order, is_bold)
+
+
+def _arranges(cells: dict[tuple[int, int], list[list[Piece]]]) -> bool:
+    """Whether one or two rows are no data: labels at the left, and long lists at the right."""
+    rows, columns = (sorted({place[n] for place in cells}) for n in (0, 1))
+    if len(rows) > 2 or len(columns) > 2:
+        return False
+    lengths, total = dict.fromkeys(columns, 0), 0
+    for (_, column), lines in cells.items():
+        length = sum(len(piece.text) for line in lines for piece in line)
+        lengths[column] += length if sum(has_bullet(line[0]) for line in lines) > 1 else 0
+        total += length
+    left, right = map(lengths.__getitem__, columns)
+    return not left and right > max(_LONG_CHARS, total / 2)
 
 
 def _add_ruled_row(
@@ -286,6 +387,10 @@ def _inner_cells(text: list[list[Piece]], columns: Columns) -> list[list[list[Pi
                 found[column].append([piece])
             return found
     return []
+
+
+def _column(columns: list[float], box: Box) -> int:
+    return _index(columns, (box.left + box.right) / 2)
 
 
 def _index(places: list[float], place: float) -> int:

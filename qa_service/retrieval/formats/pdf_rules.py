@@ -21,7 +21,7 @@ _Object = Any
 """PDFium's `FPDF_PAGEOBJECT`."""
 _MAX_RULES = 20_000
 """Drawings have more lines than tables have rules."""
-_MIN_RULE = 8.0
+MIN_RULE = 8.0
 """Points; what is shorter is a part of a drawing."""
 _SLANT = 2.0
 """Points; a line that rises more is neither horizontal nor vertical."""
@@ -114,7 +114,7 @@ def _paths(
 
 
 def _is_small(left: float, bottom: float, right: float, top: float) -> bool:
-    return max(right - left, top - bottom) < _MIN_RULE
+    return max(right - left, top - bottom) < MIN_RULE
 
 
 def _lines(raw: ModuleType, path: _Object, matrix: pypdfium2.PdfMatrix, turn: int) -> list[Box]:
@@ -149,7 +149,7 @@ def _lines(raw: ModuleType, path: _Object, matrix: pypdfium2.PdfMatrix, turn: in
 def _line(start: tuple[float, float], end: tuple[float, float], turn: int) -> list[Box]:
     (x1, y1), (x2, y2) = start, end
     width, height = abs(x1 - x2), abs(y1 - y2)
-    if min(width, height) < _SLANT and max(width, height) >= _MIN_RULE:
+    if min(width, height) < _SLANT and max(width, height) >= MIN_RULE:
         return [Box(*turned(min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2), turn))]
     return []
 

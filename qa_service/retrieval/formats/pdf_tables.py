@@ -122,6 +122,8 @@ def _aligned_table(lines: Sequence[list[Piece]], above: list[list[Piece]]) -> Ta
         lines.insert(0, names)
     whole = [fitted(line, columns) for line in lines]
     num_head = _num_head(whole, columns)
+    if _are_keys(whole, columns):
+        num_head, whole = 1, [whole[0], [piece for line in whole[1:] for piece in line]]
     grid = Grid()
     for row in _head_rows(whole[:num_head], columns):
         grid.add_row(_cells(row, columns, _spreads(row, columns)), is_head=True)
@@ -192,6 +194,13 @@ def _num_head(lines: Sequence[list[Piece]], columns: Columns) -> int:
     while num and sections[num - 1] and any(sections[num:]):
         num -= 1
     return num
+
+
+def _are_keys(lines: Sequence[list[Piece]], columns: Columns) -> bool:
+    """Whether the first line has keys side by side, and those below the lines of their values."""
+    ends = [[piece.text.endswith(":") for piece in line] for line in lines]
+    is_first = ends[0] == [True] * len(columns) and not any(map(any, ends[1:]))
+    return is_first and not any(_is_value(piece) for line in lines for piece in line)
 
 
 def _are_names_and_amounts(names: list[Piece], line: list[Piece], columns: Columns) -> bool:

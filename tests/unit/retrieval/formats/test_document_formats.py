@@ -110,6 +110,7 @@ def test_html_that_is_cut_off_is_read(page):
 def test_a_pdf_has_its_pages_texts():
     document = read("a.pdf", pdf_file("First page.", "Second page.", title="The second"))
     assert (document.title, document.text) == ("The second", "First page.\n\nSecond page.")
+    assert read("a.pdf", pdf_file("First page.", title="First:")).title == "a"
 
 
 @pytest.mark.parametrize("data", [b"", b"%PDF-1.7\n", pdf_file("words")[:100]])

@@ -125,6 +125,16 @@ def test_a_bold_line_with_a_text_below_is_a_heading_below_the_last_one():
     assert document.text.startswith("City of Ulm\n\nFees\n\nThey are due")
 
 
+def test_a_line_with_the_next_sections_number_is_a_heading():
+    lines = ["1.1 Scope", "1.2 Method", "2.2 Costs"]  # a table of contents
+    lines += ["1.0 General", "1.1 Scope", "All of it.", "1.2 Method", "By hand."]
+    lines += ["1.2.1 Tools", "A pen.", "2.5 Million people", "live here.", "1.3 We pay: by card"]
+    document = read("".join(map(paragraph, lines)))
+    found = [(one.level, one.text) for one in document.headings]
+    assert found == [(2, "1.0 General"), (3, "1.1 Scope"), (3, "1.2 Method"), (4, "1.2.1 Tools")]
+    assert document.text == "\n\n".join(lines)
+
+
 def level(place: int, form: str, text: str, more: str = "") -> str:
     inner = val("start", 1) + val("numFmt", form) + more + val("lvlText", text)
     return f'<w:lvl w:ilvl="{place}">{inner}</w:lvl>'

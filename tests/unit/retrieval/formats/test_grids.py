@@ -50,6 +50,13 @@ def test_a_form_has_keys_in_its_rows_and_no_head():
     assert written(rows) == ["Name: Ann; Born: 1 May", "Street:; City: Ulm", "Phone: 12"]
 
 
+def test_words_and_numbers_by_turns_are_keys_and_values():
+    rows = [["A", "100% to 93%", "B+", "< 90%"], ["A-", "< 93%", "B", "< 87%"], ["F", "< 60%"]]
+    assert written(rows) == ["A: 100% to 93%; B+: < 90%", "A-: < 93%; B: < 87%", "F: < 60%"]
+    rows[1][3] = "good"
+    assert written(rows)[0] == "A; 100% to 93%; B+; < 90%"
+
+
 def test_cells_of_a_key_and_its_value_each_are_titles_above_a_head():
     rows = [["Date: 1 May", "", "Auditor: Ann"], ["Clause", "Result", "Notes"],
             ["4.1", "C", "Done"], ["4.2", "NC", "Open"]]  # fmt: skip

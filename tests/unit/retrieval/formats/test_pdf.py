@@ -117,6 +117,15 @@ def test_a_table_without_rules_is_seen_by_its_columns():
     )
 
 
+def test_keys_side_by_side_have_the_lines_below_them():
+    rows = [("Applicant:", "Agent:"), ("Ann Day", "Bo Low"), ("12 High Street", "Old House"),
+            ("Ulm", "Bonn")]  # fmt: skip
+    page = words(72, 740, "Approved") + table(72, 700, *rows)
+    assert text_of(page).splitlines()[-1] == (
+        "Applicant: Ann Day 12 High Street Ulm; Agent: Bo Low Old House Bonn"
+    )
+
+
 def test_lines_that_are_all_titles_are_no_table():
     page = "".join(words(x, 700, name, size=14) for x, name in ((72, "A"), (180, "B"), (300, "C")))
     for y in (684, 672):
@@ -209,6 +218,17 @@ def test_a_table_goes_on_over_a_page_below_its_head():
     assert text_of(*pages).splitlines()[2:] == ["", "Room: Red; Seats: 5", "Room: Ivy; Seats: 9"]
 
 
+def test_names_at_a_pages_end_are_those_of_the_rows_on_the_next():
+    rows = (("Blue", "A", "12"), ("Red", "B", "7"), ("Ivy", "C", "9"))
+    first = lines(72, 740, *LEFT) + table(72, 100, ("Room", "Floor", "Seats"), font="F2")
+    shown = [f"Room: {room}; Floor: {floor}; Seats: {seats}" for room, floor, seats in rows]
+    assert text_of(first, table(72, 740, *rows)).splitlines()[-3:] == shown
+    total = lines(72, 740, *LEFT) + table(
+        72, 114, ("Sum", "D", "28"), ("All", "E", "28"), font="F2"
+    )
+    assert text_of(total, table(72, 740, *rows)).splitlines()[-1] == "Ivy; C; 9"
+
+
 def test_an_underline_is_no_rule_and_a_space_between_cells_is_no_row():
     rows = (("Room", "Seats"), ("Blue", "12"), ("Green hall", "40"))
     page = "".join(box(x, 690 - 25 * n, 85, 20) for n in range(3) for x in (70, 160))
@@ -217,6 +237,44 @@ def test_an_underline_is_no_rule_and_a_space_between_cells_is_no_row():
         page += words(74, 702 - 25 * n, room) + words(164, 702 - 25 * n, seats)
     page += words(74, 643, "of the town") + rule(74, 650.5, 150, 650.5)
     assert text_of(page) == "Room: Blue; Seats: 12\nRoom: Green hall of the town; Seats: 40"
+
+
+def test_a_columns_name_may_be_turned():
+    page = "".join(rule(70, y, 240, y) for y in (711, 640, 626, 612))
+    page += "".join(rule(x, 711, x, 612) for x in (70, 160, 200, 240))
+    page += words(74, 643, "Room", font="F2") + words(74, 630, "Blue") + words(74, 616, "Red")
+    for x, name in ((180, "Seats"), (220, "Has a desk")):
+        page += f"BT /F2 10 Tf 0 1 -1 0 {x} 644 Tm ({name}) Tj ET\n"
+    page += words(174, 630, "12") + words(174, 616, "7") + lines(72, 560, *LEFT)
+    rows = ["Room: Blue; Seats: 12", "Room: Red; Seats: 7"]
+    assert text_of(page).splitlines()[:2] == rows
+    assert text_of(page).endswith("\n\nHas a desk")
+    page += words(214, 616, "x")
+    assert text_of(page).splitlines()[:2] == [rows[0], f"{rows[1]}; Has a desk: x"]
+
+
+def test_a_border_in_parts_is_one_rule():
+    """As some programs draw it: the part below a row's rule is too short to be a rule."""
+    rows = (("Room", "Seats"), ("Blue", "12"), ("Green", "40"))
+    page = "".join(rule(70, 711 - 20 * n, 250, 711 - 20 * n) for n in range(4))
+    page += "".join(
+        rule(x, 705 - 20 * n, x, 691 - 20 * n) for x in (70, 160, 250) for n in range(3)
+    )
+    for n, (room, seats) in enumerate(rows):
+        page += words(74, 697 - 20 * n, room) + words(164, 697 - 20 * n, seats)
+    assert text_of(page) == "Room: Blue; Seats: 12\nRoom: Green; Seats: 40"
+
+
+def test_a_ruled_row_of_a_label_and_a_long_list_is_no_table():
+    def page(*texts: str) -> str:
+        painted = "".join(rule(70, y, 400, y) for y in (711, 690, 500))
+        painted += "".join(rule(x, 711, x, 500) for x in (70, 160, 400))
+        painted += words(74, 697, "Topic", font="F2") + words(164, 697, "Notes", font="F2")
+        return painted + words(74, 680, "Fees") + lines(164, 680, *(f"• {one}." for one in texts))
+
+    short, long = page("Due in May", "Paid by card"), page(*LEFT, *RIGHT, *LEFT)
+    assert text_of(short) == "Topic: Fees; Notes: • Due in May. • Paid by card."
+    assert f"\n- {RIGHT[0]}.\n- {RIGHT[1]}." in text_of(long)
 
 
 def test_a_cell_over_columns_may_have_no_name_for_the_first():
@@ -351,6 +409,13 @@ def test_short_lines_that_each_begin_and_end_are_paragraphs():
     ]  # fmt: skip
 
 
+def test_texts_that_touch_are_one_word_though_pdfium_breaks_the_line_between():
+    page = words(72, 700, "Room ") + words(104, 700, "1") + words(109.56, 704, "st", size=5.5)
+    data = pdf_of([content(page)])
+    assert pypdfium2.PdfDocument(data)[0].get_textpage().get_text_range() == "Room 1\r\nst"
+    assert read(data).text == "Room 1st"
+
+
 def test_letters_that_are_spaced_out_are_words():
     assert text_of(words(72, 700, "M A I N   W A L L")) == "MAIN WALL"
     assert text_of(words(72, 700, "Marks are A B C D E")) == "Marks are A B C D E"
@@ -361,6 +426,11 @@ def test_large_and_bold_lines_are_headings():
     page += words(72, 640, "Holidays", font="F2") + lines(72, 626, *RIGHT)
     document = read(pdf_of([content(page)]))
     assert [(h.level, h.text) for h in document.headings] == [(1, "Opening hours"), (2, "Holidays")]
+
+
+def test_a_sections_number_is_apart_from_its_heading():
+    page = words(72, 720, "1.2", size=16) + words(94, 720, "What is new", size=16, font="F2")
+    assert text_of(page + lines(72, 700, *LEFT)).startswith("1.2 What is new\n\nThe committee")
 
 
 def test_a_page_that_is_turned_is_read_as_it_is_shown():
