@@ -43,7 +43,12 @@ class Results:
     """
 
     def __init__(
-        self, raw: ModuleType, name: str, kind: type, num_results: int = 1, num_values: int = 1
+        self,
+        raw: ModuleType,
+        name: str,
+        kind: type[ctypes._SimpleCData[Any]],
+        num_results: int = 1,
+        num_values: int = 1,
     ) -> None:
         self._get = plain(raw, name)
         room = (kind * (_CHUNK * num_results * num_values))()
@@ -51,7 +56,7 @@ class Results:
         offsets = range(0, ctypes.sizeof(room), size)
         places = [ctypes.byref(room, offset) for offset in offsets]
         self._places = [places[result::num_results] for result in range(num_results)]
-        self._room = np.frombuffer(room, kind).reshape(_CHUNK, num_results * num_values)
+        self._room: _Array = np.ctypeslib.as_array(room).reshape(_CHUNK, num_results * num_values)
 
     def of(self, page: _Page, numbers: Sequence[int]) -> tuple[_Array, _Array]:
         """Asks for characters.

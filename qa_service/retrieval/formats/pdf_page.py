@@ -258,7 +258,7 @@ class PageReader:
         return found
 
     def _look(self, text: _TextPage, place: int, matrix: ctypes.Structure, name: _Name) -> _Look:
-        name[0] = 0
+        name[0] = b"\0"
         self._get_font(text, place, name, _MAX_FONT_NAME_BYTES, None)
         font = name.value.decode("utf-8", "replace")
         quarters = self._get_angle(text, place) / (math.pi / 2)  # clockwise
