@@ -99,7 +99,7 @@ def pieces_of(words: Iterable[Word]) -> list[Piece]:
         piece, leaders, was_led = list[Word](), 0, False
         for word in _with_joined_letters(line):
             text = word.text
-            if text[0] in _LEADERS and _LEADER.fullmatch(text) and (leaders or not word.goes_on):
+            if text[:1] in _LEADERS and _LEADER.fullmatch(text) and (leaders or not word.goes_on):
                 leaders += len(text)
                 continue
             is_led = leaders >= _MIN_LEADERS
