@@ -240,10 +240,10 @@ def test_bands_are_no_heads_and_a_head_is_set_off():
         "Version: A; Usage: letters\nVersion: B; Usage: cards\nVersion: C; Usage: icons"
     )
     repeated = "<w:tblHeader/>"
-    rows = (
+    body = table(
         row(shaded("Criteria", dark), shaded("Description", dark), properties=repeated),
         row("1.", "Old faults", properties=repeated), row("2.", "New faults"),
     )  # fmt: skip
-    assert read(table(*rows)).text == (
+    assert read(body).text == (
         "Criteria: 1.; Description: Old faults\nCriteria: 2.; Description: New faults"
     )
