@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -31,7 +32,10 @@ def run_python(*words: object, **options: Any) -> subprocess.CompletedProcess[st
 def run_here(main: Callable[[], int], *flags: str) -> subprocess.CompletedProcess[str]:
     """Runs a program's `main` in this process, which is for what it refuses at its start."""
     out, err = io.StringIO(), io.StringIO()
+    root = logging.getLogger()
+    level = root.level
     with (
+        patch.object(root, "handlers", []),
         patch.object(sys, "argv", ["a program", *flags]),
         patch.dict(os.environ),
         redirect_stdout(out),
@@ -42,6 +46,8 @@ def run_here(main: Callable[[], int], *flags: str) -> subprocess.CompletedProces
         except SystemExit as ended:
             assert isinstance(ended.code, int)
             code = ended.code
+        finally:
+            root.setLevel(level)
     return subprocess.CompletedProcess(flags, code, out.getvalue(), err.getvalue())
 
 

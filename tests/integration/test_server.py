@@ -200,7 +200,7 @@ class TestBounds:
             running.connect() as reader,
             running.connect() as sock,
         ):
-            long = [{"id": f"long {i}", **ASK, "text": TEXT + " Then." * 400} for i in range(2)]
+            long = [{"id": f"long {i}", **ASK, "text": TEXT + " Then." * 900} for i in range(2)]
             with held_still(running.worker_pids()):
                 reader.sendall(b"".join(map(frame, long)))
                 running.wait_for_queue(reader)

@@ -230,7 +230,7 @@ def _labelled(rows: Sequence[Row], column: int) -> Sequence[Row]:
     places = sorted({row.indent for row in named})
     steps = itertools.pairwise([-inf, *places])
     levels = [place for before, place in steps if place - before > _SAME_INDENT]
-    most = min(_MAX_INDENTS, (len(named) + 1) // 2)
+    most = min(_MAX_INDENTS, max(2, (len(named) + 1) // 2))
     is_list = 1 < len(levels) <= most and named[0].indent < levels[1]
     if not is_list or any(VALUE.fullmatch(row.at(column)) for row in named):
         return rows

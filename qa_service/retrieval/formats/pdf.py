@@ -272,7 +272,8 @@ def _written(parts: list[Part], heads: list[str]) -> list[Block]:
     for before, part in zip([None, *parts], parts, strict=False):
         out.page, out.part = part.page, f"page {part.page}"
         # Of open lists' items: where they begin. One that is indented by more is in another list.
-        if isinstance(part, Text) and part.mark:
+        level = levels.get(id(part))
+        if isinstance(part, Text) and part.mark and not level:
             lefts = [left for left in lefts if left < part.left - _INDENT] + [part.left]
         else:
             lefts = []
@@ -280,10 +281,11 @@ def _written(parts: list[Part], heads: list[str]) -> list[Block]:
         if isinstance(part, Table):
             is_same = isinstance(before, Table) and _are_one(before, part)
             tables = add_grid(out, part.grid.rows, above=tables if is_same else ())
+        elif level:
+            words = _SECTION.sub(r"\g<0> ", _joined(part.lines, known))
+            out.heading(level, f"{part.mark} {words}".lstrip())
         elif part.mark:
             out.item(len(lefts), part.mark, _joined(part.lines, known))
-        elif level := levels.get(id(part)):
-            out.heading(level, _SECTION.sub(r"\g<0> ", _joined(part.lines, known)))
         else:
             out.paragraph(_joined(part.lines, known))
     return out.blocks
@@ -335,8 +337,15 @@ def _joined(lines: list[str], known: Counter[str]) -> str:
 
 
 def _levels(parts: list[Part], body: float) -> dict[int, int]:
-    """The level of each heading, by its size; what has no text below it is none."""
+    """The level of each heading, by its size; what has no text below it is none.
+
+    Nor are items of which the next one is in bold, too.
+    """
     marked = [one for one in parts[:-1] if isinstance(one, Text) and is_heading(one, body)]
+    items = {id(one) for one in marked if one.mark}
+    near = ({id(one), id(after)} for one, after in pairwise(parts))
+    listed = set[int]().union(*(pair for pair in near if pair <= items))
+    marked = [one for one in marked if id(one) not in listed]
     looks = sorted({(round(part.size), part.is_bold) for part in marked}, reverse=True)
     rank = {look: min(_MAX_LEVEL, n) for n, look in enumerate(looks, 1)}
     levels = {id(part): rank[round(part.size), part.is_bold] for part in marked}

@@ -58,6 +58,8 @@ _MAX_HEADING_LINES = 3
 _MAX_BOLD_WORDS = 14
 """Of a heading that is no larger than the text; more are a sentence that is set off."""
 _HEADING_SIZE = 1.12
+_SECTION = re.compile(r"\d{1,2}\.(?:\d{1,2}\.?)* ")
+"""Its number, before its heading."""
 
 
 @dataclass(slots=True)
@@ -254,14 +256,20 @@ def body_size(texts: Sequence[Text]) -> float:
 
 
 def is_heading(text: Text, body: float) -> bool:
-    """Whether a paragraph looks like a heading: short, and larger than the text or bold."""
+    """Whether a paragraph looks like a heading: short, and larger than the text or bold.
+
+    With a section's number, a bold line may be an item too, and end as a sentence does.
+    """
     words = " ".join(text.lines)
-    if text.mark or len(words) > _MAX_HEADING_CHARS or not any(map(str.isalpha, words)):
-        return False
-    if words[-1] in ".,;" or len(text.lines) > _MAX_HEADING_LINES:
+    if len(words) > _MAX_HEADING_CHARS or not any(map(str.isalpha, words)):
         return False
     is_short = len(text.lines) == 1 and len(words.split()) <= _MAX_BOLD_WORDS
     is_bold = text.is_bold and is_short and text.size > 0.95 * body
+    is_numbered = is_bold and bool(_SECTION.match(f"{text.mark} {words}".lstrip()))
+    if (text.mark and not is_numbered) or len(text.lines) > _MAX_HEADING_LINES:
+        return False
+    if words[-1] in ",;" or (words[-1] == "." and not is_numbered):
+        return False
     return text.size > _HEADING_SIZE * body or is_bold
 
 

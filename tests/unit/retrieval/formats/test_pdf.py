@@ -513,3 +513,16 @@ def test_a_drawings_lines_are_no_table():
 def test_the_first_of_the_running_heads_is_kept(count):
     pages = [lines(72, 760, "Handbook") + lines(72, 700, *LEFT) for _ in range(count)]
     assert text_of(*pages).count("Handbook") == 1
+
+
+def test_bold_lines_with_numbers_are_headings_and_bold_items_are_items():
+    page = words(72, 720, "1. Object And Definitions", size=12, font="F2")
+    page += words(72, 700, "1.1 Purpose.", font="F2") + lines(72, 680, *LEFT)
+    page += words(72, 600, "2. Meetings", size=12, font="F2") + lines(72, 580, *RIGHT)
+    page += words(72, 500, "1. Masks", font="F2") + words(72, 486, "2. Gloves", font="F2")
+    page += lines(72, 466, *LEFT)
+    document = read(pdf_of([content(page)]))
+    assert [(one.text, one.level) for one in document.headings] == [
+        ("1. Object And Definitions", 1), ("1.1 Purpose.", 2), ("2. Meetings", 1),
+    ]  # fmt: skip
+    assert "\n1. Masks\n2. Gloves\n" in document.text
