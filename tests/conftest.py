@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,12 @@ _numbers = itertools.count()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Collects no garbage until the tests run: there is none among modules and tests."""
+    """Collects no garbage until the tests run: there is none among modules and tests.
+
+    A job in a shell's background ignores Ctrl-C, and so would the programs that tests start.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not config.getoption("numprocesses", None):  # else the tests are collected by others
         gc.disable()
 
