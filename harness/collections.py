@@ -63,6 +63,9 @@ def index(folder: Path, output: Path, *, update: bool = False, encoder: Path | N
 class ExtractorHere:
     """An `Extractor` without a process of its own, whose start takes longer than a small index."""
 
+    num_files = 0
+    """It is never busy: a file is read while it is asked for."""
+
     def __init__(self, limits: ReadLimits) -> None:
         self._limits = limits
 

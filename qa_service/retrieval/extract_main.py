@@ -115,8 +115,6 @@ class Extractors:
     def __init__(self, limits: ReadLimits) -> None:
         self._limits = limits
         self._extractors: list[Extractor] = []
-        self._num_files: list[int] = []
-        """That each process has to read."""
 
     def read(
         self, file: SourceFile, passage_tokens: int, num_processes: int = 1
@@ -126,18 +124,11 @@ class Extractors:
         Args:
             num_processes: As many are started, at most.
         """
-        if len(self._extractors) < num_processes and all(self._num_files):
+        are_busy = all(one.num_files for one in self._extractors)
+        if len(self._extractors) < num_processes and are_busy:
             self._extractors.append(Extractor(self._limits))
-            self._num_files.append(0)
-        number = self._num_files.index(min(self._num_files))
-        self._num_files[number] += 1
-        return self._counted(number, self._extractors[number].read(file, passage_tokens))
-
-    def _counted(
-        self, number: int, messages: Generator[Document | Fault]
-    ) -> Generator[Document | Fault]:
-        yield from messages
-        self._num_files[number] -= 1
+        freest = min(self._extractors, key=lambda one: one.num_files)
+        return freest.read(file, passage_tokens)
 
     def close(self) -> None:
         for extractor in self._extractors:
@@ -152,6 +143,11 @@ class Extractor:
         self._process: subprocess.Popen[bytes] | None = None
         self._orders = deque[ReadFile]()
         """Of the files that are not yet read; a new process is given those of one that has died."""
+
+    @property
+    def num_files(self) -> int:
+        """How many it has to read."""
+        return len(self._orders)
 
     def read(self, file: SourceFile, passage_tokens: int) -> Generator[Document | Fault]:
         """Has a file read; yields its documents, cut into passages, as they come, and its faults.
