@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence, Set
 from typing import NamedTuple
 
 MAX_COLUMNS = 1000
@@ -11,6 +11,18 @@ MAX_COLUMNS = 1000
 _SPACE_POINTS = 3.0
 ERROR = re.compile(r"#(?:N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!)")
 """What a sheet shows in place of a value that it cannot calculate."""
+
+
+def is_of_heads(fill: str, first: Collection[str]) -> bool:
+    """Whether a cell's colour sets it off as heads are.
+
+    Where all cells of the first row have a colour, other ones are those of bands.
+
+    Args:
+        fill: The colour; "" if it is the paper's.
+        first: Those of the first row.
+    """
+    return bool(fill) and (fill in first or "" in first or not first)
 
 
 class Cell(NamedTuple):

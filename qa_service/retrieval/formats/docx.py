@@ -12,7 +12,7 @@ from xml.etree import ElementTree as Xml
 
 from qa_service.retrieval.documents import MAX_NAME_CHARS, BlockList, Document, Parsed
 from qa_service.retrieval.formats.bounded import read_package, reading
-from qa_service.retrieval.formats.cells import Cell, Grid
+from qa_service.retrieval.formats.cells import Cell, Grid, is_of_heads
 from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.formats.office_package import (
     OfficePackage,
@@ -123,18 +123,14 @@ class _Reader:
         grid = Grid()
         look = self._look(element)
         fills = [_fill(cell) for _, cells in rows[:1] for cell in cells]
-        # Where a colour is the head's, others are those of bands.
-        of_heads = set(fills) if _PLAIN_FILLS.isdisjoint(fills) else set()
         for place, (row, cells) in enumerate(rows):
             is_head = is_on(child(row, "trPr", "tblHeader"))
             skipped = number(child(row, "trPr", "gridBefore")) or 0
             made = [Cell("", columns=skipped)] if skipped else []
             for column, cell in enumerate(cells):
                 is_set_off = bool(look & (_FIRST_ROW * (not place) | _FIRST_COLUMN * (not column)))
-                is_filled = (fill := _fill(cell)) not in _PLAIN_FILLS and fill in (
-                    of_heads or {fill}
-                )
-                made.append(self._cell(cell, after, is_strong=is_set_off or is_filled))
+                is_set_off |= is_of_heads(_fill(cell), fills)
+                made.append(self._cell(cell, after, is_strong=is_set_off))
             # Some declare rows below a head's as heads, too.
             is_like = not place or any(one.is_strong for one in made) or not grid.rows[0].strong
             grid.add_row(made, is_head=is_head and is_like)
@@ -210,7 +206,9 @@ def _numbered(role: Role, text: str) -> str:
 
 
 def _fill(cell: Xml.Element) -> str:
-    return attribute(child(cell, "tcPr", "shd"), "fill")
+    """A cell's colour; "" if it is the paper's."""
+    fill = attribute(child(cell, "tcPr", "shd"), "fill")
+    return "" if fill in _PLAIN_FILLS else fill
 
 
 def _within(element: Xml.Element, name: str) -> Iterator[Xml.Element]:

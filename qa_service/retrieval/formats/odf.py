@@ -15,7 +15,7 @@ from xml.etree import ElementTree as Xml
 
 from qa_service.retrieval.documents import BlockList, Document, Parsed, UnreadableError
 from qa_service.retrieval.formats.bounded import read_package, reading
-from qa_service.retrieval.formats.cells import ERROR, MAX_COLUMNS, Cell, Grid
+from qa_service.retrieval.formats.cells import ERROR, MAX_COLUMNS, Cell, Grid, is_of_heads
 from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.formats.odf_lists import OUTLINE, Numbers
 from qa_service.retrieval.formats.office_package import attribute, child, name_of, number, text_of
@@ -55,7 +55,7 @@ def read_odf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
 class _Reader:
     def __init__(self, out: BlockList, content: Xml.Element, styles: Xml.Element | None) -> None:
         self._out = out
-        self._content = content
+        self._body = next(iter(child(content, "body") or ()))
         parts = [part for part in (styles, content) if part is not None]  # content's names win
         named = [one for part in parts for one in part.iter() if name_of(one) in _STYLES]
         self._styles = {attribute(one, "name"): one for one in named if name_of(one) == "style"}
@@ -82,18 +82,17 @@ class _Reader:
 
     def read(self) -> None:
         """Adds the blocks of the body; of a workbook each sheet's below its name."""
-        kind = next(iter(child(self._content, "body") or ()))
-        if name_of(kind) == "presentation":
-            slides = (one for one in kind if name_of(one) == "page")
+        if name_of(self._body) == "presentation":
+            slides = (one for one in self._body if name_of(one) == "page")
             for place, slide in enumerate(slides, 1):
                 self._out.page, self._out.part = place, f"slide {place}"
                 self._blocks([slide])
             return
-        if name_of(kind) != "spreadsheet":
-            self._blocks(kind)
+        if name_of(self._body) != "spreadsheet":
+            self._blocks(self._body)
             return
         sheets = list[Xml.Element]()
-        for one in kind:
+        for one in self._body:
             style = self._styles.get(attribute(one, "style-name"))
             is_hidden = attribute(child(style, "table-properties"), "display") == "false"
             if name_of(one) == "table" and not is_hidden:
@@ -158,15 +157,13 @@ class _Reader:
     def _table(self, table: Xml.Element) -> None:
         grid, aside, line = Grid(), list[Xml.Element](), 0
         rows = list(_rows(table, is_head=False))
-        fills = [
-            self._fills.get(attribute(one, "style-name")) for row, _ in rows[:1] for one in row
+        begins = rows[:1] if name_of(self._body) == "text" else ()  # a sheet's may be a title
+        first = [
+            self._fills.get(attribute(one, "style-name"), "") for row, _ in begins for one in row
         ]
-        # Where a colour is the head's, others are those of bands.
-        is_text = name_of(next(iter(child(self._content, "body") or ()))) == "text"
-        are_heads = is_text and None not in fills
-        strong = self._bold | {
-            name for name, fill in self._fills.items() if not are_heads or fill in fills
-        }
+        strong = self._bold.union(
+            name for name, fill in self._fills.items() if is_of_heads(fill, first)
+        )
         for row, is_head in rows:
             times = number(row, "number-rows-repeated") or 1
             found = (cell for one in row for cell in _cells(one, aside, strong))
@@ -225,20 +222,19 @@ def _cells(element: Xml.Element, aside: list[Xml.Element], strong: Set[str]) -> 
     """A cell as often as it is repeated; a place that a merged cell covers is none."""
     if name_of(element) != "table-cell":
         return
-    parts = list[str]()
+    parts, are_bold = list[str](), list[bool]()
     for one in _paragraphs(element):
         text, its = _text(one)
         parts.append(text)
         aside += its
+        if text_of(one).strip():
+            are_bold.append(_is_bold(one, strong))
     text = " ".join(parts)
     text = "" if ERROR.fullmatch(text) else text
     columns = number(element, "number-columns-spanned") or 1
     rows = number(element, "number-rows-spanned") or 1
     times = number(element, "number-columns-repeated") or 1
-    texts = [one for one in element if text_of(one).strip()]
-    is_strong = attribute(element, "style-name") in strong or (
-        bool(texts) and all(_is_bold(one, strong) for one in texts)
-    )
+    is_strong = attribute(element, "style-name") in strong or (bool(are_bold) and all(are_bold))
     yield from itertools.repeat(Cell(text, columns, rows, is_strong), min(times, MAX_COLUMNS))
 
 
