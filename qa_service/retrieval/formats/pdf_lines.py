@@ -176,9 +176,8 @@ def has_bullet(piece: Piece) -> bool:
     return is_bullet(first.text)
 
 
-def is_mark(piece: Piece) -> bool:
-    """Whether a piece is but the mark before an item."""
-    text = piece.text
+def is_mark(text: str) -> bool:
+    """Whether a text is but the mark before an item."""
     return is_bullet(text) or text == "o" or bool(NUMBERED.fullmatch(text))
 
 
@@ -199,10 +198,8 @@ def _is_apart(piece: list[Word], word: Word) -> bool:
     if word.goes_on or gap <= _NUMBER_GAP * size:
         return False
     are_numbers = NUMBER.fullmatch(last.text) and NUMBER.fullmatch(word.text)
-    is_mark = len(piece) == 1 and (
-        is_bullet(last.text) or last.text == "o" or NUMBERED.fullmatch(last.text)
-    )
-    return gap > (3 if is_mark else 1) * (_NUMBER_GAP if are_numbers else CELL_GAP) * size
+    is_item = len(piece) == 1 and is_mark(last.text)
+    return gap > (3 if is_item else 1) * (_NUMBER_GAP if are_numbers else CELL_GAP) * size
 
 
 def _piece(words: list[Word], *, is_led: bool = False) -> Piece:

@@ -81,12 +81,7 @@ def ruled_tables(page: Page, before: Sequence[Table] = ()) -> tuple[list[Table],
             continue
         rows = _distinct([*rows, *_open_ends(columns, rows, group)])
         box = Box(columns[0], rows[0], columns[-1], rows[-1])
-        inside = [
-            word
-            for word in outside
-            if box.top < word.box.middle < box.bottom
-            and box.left < (word.box.left + word.box.right) / 2 < box.right
-        ]
+        inside = [word for word in outside if _holds(box, word.box)]
         if _goes_on_outside(box, inside, outside):
             continue
         aside = [
@@ -286,7 +281,7 @@ def _ruled_table(
     if _arranges(texts):
         return None
     lines = [line for text in texts.values() for line in text]
-    if sum(len(line) > 1 + is_mark(line[0]) for line in lines) > _MANY_IN_A_CELL * len(lines):
+    if sum(len(line) > 1 + is_mark(line[0].text) for line in lines) > _MANY_IN_A_CELL * len(lines):
         return None
     grid = Grid()
     filled = {row + below for row, column in places for below in range(walls.span(row, column)[1])}
