@@ -50,7 +50,7 @@ def timed_reply(value: object, timings: Timings) -> HttpReply:
 
 def compressed(reply: HttpReply, accept_encoding: str) -> HttpReply:
     """The reply in the coding that the client prefers; unchanged if it accepts none."""
-    coding = _preferred(accept_encoding)
+    coding = _preferred(accept_encoding) if accept_encoding else None
     if coding is None:
         return reply
     packer = zlib.compressobj(level=1, wbits=_CODINGS[coding])
