@@ -17,6 +17,7 @@ from harness.process import GIVE_UP_S, held_still, num_descriptors, wait_until
 from harness.server import EXACT_ENGINE, FIXED_ENGINE, INSTANT, running_server
 from qa_service.programs.load.plan import Report
 from tests.fault.faults import ONE_SESSION, marked, stopped
+from tests.http_calls import tensors
 
 NUM_RELOADS = 4
 TOO_LATE = {"connection_lost", "server_unreachable"}
@@ -172,9 +173,7 @@ class TestHttpDrain:
                 server.signal(signal.SIGTERM)
                 server.wait_for_log("draining:")
                 self.ask(late)
-                columns = {"question": ["Who?"] * 3, "text": ["It was Ada."] * 3}
-                inputs = [{"name": name, "shape": [3], "datatype": "BYTES", "data": data}
-                          for name, data in columns.items()]  # fmt: skip
+                inputs = tensors(question=["Who?"] * 3, text=["It was Ada."] * 3)
                 several.request("POST", "/v2/models/builtin/infer", json.dumps({"inputs": inputs}))
                 assert self.reply(late) == (503, "close")
                 assert self.reply(several) == (503, "close")

@@ -18,7 +18,7 @@ from harness.process import LoggingProcess, wait_until
 from harness.server import INSTANT, ONE_INSTANCE, running_server
 from qa_service.aio.client import AsyncQaClient
 from qa_service.client import Answer, QaClient
-from tests.http_calls import get, post
+from tests.http_calls import get, post, tensors
 from tests.programs import fail_to_start, run_python
 from tests.support import all_of, present, skip_without
 from tests.unit.retrieval.test_open_search import HITS, WHOLE, Cluster
@@ -323,10 +323,7 @@ def test_the_load_generator_asks_a_collection(server):
 
 
 def test_open_inference_tensors_ask_a_collection(server):
-    inputs = [
-        {"name": name, "shape": [2], "datatype": "BYTES", "data": data}
-        for name, data in (("collection", ["machines"] * 2), ("question", list(ANSWERS)[:2]))
-    ]
+    inputs = tensors(collection=["machines"] * 2, question=list(ANSWERS)[:2])
     reply = post(server.port, "/v2/models/builtin/infer", {"inputs": inputs})
     assert reply.status == 200, reply
     outputs = {output["name"]: output["data"] for output in reply.json["outputs"]}

@@ -33,6 +33,7 @@ from qa_service.wire.messages import (
     Request,
     Timings,
 )
+from tests.http_calls import tensors
 
 MAX_BODY_BYTES = 5000
 ANSWERS = [Answer("Ada", 0.5, 7, 10)]
@@ -53,12 +54,8 @@ def get(path: str, fields: bytes = b"", method: str = "GET") -> bytes:
 
 def infer(questions: list[str], **options: object) -> dict[str, object]:
     """An inference request, all of whose texts are equal."""
-    columns = {"question": questions, "text": ["It was Ada."] * len(questions)}
-    inputs = [
-        {"name": name, "shape": [len(questions)], "datatype": "BYTES", "data": data}
-        for name, data in columns.items()
-    ]
-    return {"inputs": inputs, **options}
+    texts = ["It was Ada."] * len(questions)
+    return {"inputs": tensors(question=questions, text=texts), **options}
 
 
 def replies_in(written: bytes) -> list[tuple[int, dict[str, str], bytes]]:
