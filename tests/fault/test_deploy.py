@@ -13,6 +13,7 @@ import pytest
 
 from harness.frames import ANSWER, ASK, FIRST_WORD, frame, receive
 from harness.load import QuietAnswers, assert_all_right, under_load
+from harness.models import replace_file
 from harness.process import GIVE_UP_S, held_still, num_descriptors, wait_until
 from harness.server import EXACT_ENGINE, FIXED_ENGINE, INSTANT, running_server
 from qa_service.programs.load.plan import Report
@@ -75,7 +76,7 @@ def test_a_model_that_fails_to_load_leaves_the_old_one_serving_and_says_why(own_
     # The engine that reads the file which is broken.
     with running_server(own_model, *FIXED_ENGINE, *ONE_SESSION) as server:
         pids = server.worker_pids()
-        (own_model / "model.onnx").write_bytes(b"not a model")
+        replace_file(own_model / "model.onnx", b"not a model")
         server.signal(signal.SIGHUP)
         server.wait_for_log("the old model serves on")
         server.wait_for_log("model.onnx is not what its manifest says")

@@ -1,17 +1,14 @@
 """QaClient, client.py, stress_test.py and the demo against the real server."""
 
 import json
-import sys
 
 import pytest
 
-from harness.process import reserve_port
 from harness.server import ONE_INSTANCE, ROOT, running_server
 from qa_service.client import Answer, QaClient
 from qa_service.data.squad import OWN_QUESTIONS, f1_score, read_squad
 from tests.programs import run_python
 from tests.support import all_of
-from tests.terminal import Terminal
 
 pytestmark = pytest.mark.slow
 
@@ -74,27 +71,6 @@ def test_the_readmes_question_gets_the_readmes_answer(port):
     given = ["--question", "When did the New York Times print it?", "--text_file", str(article)]
     done = run_python(*CLIENT, "--port", port, *given)
     assert (done.stdout, done.returncode) == ("July 22, 2014\n", 0)
-
-
-def test_a_conversation_outlives_the_server(quick_model):
-    port = str(reserve_port())
-    flags = (*ONE_INSTANCE, "--port", port)
-    with running_server(quick_model, *flags):
-        terminal = Terminal([sys.executable, *CLIENT, "--port", port, "--text", TEXT])
-        terminal.expect("Question: ")
-        terminal.type("Who wrote the notes?\r")
-        terminal.expect("Answer: Ada Lovelace")
-        terminal.expect("Question: ")
-    with terminal:
-        terminal.type("Who?\r")
-        terminal.expect("Error: no server can be reached at localhost:")
-        terminal.expect("Question: ")
-        with running_server(quick_model, *flags):
-            terminal.type("When were the notes written?\r")
-            terminal.expect("Answer: 1843")
-            terminal.expect("Question: ")
-            terminal.type("\x04")
-            assert terminal.wait() == 0
 
 
 @pytest.mark.parametrize("flag", ["--collection=nope", "--model=nope"])

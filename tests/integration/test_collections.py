@@ -108,15 +108,6 @@ def test_an_impossible_collection_request_gets_its_error_code(server, fields, co
         assert error["message"] == "there is no collection handbook; there is machines"
 
 
-def test_a_collection_is_asked_over_http(server):
-    question, (answer, document) = next(iter(ANSWERS.items()))
-    reply = post(server.port, "/qa", {"question": question, "collection": "machines"})
-    assert reply.status == 200
-    assert (reply.json["answer"], reply.json["passage"]["document"]) == (answer, document)
-    reply = post(server.port, "/qa", {"question": question, "collection": "x"})
-    assert (reply.status, reply.json["error"]["code"]) == (404, "unknown_collection")
-
-
 def test_an_equal_question_is_answered_from_the_cache(server):
     asked = {"question": "Who found a moth in a relay?", "collection": "machines", "top_k": 2}
     first, second = server.ask(**asked), server.ask(**asked)

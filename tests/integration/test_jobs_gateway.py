@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-import os
 from typing import Any
 
 import pytest
@@ -24,6 +23,8 @@ from harness.jobs import (
 from harness.process import reserve_port, wait_until
 from harness.server import running_server
 from qa_service.programs.jobs.jobs_options import RetryOptions
+from qa_service.programs.jobs.program import main
+from tests.programs import run_here
 
 pytestmark = pytest.mark.slow
 
@@ -262,9 +263,9 @@ def test_an_unreachable_broker_is_one_line(queues):
 @pytest.mark.parametrize(
     "url", ["nonsense", "amqp://[::1", "amqp://h:port/", "http://h", "amqp://"]
 )
-def test_an_address_of_no_broker_is_one_line_without_its_password(queues, url):
-    ran = run_jobs("status", *flags_of(queues), env={**os.environ, "QA_BROKER_URL": url})
+def test_an_address_of_no_broker_is_one_line_without_its_password(queues, url, monkeypatch):
+    monkeypatch.setenv("QA_BROKER_URL", url)
+    ran = run_here(main, "status", *flags_of(queues))
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr == (
-        "jobs.py: QA_BROKER_URL is not an address of the form amqp://user:password@host:port/vhost\n"
-    )
+    form = "amqp://user:password@host:port/vhost"
+    assert ran.stderr == f"a program: QA_BROKER_URL is not an address of the form {form}\n"

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from harness.frames import ANSWER, ASK, FIRST_WORD, QUESTIONS, TEXT, frame, receive
-from harness.models import copy_model
+from harness.models import link_model, replace_file
 from harness.mutate import GOLDEN, body_of
 from harness.process import held_still
 from harness.server import (
@@ -58,7 +58,7 @@ def neighbour(server):
 def test_a_start_estimates_costs_on_a_cpu_and_measures_them_if_asked(
     builtin_model, tmp_path, caplog
 ):
-    model = copy_model(builtin_model, tmp_path / "model", "costs")
+    model = link_model(builtin_model, tmp_path / "model", "costs")
     change_reading(model, window_tokens=64, window_overlap_tokens=16)  # which measures less
     caplog.set_level("INFO")
 
@@ -231,7 +231,7 @@ class TestStartAndStop:
         assert str(server.port) in ended.stderr
 
     def test_a_model_that_does_not_load_halts_the_start(self, own_model):
-        (own_model / "model.onnx").write_bytes(b"not a model")
+        replace_file(own_model / "model.onnx", b"not a model")
         # The engine that reads the file which is broken.
         ended = fail_to_start("--model", own_model, *FIXED_ENGINE)
         assert "model.onnx is not what its manifest says" in ended.stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.frames import ANSWER, ASK, FIRST_WORD, frame, receive
-from harness.models import ModelFile, copy_model, states
+from harness.models import ModelFile, link_model, replace_file, states
 from harness.process import GIVE_UP_S, LoggingProcess, tree, wait_until
 from harness.server import INSTANT, READY, ROOT, RunningServer, line_with, port_of
 from qa_service.engine_catalogue import PROCESSOR_FLAGS
@@ -78,7 +78,7 @@ class TestAnotherModelIsMeasured:
 
     @pytest.fixture
     def starting(self, builtin_model, tmp_path):
-        slow = copy_model(builtin_model, tmp_path / "slow", "costs")
+        slow = link_model(builtin_model, tmp_path / "slow", "costs")
         file = ModelFile(tmp_path, 1)
         file.path.write_text(
             f'[models.m]\npath = "{file.model}"\ninference_engine_type = "instant"\n'
@@ -181,7 +181,7 @@ def trials(server) -> list[int]:
 
 def test_the_fastest_engine_takes_the_likeliest_ones_place_and_is_kept(builtin_model, tmp_path):
     """Which of the two is faster depends on the processor; int8 is likely to be with VNNI."""
-    model = copy_model(builtin_model, tmp_path / "model", "costs")
+    model = link_model(builtin_model, tmp_path / "model", "costs")
     flags = ("--inference_engine_type", "onnx", *ONE_INSTANCE)
     permits = Permits(tmp_path, 0, TRIAL)
     with starting_server(permits, model, *flags) as server:
@@ -208,8 +208,8 @@ def test_the_fastest_engine_takes_the_likeliest_ones_place_and_is_kept(builtin_m
 
 
 def test_a_likeliest_engine_that_cannot_be_loaded_gives_way(builtin_model, tmp_path):
-    model = copy_model(builtin_model, tmp_path / "model", "costs")
-    (model / "model.int8.onnx").write_bytes(b"cut")
+    model = link_model(builtin_model, tmp_path / "model", "costs")
+    replace_file(model / "model.int8.onnx", b"cut")
     flags = ("--inference_engine_type", "onnx", *ONE_INSTANCE)
     server = RunningServer(model, *flags)
     try:
