@@ -414,10 +414,10 @@ def replace_by_another_models(path, model):
 
 
 def test_a_kept_model_that_computes_wrongly_is_removed_and_compiled_again(
-    builtin_model, tmp_path, caplog, monkeypatch
+    quick_model, tmp_path, caplog, monkeypatch
 ):
     monkeypatch.setattr(f"{ENGINE}.WARMING_S", 0.0)
-    model = link_model(builtin_model, tmp_path / "model", "costs")
+    model = link_model(quick_model, tmp_path / "model", "costs")
     setup = int8_setup(model)
     load_reader(setup)
     (path,) = model.rglob("any-length.blob")
