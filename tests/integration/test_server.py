@@ -56,9 +56,9 @@ def neighbour(server):
 
 @pytest.mark.slow
 def test_a_start_estimates_costs_on_a_cpu_and_measures_them_if_asked(
-    builtin_model, tmp_path, caplog
+    quick_model, tmp_path, caplog
 ):
-    model = link_model(builtin_model, tmp_path / "model", "costs")
+    model = link_model(quick_model, tmp_path / "model", "costs")
     change_reading(model, window_tokens=64, window_overlap_tokens=16)  # which measures less
     caplog.set_level("INFO")
 
