@@ -231,6 +231,7 @@ def test_a_model_with_no_version_that_can_be_loaded_stops_the_start(file):
     file.write('versions = "all"')
     ended = fail_to_start(*file.flags())
     assert "tokenizer.json is not what its manifest says" in ended.stderr.splitlines()[-1]
+    assert ended.stdout.startswith("QA server listening on ")
 
 
 # Transitions.

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("aio_pika", reason="no aio-pika: pip install '.[jobs]'")
 
 from harness.jobs import (
+    declare,
     depth,
     flags_of,
     job,
@@ -133,8 +134,6 @@ def test_a_message_with_unreadable_properties_is_dead_lettered_alone(rabbit, ser
     queues = queues_of("unreadable", delivery_limit=2)
     jobs = [job(f"m{i}", ASK) for i in range(20)]
     jobs[10].correlation_id = NoText("bad")
-    with running_gateway(rabbit.url, server.port, queues):
-        pass  # it declares the queues
 
     async def until_all_are_answered():
         answered = set()
@@ -142,7 +141,7 @@ def test_a_message_with_unreadable_properties_is_dead_lettered_alone(rabbit, ser
             [answer] = await take(rabbit.url, queues.results_queue, 1)
             answered.add(answer.message_id)
 
-    play(publish(rabbit.url, queues.jobs_queue, jobs))
+    play(declare(rabbit.url, queues), publish(rabbit.url, queues.jobs_queue, jobs))
     with running_gateway(rabbit.url, server.port, queues) as gateway:
         play(until_all_are_answered())
         gateway.wait_for_log("1 at a time")
@@ -169,8 +168,7 @@ def test_the_gateway_serves_its_metrics(rabbit, server, queues):
 
 
 def test_a_queue_with_other_settings_ends_the_start_with_its_name(rabbit, server, queues, flags):
-    with running_gateway(rabbit.url, server.port, queues):
-        pass
+    play(declare(rabbit.url, queues))
     ran = run_jobs("gateway", f"--port={server.port}", *flags, "--delivery_limit=7")
     assert ran.returncode == 2
     assert queues.jobs_queue in ran.stderr
@@ -206,9 +204,8 @@ def test_submitted_jobs_are_collected_and_counted_by_status(
 
 
 def test_collect_drops_a_second_answer(rabbit, queues, flags, tmp_path):
-    run_jobs("status", "--interval_s=0.1", *flags)  # declares the queues
     answers = [job("m1", {"answer": "a"}), job("m1", {"answer": "b"}), job("m2", {"answer": "c"})]
-    play(publish(rabbit.url, queues.results_queue, answers))
+    play(declare(rabbit.url, queues), publish(rabbit.url, queues.results_queue, answers))
     path = tmp_path / "answers.jsonl"
     ran = run_jobs("collect", f"--output={path}", *flags)
     assert ran.stdout == f"2 answers added, 1 dropped as duplicates, 2 in {path}\n"
@@ -218,8 +215,8 @@ def test_collect_drops_a_second_answer(rabbit, queues, flags, tmp_path):
 
 
 def test_collect_takes_the_given_number_and_leaves_the_rest(rabbit, queues, flags, tmp_path):
-    run_jobs("status", "--interval_s=0.1", *flags)  # declares the queues
     answers = [job(f"m{i}", {"answer": "a"}) for i in range(30)]
+    play(declare(rabbit.url, queues))
     play(publish(rabbit.url, queues.results_queue, [*answers[:8], *answers[:4], *answers[8:]]))
     path = tmp_path / "answers.jsonl"
     for count in (10, 15):
