@@ -433,15 +433,15 @@ def test_a_shuffled_vocabulary_is_in_health(quick_model, staff, encoder, tmp_pat
         assert "is not what its manifest says" in server.health()["collection_faults"]["staff"]
 
 
-def test_a_demo_has_a_collection_to_ask(builtin_model, encoder, tmp_path):
-    for prepared in (builtin_model, encoder):
+def test_a_demo_has_a_collection_to_ask(quick_model, encoder, tmp_path):
+    for prepared in (quick_model, encoder):
         (tmp_path / prepared.name).symlink_to(prepared)
     flags = ("--demo", "--saved_models", str(tmp_path), *ONE_INSTANCE)
     asked = {"question": "How much may a hotel cost?", "collection": "handbook"}
-    with running_server(builtin_model, *flags) as server:
+    with running_server(quick_model, *flags) as server:
         reply = server.ask(**asked)
         assert reply["answer"] == "140 euros"
-    with running_server(builtin_model, *flags, *INSTANT) as server:  # it finds it made
+    with running_server(quick_model, *flags, *INSTANT) as server:  # it finds it made
         assert server.ask(**asked)["passage"] == reply["passage"]
-    ended = fail_to_start(*flags, "--collections_dir", str(tmp_path), "--model", builtin_model)
+    ended = fail_to_start(*flags, "--collections_dir", str(tmp_path), "--model", quick_model)
     assert "--demo serves its own collection" in ended.stderr

@@ -180,11 +180,11 @@ class TestBounds:
             assert replies["long"]["answer"]
             assert replies["patient"]["answer"]
 
-    def test_a_long_text_does_not_hold_up_a_short_one(self, builtin_model):
+    def test_a_long_text_does_not_hold_up_a_short_one(self, quick_model):
         # No limit on time: on a slow, busy machine the long texts take longer than the default.
         flags = (*EXACT_ENGINE, *ONE, "--log_level", "debug", "--request_timeout_ms", "0")
         with (
-            running_server(builtin_model, *flags) as running,
+            running_server(quick_model, *flags) as running,
             running.connect() as reader,
             running.connect() as sock,
         ):

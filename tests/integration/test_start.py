@@ -77,8 +77,8 @@ class TestAnotherModelIsMeasured:
     """The model `m` serves; of `slow`, the engines are being measured, since memory is bounded."""
 
     @pytest.fixture
-    def starting(self, builtin_model, tmp_path):
-        slow = link_model(builtin_model, tmp_path / "slow", "costs")
+    def starting(self, quick_model, tmp_path):
+        slow = link_model(quick_model, tmp_path / "slow", "costs")
         file = ModelFile(tmp_path, 1)
         file.path.write_text(
             f'[models.m]\npath = "{file.model}"\ninference_engine_type = "instant"\n'
@@ -179,9 +179,9 @@ def trials(server) -> list[int]:
     return [pid for pid in pids if TRIAL.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def test_the_fastest_engine_takes_the_likeliest_ones_place_and_is_kept(builtin_model, tmp_path):
+def test_the_fastest_engine_takes_the_likeliest_ones_place_and_is_kept(quick_model, tmp_path):
     """Which of the two is faster depends on the processor; int8 is likely to be with VNNI."""
-    model = link_model(builtin_model, tmp_path / "model", "costs")
+    model = link_model(quick_model, tmp_path / "model", "costs")
     flags = ("--inference_engine_type", "onnx", *ONE_INSTANCE)
     permits = Permits(tmp_path, 0, TRIAL)
     with starting_server(permits, model, *flags) as server:
@@ -207,8 +207,8 @@ def test_the_fastest_engine_takes_the_likeliest_ones_place_and_is_kept(builtin_m
     assert [*(model / "costs").iterdir()] == [kept]
 
 
-def test_a_likeliest_engine_that_cannot_be_loaded_gives_way(builtin_model, tmp_path):
-    model = link_model(builtin_model, tmp_path / "model", "costs")
+def test_a_likeliest_engine_that_cannot_be_loaded_gives_way(quick_model, tmp_path):
+    model = link_model(quick_model, tmp_path / "model", "costs")
     replace_file(model / "model.int8.onnx", b"cut")
     flags = ("--inference_engine_type", "onnx", *ONE_INSTANCE)
     server = RunningServer(model, *flags)
