@@ -1,7 +1,5 @@
 """QaClient, client.py, stress_test.py and the demo against the real server."""
 
-import json
-
 import pytest
 
 from harness.server import ONE_INSTANCE, ROOT, running_server
@@ -54,16 +52,6 @@ def test_items_that_the_server_refuses_cost_only_themselves(port):
     expected[2] = expected[7] = "frame_too_large"
     expected[4] = "invalid_request"
     assert seen == expected
-
-
-def test_a_question_given_as_flags_prints_the_answer_or_json(port):
-    given = ["--port", port, "--question", "Who wrote the notes?", "--text", TEXT]
-    done = run_python(*CLIENT, *given)
-    assert (done.stdout, done.returncode) == ("Ada Lovelace\n", 0)
-    response = json.loads(run_python(*CLIENT, *given, "--json", "--top_k", "2").stdout)
-    assert response["answer"] == TEXT[response["start"] : response["end"]] == "Ada Lovelace"
-    assert len(response["answers"]) == 2
-    assert response["latency_ms"] > response["timings_ms"]["inference"] > 0
 
 
 def test_the_readmes_question_gets_the_readmes_answer(port):

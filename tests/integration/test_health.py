@@ -253,17 +253,6 @@ class TestHealth:
 class TestFromOutside:
     """The client library and `client.py --health`, as a container's health check runs it."""
 
-    def test_the_clients_exit_code_distinguishes_ready_from_not_ready(self, slow):
-        ready = cli(slow, "--health")
-        assert (ready.returncode, ready.stdout.splitlines()[0]) == (0, "ready")
-        with stopped(slow), slow.connect() as sock:
-            sock.sendall(frame(ASK))
-            slow.wait_for_queue(sock)
-            hung = cli(slow, "--health")
-            assert hung.returncode == 1
-            assert hung.stdout.startswith("not ready: no instance has answered for 0.05 s\n")
-            assert not json.loads(cli(slow, "--health", "--json").stdout)["ready"]
-
     def test_health_and_stats_need_the_token(self, quick_model, tmp_path):
         tokens = token_flags(tmp_path, "3bQ1xT0yqWcV7uKfJm2sZg")
         with running_server(quick_model, *INSTANT, *tokens) as running:

@@ -208,11 +208,6 @@ class TestBounds:
 class TestStartAndStop:
     """What a person at the terminal sees."""
 
-    def test_a_model_not_prepared_is_one_line(self, tmp_path):
-        ended = fail_to_start("--model", tmp_path / "none")
-        assert ended.stderr.count("\n") == 1
-        assert "python prepare_model.py" in ended.stderr
-
     def test_a_port_in_use_is_one_line(self, server, quick_model):
         ended = fail_to_start("--model", quick_model, "--port", server.port)
         assert ended.stderr.count("\n") == 1
