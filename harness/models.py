@@ -44,10 +44,11 @@ def link_model(model: Path, to: Path, *left_out: str) -> Path:
     Its JSON may be written to; of another file, `replace_file` takes the link away.
     """
 
-    def link_or_copy(source: str, target: str) -> object:
+    def link_or_copy(source: str, target: str) -> None:
         if source.endswith(".json"):
-            return shutil.copy2(source, target)
-        return Path(target).symlink_to(Path(source).resolve())
+            shutil.copy2(source, target)
+        else:
+            Path(target).symlink_to(Path(source).resolve())
 
     return copy_model(model, to, *left_out, copy_file=link_or_copy)
 
