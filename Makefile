@@ -8,6 +8,7 @@ EXTRA := $(if $(shell nvidia-smi -L 2>/dev/null),gpu,cpu)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e
 SERVE := $(VENV)/.serve
 TEST := $(VENV)/.test
+COLLECTED := $(VENV)/.collected
 PYTEST := $(BIN)/python -m pytest
 # Tests wait for processes more than they compute, so there are more of them than cores. A file's
 # tests share servers, so a file stays in one process; all that load PyTorch are in one, which
@@ -37,7 +38,7 @@ run: model  ## Serves on port 9999 until Ctrl-C.
 # PyTorch's threads would wait for one another in loops, which take a core.
 test test-fast: export OMP_NUM_THREADS := 1
 
-test: $(TEST)  ## Runs every test but those of `make soak` and `make long`: 7 minutes on two cores.
+test: $(COLLECTED)  ## Runs every test but those of `make soak` and `make long`: 7 minutes on two cores.
 	$(PYTEST) $(PARALLEL) -m "not soak and not long" --durations 20
 
 soak: $(TEST)  ## Runs long loads one by one, and meanwhile 10,000 simulated machines: 6 minutes.
@@ -56,7 +57,7 @@ long: $(TEST)  ## Runs what rarely finds a fault: before a library is changed, o
 	OMP_NUM_THREADS=1 $(PYTEST) -m long --numprocesses auto --max-worker-restart 0 \
 		tests/integration tests/unit
 
-test-fast: $(TEST)  ## Runs the tests to run while you write: no faults, no slow ones.
+test-fast: $(COLLECTED)  ## Runs the tests to run while you write: no faults, no slow ones.
 	$(PYTEST) $(PARALLEL) -m "not soak and not long and not slow" tests/integration tests/unit
 
 format: $(TEST)  ## Formats the code, and mends what ruff can mend.
@@ -90,6 +91,11 @@ $(SERVE): pyproject.toml constraints.txt
 
 $(TEST): $(SERVE)
 	@$(INSTALL) '.[$(EXTRA),test]'
+	@touch $@
+
+# Pytest compiles a test module when it is collected first: here once, not in four processes.
+$(COLLECTED): $(TEST)
+	@-$(PYTEST) --collect-only -qq -m "not soak and not long" >/dev/null
 	@touch $@
 
 clean:  ## Removes the environment and the prepared models.

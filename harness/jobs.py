@@ -14,9 +14,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
 import aio_pika
+from msgspec import structs
 
 from harness.process import GIVE_UP_S, LoggingProcess, wait_until
 from harness.server import ROOT
+from qa_service.programs.jobs.brokers import connected
 from qa_service.programs.jobs.jobs_options import BrokerOptions
 
 _QUEUES = ("jobs_queue", "dead_queue", "results_queue", "retry_queue")
@@ -86,6 +88,12 @@ async def open_channel(url: str) -> AsyncIterator[Any]:
         connection.channel(on_return_raises=True) as channel,
     ):
         yield channel
+
+
+async def declare(url: str, queues: BrokerOptions) -> None:
+    """Makes the queues, as the first program does that uses them."""
+    async with connected(structs.replace(queues, broker_url=url)):
+        pass
 
 
 async def publish(url: str, queue: str, jobs: Iterable[Any]) -> None:

@@ -7,7 +7,7 @@ import json
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from qa_service.instance.model_folder.costs_dir import COSTS_DIR
 from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig, save_manifest
 
 
-def copy_model(model: Path, to: Path, *left_out: str) -> Path:
+def copy_model(
+    model: Path, to: Path, *left_out: str, copy_file: Callable[..., Any] = shutil.copy2
+) -> Path:
     """Copies a prepared model that others serve, with what was measured of it.
 
     Servers write compiled shapes and partial files into `costs` meanwhile, which may be gone before
@@ -25,6 +27,7 @@ def copy_model(model: Path, to: Path, *left_out: str) -> Path:
 
     Args:
         left_out: Names, or patterns of them, of what else is not copied.
+        copy_file: Copies one of its files.
     """
 
     def ignored(folder: str, names: list[str]) -> set[str]:
@@ -32,7 +35,28 @@ def copy_model(model: Path, to: Path, *left_out: str) -> Path:
         unmade = {name for name in names if is_costs and not name.endswith(".json")}
         return unmade | shutil.ignore_patterns(*left_out)(folder, names)
 
-    return Path(shutil.copytree(model, to, ignore=ignored))
+    return Path(shutil.copytree(model, to, ignore=ignored, copy_function=copy_file))
+
+
+def link_model(model: Path, to: Path, *left_out: str) -> Path:
+    """The same with links in place of its weights, which take a second to copy.
+
+    Its JSON may be written to; of another file, `replace_file` takes the link away.
+    """
+
+    def link_or_copy(source: str, target: str) -> None:
+        if source.endswith(".json"):
+            shutil.copy2(source, target)
+        else:
+            Path(target).symlink_to(Path(source).resolve())
+
+    return copy_model(model, to, *left_out, copy_file=link_or_copy)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Writes a file anew, and so not to what it may be a link to."""
+    path.unlink()
+    path.write_bytes(data)
 
 
 def make_manifest(name: str, **fields: object) -> Manifest:

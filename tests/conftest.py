@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from harness.models import copy_model
+from harness.models import link_model
 from harness.rabbitmq import MISSING, is_installed, running_rabbitmq
 from harness.server import ROOT
 from qa_service.autotune.candidates import choose_engine
@@ -121,7 +122,7 @@ def empty_data_folder(
 
 
 @pytest.fixture(scope="session")
-def builtin_model() -> Path:
+def builtin_model() -> Iterator[Path]:
     """The built-in model with its int8 file; what is there already is kept.
 
     It is made whole at once: other tests may use the same folder meanwhile. Its engines
@@ -134,7 +135,13 @@ def builtin_model() -> Path:
         found = choose_engine(options, first_device(options), model, load_manifest(model))
         if isinstance(found, Measurement):
             assert not reply_to(TrialRequest(found, LogOptions())).failure
-    return model
+    written = times_of(model)
+    yield model
+    assert times_of(model) == written, "a test has written to a file of the model that all share"
+
+
+def times_of(model: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in model.iterdir() if path.is_file()}
 
 
 @pytest.fixture(scope="session")
@@ -181,8 +188,8 @@ def certificates(tmp_path_factory) -> Certificates:
 
 @pytest.fixture
 def own_model(quick_model, tmp_path) -> Path:
-    """A copy of the same model that a test may change."""
-    return copy_model(quick_model, tmp_path / "model")
+    """The same model in a folder that a test may change; its weights are links."""
+    return link_model(quick_model, tmp_path / "model")
 
 
 @pytest.fixture(scope="session")

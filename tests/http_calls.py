@@ -2,7 +2,7 @@
 
 import http.client
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from email.message import Message
 from typing import Any, NamedTuple
 
@@ -28,6 +28,14 @@ def get(port: int, path: str, headers: Mapping[str, str] | None = None) -> Reply
 def post(port: int, path: str, body: object, headers: Mapping[str, str] | None = None) -> Reply:
     fields = {"Content-Type": "application/json", **(headers or {})}
     return call(port, "POST", path, json.dumps(body), fields)
+
+
+def tensors(**columns: Sequence[object]) -> list[dict[str, object]]:
+    """The inputs of a request in the Open Inference Protocol, a tensor for each column."""
+    return [
+        {"name": name, "shape": [len(data)], "datatype": "BYTES", "data": data}
+        for name, data in columns.items()
+    ]
 
 
 def call(

@@ -13,10 +13,12 @@ import pytest
 
 from harness.frames import ANSWER, ASK, FIRST_WORD, frame, receive
 from harness.load import QuietAnswers, assert_all_right, under_load
+from harness.models import replace_file
 from harness.process import GIVE_UP_S, held_still, num_descriptors, wait_until
 from harness.server import EXACT_ENGINE, FIXED_ENGINE, INSTANT, running_server
 from qa_service.programs.load.plan import Report
 from tests.fault.faults import ONE_SESSION, marked, stopped
+from tests.http_calls import tensors
 
 NUM_RELOADS = 4
 TOO_LATE = {"connection_lost", "server_unreachable"}
@@ -74,7 +76,7 @@ def test_a_model_that_fails_to_load_leaves_the_old_one_serving_and_says_why(own_
     # The engine that reads the file which is broken.
     with running_server(own_model, *FIXED_ENGINE, *ONE_SESSION) as server:
         pids = server.worker_pids()
-        (own_model / "model.onnx").write_bytes(b"not a model")
+        replace_file(own_model / "model.onnx", b"not a model")
         server.signal(signal.SIGHUP)
         server.wait_for_log("the old model serves on")
         server.wait_for_log("model.onnx is not what its manifest says")
@@ -172,9 +174,7 @@ class TestHttpDrain:
                 server.signal(signal.SIGTERM)
                 server.wait_for_log("draining:")
                 self.ask(late)
-                columns = {"question": ["Who?"] * 3, "text": ["It was Ada."] * 3}
-                inputs = [{"name": name, "shape": [3], "datatype": "BYTES", "data": data}
-                          for name, data in columns.items()]  # fmt: skip
+                inputs = tensors(question=["Who?"] * 3, text=["It was Ada."] * 3)
                 several.request("POST", "/v2/models/builtin/infer", json.dumps({"inputs": inputs}))
                 assert self.reply(late) == (503, "close")
                 assert self.reply(several) == (503, "close")

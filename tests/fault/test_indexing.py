@@ -233,6 +233,7 @@ def gzip_of(piece: bytes, size_bytes: int) -> bytes:
 
 def hostile_files() -> dict[str, tuple[bytes, str]]:
     """Each file, and what is said of it."""
+    zeros = packed_zeros(128 * MIB)
     return {
         "broken.md": (b"# Title\n\xff\xfe", "not UTF-8"),
         "binary.txt": (bytes(1000), "zero byte"),
@@ -241,11 +242,8 @@ def hostile_files() -> dict[str, tuple[bytes, str]]:
             b'{"text": "' + b"word " * (20 * MIB) + b'"}\n{"text": "The Po."}\n',
             "line 1: longer than",
         ),
-        "bomb.pdf": (pdf_of([packed_stream(packed_zeros(128 * MIB), 1)]), "no text in it"),
-        "bomb_in_bomb.pdf": (
-            pdf_of([packed_stream(zlib.compress(packed_zeros(128 * MIB)), 2)]),
-            "no text in it",
-        ),
+        "bomb.pdf": (pdf_of([packed_stream(zeros, 1)]), "no text in it"),
+        "bomb_in_bomb.pdf": (pdf_of([packed_stream(zlib.compress(zeros), 2)]), "no text in it"),
         "cut.pdf": (pdf_file("words")[:200], "not a PDF"),
         "loop.pdf": (pdf_file("words").replace(b"/Kids [7 0 R]", b"/Kids [2 0 R]"), ": "),
         "bomb.json.gz": (gzip_of(bytes(MIB), 128 * MIB), "longer than"),
@@ -298,11 +296,11 @@ def hostile_office_files() -> dict[str, tuple[bytes, str]]:
     """Each file, and what is said of it."""
     laughs = "".join(f'<!ENTITY a{n + 1} "{f"&a{n};" * 10}">' for n in range(9))
     entities = f'<!DOCTYPE x [<!ENTITY a0 "{"ha" * 50}">{laughs}]><document>&a9;</document>'
-    good = word_file(paragraph("The Elbe."))
+    good, bomb = word_file(paragraph("The Elbe.")), word_file(" " * (128 * MIB))
     deep = "<w:sdt><w:sdtContent>" * 20_000 + "</w:sdtContent></w:sdt>" * 20_000
     return {
-        "bomb.docx": (word_file(" " * (128 * MIB)), "unpacked longer than"),
-        "lying.docx": (lying(word_file(" " * (128 * MIB))), "not a Word document"),
+        "bomb.docx": (bomb, "unpacked longer than"),
+        "lying.docx": (lying(bomb), "not a Word document"),
         "laughs.docx": (repacked(good, "word/document.xml", entities), "amplification"),
         "deep.docx": (word_file(deep), "nested too deep"),
         "cut.docx": (good[:-200], "not a zip archive"),

@@ -10,6 +10,7 @@ pytest.importorskip("aio_pika", reason="no aio-pika: pip install '.[jobs]'")
 from harness.frames import ASK, FIRST_WORD
 from harness.jobs import (
     RunningGateway,
+    declare,
     depth,
     job,
     metrics_when,
@@ -38,11 +39,6 @@ async def answers_to(url, queues, count) -> dict[str, dict]:
         for message in await take(url, queues.results_queue, 1):
             answers[message.message_id] = json.loads(message.body)
     return answers
-
-
-def declare(rabbit, server, queues):
-    with running_gateway(rabbit.url, server.port, queues):
-        pass
 
 
 def test_a_text_that_kills_workers_is_dead_lettered_and_its_neighbours_are_answered(
@@ -81,7 +77,7 @@ def test_a_full_server_is_asked_again_until_all_is_answered(rabbit, faulty_serve
 def test_a_killed_gateway_loses_nothing(rabbit, faulty_server):
     queues = queues_of("killed")
     with faulty_server() as server:
-        declare(rabbit, server, queues)
+        asyncio.run(declare(rabbit.url, queues))
         asyncio.run(publish(rabbit.url, queues.jobs_queue, named(5, marked("!!slow!!"))))
         gateway = RunningGateway(rabbit.url, server.port, queues)
         try:

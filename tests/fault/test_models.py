@@ -9,7 +9,14 @@ import pytest
 
 from harness.frames import ASK
 from harness.load import QuietAnswers, assert_all_right, under_load
-from harness.models import ModelFile, copy_model, count_versions, states, write_manifest
+from harness.models import (
+    ModelFile,
+    count_versions,
+    link_model,
+    replace_file,
+    states,
+    write_manifest,
+)
 from harness.process import wait_until
 from harness.server import RunningServer, running_server
 from qa_service.errors import SetupError
@@ -155,9 +162,8 @@ def test_a_corrupt_file_is_never_served_and_its_repair_is_found(file):
 
 def test_a_truncated_model_leaves_the_others_serving(file, builtin_model, tmp_path):
     file.write("versions = [1]")
-    truncated = copy_model(builtin_model, tmp_path / "truncated")
-    with (truncated / "model.onnx").open("r+b") as model:
-        model.truncate(1000)
+    truncated = link_model(builtin_model, tmp_path / "truncated")
+    replace_file(truncated / "model.onnx", (truncated / "model.onnx").read_bytes()[:1000])
     engine = 'inference_engine_type = "onnx"\nprecision = "fp32"'
     routes = '[routes.default]\ncascade = ["m"]'
     with serving(file) as server:
@@ -225,6 +231,7 @@ def test_a_model_with_no_version_that_can_be_loaded_stops_the_start(file):
     file.write('versions = "all"')
     ended = fail_to_start(*file.flags())
     assert "tokenizer.json is not what its manifest says" in ended.stderr.splitlines()[-1]
+    assert ended.stdout.startswith("QA server listening on ")
 
 
 # Transitions.

@@ -6,6 +6,7 @@ import signal
 import time
 
 from harness.frames import ANSWER, ASK, FIRST_WORD, frame, receive
+from harness.models import replace_file
 from harness.process import GIVE_UP_S
 from harness.server import FIXED_ENGINE, RunningServer
 from tests.fault.faults import ONE_SESSION, error_among_neighbours, marked, replies_by_id, stopped
@@ -54,7 +55,7 @@ def test_instances_that_cannot_restart_end_the_server_with_a_distinct_exit_code(
     server = RunningServer(own_model, *READS_MODEL_ONNX)
     try:
         with server.connect() as sock:
-            (own_model / "model.onnx").write_bytes(b"not a model")
+            replace_file(own_model / "model.onnx", b"not a model")
             pids = server.worker_pids()
             for pid in pids:
                 os.kill(pid, signal.SIGSTOP)  # so that nothing is answered before they die

@@ -12,7 +12,7 @@ import pytest
 from onnx import numpy_helper
 
 from harness.frames import ASK
-from harness.models import copy_model
+from harness.models import link_model
 from harness.process import wait_until
 from harness.server import ONE_INSTANCE, RunningServer, running_server
 from qa_service.autotune.engine_race import Record
@@ -40,8 +40,8 @@ FLIPPED_BIT = 30
 
 @pytest.fixture
 def own_model(builtin_model, tmp_path):
-    """A copy with all known answers."""
-    return copy_model(builtin_model, tmp_path / "model")
+    """A folder of the model with all known answers."""
+    return link_model(builtin_model, tmp_path / "model")
 
 
 def scale_a_weight(model: Path, factor: float) -> None:
@@ -52,6 +52,7 @@ def scale_a_weight(model: Path, factor: float) -> None:
     weight = max(matrices[len(matrices) // 2 :], key=lambda one: one.dims[0] * one.dims[1])
     scaled = numpy_helper.to_array(weight) * np.float32(factor)
     weight.CopyFrom(numpy_helper.from_array(scaled, weight.name))
+    path.unlink()  # a link to the file of all
     onnx.save(graph, path)
     rehash(model, ONNX_FILE)
 

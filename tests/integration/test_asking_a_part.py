@@ -11,7 +11,7 @@ from harness.models import make_manifest
 from harness.server import INSTANT, ONE_INSTANCE, running_server
 from qa_service.client import QaClient, QaServerError
 from qa_service.instance.model_folder.manifest import save_manifest
-from tests.http_calls import get, post
+from tests.http_calls import get, post, tensors
 from tests.programs import run_python, token_flags
 from tests.unit.retrieval.formats.pdf_files import pdf_file
 
@@ -58,10 +58,7 @@ def test_an_answer_has_its_page_in_every_protocol(server):
         2,
         "page 2",
     )
-    inputs = [
-        {"name": name, "shape": [1], "datatype": "BYTES", "data": [value]}
-        for name, value in asked.items()
-    ]
+    inputs = tensors(**{name: [value] for name, value in asked.items()})
     body = {"inputs": inputs, "outputs": [{"name": "page"}, {"name": "place"}]}
     outputs = post(server.port, "/v2/models/builtin/infer", body).json["outputs"]
     assert [output["data"] for output in outputs] == [[2], ["page 2"]]
@@ -98,26 +95,25 @@ def test_without_an_answer_the_best_places_are_there_as_not_sure_enough(server):
     ],
 )
 def test_a_filter_chooses_the_documents_in_every_protocol(server, wanted, answer):
-    asked = {"question": QUESTION, "collection": "looms"}
-    for reply in (
-        server.ask(**asked, filter=wanted),
-        post(server.port, "/qa", {**asked, "filter": wanted}).json,
-    ):
-        assert (reply["answer"], len(reply.get("places", [1]))) == (answer, 1)
-    row = post(
-        server.port, "/v1/models/builtin:predict", {"instances": [asked | {"filter": wanted}]}
-    )
-    assert row.json["predictions"][0]["answer"] == answer
-    inputs = [
-        {"name": name, "shape": [1], "datatype": "BYTES", "data": [value]}
-        for name, value in asked.items()
-    ]
-    body = {"inputs": inputs, "parameters": {"filter": json.dumps(wanted)}}
+    replies, found = in_every_protocol(server, QUESTION, "looms", filter=wanted)
+    assert found == [answer] * 5
+    assert [len(reply.get("places", [1])) for reply in replies] == [1, 1]
+
+
+def in_every_protocol(server, question, collection, **options):
+    """The replies of frames and of `POST /qa`, and the answers of these and three others."""
+    asked = {"question": question, "collection": collection}
+    replies = server.ask(**asked, **options), post(server.port, "/qa", asked | options).json
+    rows = {"instances": [asked | options]}
+    row = post(server.port, "/v1/models/builtin:predict", rows).json["predictions"][0]
+    inputs = tensors(**{name: [value] for name, value in asked.items()})
+    words = {name: json.dumps(value) for name, value in options.items()}
+    body = {"inputs": inputs, "parameters": words}
     outputs = post(server.port, "/v2/models/builtin/infer", body).json["outputs"]
-    assert outputs[0]["data"] == [answer]
-    flags = ("--collection", "looms", "--question", QUESTION, "--filter", json.dumps(wanted))
+    flags = [word for name, value in (asked | words).items() for word in (f"--{name}", value)]
     ended = run_python("client.py", "--port", server.port, *flags)
-    assert ended.stdout == f"{answer}\n"
+    answers = [reply["answer"] for reply in (*replies, row)]
+    return replies, [*answers, outputs[0]["data"][0], ended.stdout.strip()]
 
 
 def test_a_field_that_is_not_there_is_an_error_that_names_those_that_are(server):
@@ -152,22 +148,13 @@ def test_several_collections_are_asked_as_one(server, collection):
 
 
 def test_several_collections_are_asked_in_every_protocol(server):
-    asked = {"question": "Who designed the engine?", "collection": "looms,machines"}
-    rows = post(server.port, "/v1/models/builtin:predict", {"instances": [asked]})
-    inputs = [
-        {"name": name, "shape": [1], "datatype": "BYTES", "data": [value]}
-        for name, value in asked.items()
-    ]
-    tensors = post(server.port, "/v2/models/builtin/infer", {"inputs": inputs})
-    flags = ("--port", server.port, "--question", asked["question"])
-    ended = run_python("client.py", *flags, "--collection", asked["collection"])
-    answers = (
-        post(server.port, "/qa", {**asked, "collection": ["looms", "machines"]}).json["answer"],
-        rows.json["predictions"][0]["answer"],
-        tensors.json["outputs"][0]["data"][0],
-        ended.stdout.strip(),
-    )
-    assert answers == ("Charles Babbage",) * 4
+    question = "Who designed the engine?"
+    _, found = in_every_protocol(server, question, "looms,machines")
+    assert found == ["Charles Babbage"] * 5
+    reply = post(server.port, "/qa", {"question": question, "collection": ["looms", "machines"]})
+    assert reply.json["answer"] == "Charles Babbage"
+    flags = ("--question", question, "--collection", "looms,machines")
+    ended = run_python("client.py", "--port", server.port, *flags)
     assert "machines: engine.pdf, page 1" in ended.stderr
     error = server.ask(question="Who?", collection=["looms", "books"])["error"]
     assert error["code"] == "unknown_collection"

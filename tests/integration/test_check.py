@@ -164,13 +164,13 @@ REFUSED = (
 
 
 @pytest.fixture(scope="module")
-def of_onnx(builtin_model, tmp_path_factory):
+def of_onnx(quick_model, tmp_path_factory):
     """The built-in model with its plain ONNX file alone, so that few engines are checked."""
-    folder, manifest = tmp_path_factory.mktemp("of_onnx"), load_manifest(builtin_model)
+    folder, manifest = tmp_path_factory.mktemp("of_onnx"), load_manifest(quick_model)
     of_others = {name for name in manifest.files if ".onnx" in name or "safetensors" in name}
     files = {n: h for n, h in manifest.files.items() if n not in of_others - {ONNX_FILE}}
     for name in files:
-        (folder / name).symlink_to(builtin_model / name)
+        (folder / name).symlink_to(quick_model / name)
     save_manifest(folder, msgspec.structs.replace(manifest, files=files))
     return folder
 

@@ -1,17 +1,12 @@
 """QaClient, client.py, stress_test.py and the demo against the real server."""
 
-import json
-import sys
-
 import pytest
 
-from harness.process import reserve_port
 from harness.server import ONE_INSTANCE, ROOT, running_server
 from qa_service.client import Answer, QaClient
 from qa_service.data.squad import OWN_QUESTIONS, f1_score, read_squad
 from tests.programs import run_python
 from tests.support import all_of
-from tests.terminal import Terminal
 
 pytestmark = pytest.mark.slow
 
@@ -59,42 +54,11 @@ def test_items_that_the_server_refuses_cost_only_themselves(port):
     assert seen == expected
 
 
-def test_a_question_given_as_flags_prints_the_answer_or_json(port):
-    given = ["--port", port, "--question", "Who wrote the notes?", "--text", TEXT]
-    done = run_python(*CLIENT, *given)
-    assert (done.stdout, done.returncode) == ("Ada Lovelace\n", 0)
-    response = json.loads(run_python(*CLIENT, *given, "--json", "--top_k", "2").stdout)
-    assert response["answer"] == TEXT[response["start"] : response["end"]] == "Ada Lovelace"
-    assert len(response["answers"]) == 2
-    assert response["latency_ms"] > response["timings_ms"]["inference"] > 0
-
-
 def test_the_readmes_question_gets_the_readmes_answer(port):
     article = ROOT / "examples" / "article.txt"
     given = ["--question", "When did the New York Times print it?", "--text_file", str(article)]
     done = run_python(*CLIENT, "--port", port, *given)
     assert (done.stdout, done.returncode) == ("July 22, 2014\n", 0)
-
-
-def test_a_conversation_outlives_the_server(quick_model):
-    port = str(reserve_port())
-    flags = (*ONE_INSTANCE, "--port", port)
-    with running_server(quick_model, *flags):
-        terminal = Terminal([sys.executable, *CLIENT, "--port", port, "--text", TEXT])
-        terminal.expect("Question: ")
-        terminal.type("Who wrote the notes?\r")
-        terminal.expect("Answer: Ada Lovelace")
-        terminal.expect("Question: ")
-    with terminal:
-        terminal.type("Who?\r")
-        terminal.expect("Error: no server can be reached at localhost:")
-        terminal.expect("Question: ")
-        with running_server(quick_model, *flags):
-            terminal.type("When were the notes written?\r")
-            terminal.expect("Answer: 1843")
-            terminal.expect("Question: ")
-            terminal.type("\x04")
-            assert terminal.wait() == 0
 
 
 @pytest.mark.parametrize("flag", ["--collection=nope", "--model=nope"])

@@ -6,19 +6,16 @@ import os
 import re
 import shutil
 import signal
-import socket
 import sys
 from contextlib import ExitStack, closing
 
 import pytest
 
 from harness.collections import ANSWERS, DOCUMENTS, index, write_documents
-from harness.frames import frame
 from harness.process import LoggingProcess, wait_until
 from harness.server import INSTANT, ONE_INSTANCE, running_server
 from qa_service.aio.client import AsyncQaClient
 from qa_service.client import Answer, QaClient
-from tests.http_calls import get, post
 from tests.programs import fail_to_start, run_python
 from tests.support import all_of, present, skip_without
 from tests.unit.retrieval.test_open_search import HITS, WHOLE, Cluster
@@ -76,45 +73,10 @@ def test_further_answers_are_others_and_may_be_of_other_documents(server):
     assert sum(answer["score"] for answer in reply["answers"]) <= 1.0
 
 
-def test_fewer_passages_may_be_asked_for(server):
-    question = "Who wrote the first compiler?"
-    reply = server.ask(question=question, collection="machines", max_passages=1, top_k=3)
-    assert {a["passage"]["document"] for a in reply["answers"] if a["answer"]} == {
-        "people/hopper.txt"
-    }
-
-
 def test_a_question_whose_words_are_nowhere_has_no_answer(server):
     reply = server.ask(question="Zyzzyva qwertz?", collection="machines")
     assert (reply["answer"], reply["start"], reply["score"]) == ("", None, 1.0)
     assert "passage" not in reply
-
-
-@pytest.mark.parametrize(
-    ("fields", "code"),
-    [
-        ({"collection": "handbook"}, "unknown_collection"),
-        ({"collection": "machines", "text": "Ada."}, "invalid_request"),
-        ({"text": "Ada.", "max_passages": 2}, "invalid_request"),
-        ({"collection": "machines", "max_passages": 101}, "invalid_request"),
-        ({"collection": ""}, "invalid_request"),
-        ({}, "invalid_request"),
-    ],
-)
-def test_an_impossible_collection_request_gets_its_error_code(server, fields, code):
-    error = server.ask(question="Who?", **fields)["error"]
-    assert error["code"] == code
-    if code == "unknown_collection":
-        assert error["message"] == "there is no collection handbook; there is machines"
-
-
-def test_a_collection_is_asked_over_http(server):
-    question, (answer, document) = next(iter(ANSWERS.items()))
-    reply = post(server.port, "/qa", {"question": question, "collection": "machines"})
-    assert reply.status == 200
-    assert (reply.json["answer"], reply.json["passage"]["document"]) == (answer, document)
-    reply = post(server.port, "/qa", {"question": question, "collection": "x"})
-    assert (reply.status, reply.json["error"]["code"]) == (404, "unknown_collection")
 
 
 def test_an_equal_question_is_answered_from_the_cache(server):
@@ -123,30 +85,6 @@ def test_an_equal_question_is_answered_from_the_cache(server):
     assert second["cached"] is True
     assert second["answers"] == first["answers"]
     assert "cached" not in server.ask(**asked, max_passages=1)
-
-
-def test_a_collection_request_past_its_deadline_fails(server):
-    reply = server.ask(question="Who wrote the notes?", collection="machines", timeout_ms=0.001)
-    assert reply["error"]["code"] in {"deadline_exceeded", "text_too_long"}
-
-
-def test_a_cancelled_collection_request_is_dropped(server):
-    with server.connect() as sock:
-        for number in range(20):
-            sock.sendall(frame({"id": number, "question": f"Who wrote {number}?",
-                                "collection": "machines"}))  # fmt: skip
-        sock.shutdown(socket.SHUT_RDWR)
-    assert server.ask(question="Who wrote the notes?", collection="machines")["answer"]
-
-
-def test_searches_are_counted(server):
-    server.ask(question="Who designed the Analytical Engine?", collection="machines")
-    counted = server.stats()["collections"]["machines"]
-    assert counted["search_ms"]["count"] >= 1
-    assert counted["passages_total"] >= 1
-    text = get(server.port, "/metrics").body.decode()
-    assert 'qa_collection_search_seconds_count{collection="machines"}' in text
-    assert 'qa_collection_passages_total{collection="machines"}' in text
 
 
 def test_a_watched_folder_is_answered_from_as_it_is_now(quick_model, tmp_path):
@@ -322,23 +260,6 @@ def test_the_load_generator_asks_a_collection(server):
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_open_inference_tensors_ask_a_collection(server):
-    inputs = [
-        {"name": name, "shape": [2], "datatype": "BYTES", "data": data}
-        for name, data in (("collection", ["machines"] * 2), ("question", list(ANSWERS)[:2]))
-    ]
-    reply = post(server.port, "/v2/models/builtin/infer", {"inputs": inputs})
-    assert reply.status == 200, reply
-    outputs = {output["name"]: output["data"] for output in reply.json["outputs"]}
-    found = list(zip(outputs["answer"], outputs["document"], strict=True))
-    assert found == list(ANSWERS.values())[:2]
-    assert outputs["title"][0] == "The Analytical Engine"
-    assert outputs["answer"][0] in outputs["passage"][0]
-    body = {"inputs": inputs, "outputs": [{"name": "answer"}], "parameters": {"max_passages": 1}}
-    reply = post(server.port, "/v2/models/builtin/infer", body)
-    assert [output["name"] for output in reply.json["outputs"]] == ["answer"]
-
-
 @pytest.fixture
 def cluster():
     skip_without("opensearchpy", "the extra `opensearch` is not installed")
@@ -445,15 +366,15 @@ def test_a_shuffled_vocabulary_is_in_health(quick_model, staff, encoder, tmp_pat
         assert "is not what its manifest says" in server.health()["collection_faults"]["staff"]
 
 
-def test_a_demo_has_a_collection_to_ask(builtin_model, encoder, tmp_path):
-    for prepared in (builtin_model, encoder):
+def test_a_demo_has_a_collection_to_ask(quick_model, encoder, tmp_path):
+    for prepared in (quick_model, encoder):
         (tmp_path / prepared.name).symlink_to(prepared)
     flags = ("--demo", "--saved_models", str(tmp_path), *ONE_INSTANCE)
     asked = {"question": "How much may a hotel cost?", "collection": "handbook"}
-    with running_server(builtin_model, *flags) as server:
+    with running_server(quick_model, *flags) as server:
         reply = server.ask(**asked)
         assert reply["answer"] == "140 euros"
-    with running_server(builtin_model, *flags, *INSTANT) as server:  # it finds it made
+    with running_server(quick_model, *flags, *INSTANT) as server:  # it finds it made
         assert server.ask(**asked)["passage"] == reply["passage"]
-    ended = fail_to_start(*flags, "--collections_dir", str(tmp_path), "--model", builtin_model)
+    ended = fail_to_start(*flags, "--collections_dir", str(tmp_path), "--model", quick_model)
     assert "--demo serves its own collection" in ended.stderr

@@ -199,7 +199,7 @@ class TestTritonClient:
 
         async def ask():
             async with aio.InferenceServerClient(gateway.address) as client:
-                checks = [client.is_server_ready() for _ in range(3000)]
+                checks = [client.is_server_ready() for _ in range(1500)]
                 return await asyncio.gather(*checks)
 
         assert asyncio.run(ask()).count(False) == 0

@@ -13,7 +13,7 @@ from harness.frames import ANSWER, ASK, FIRST_WORD, QUESTIONS, TEXT
 from harness.gateway import answers, inputs
 from harness.process import GIVE_UP_S, held_still, wait_until
 from harness.server import INSTANT, running_server
-from tests.http_calls import get
+from tests.http_calls import get, tensors
 from tests.programs import run, token_flags
 
 TOKEN = "a-token-of-the-tests"
@@ -217,11 +217,8 @@ class TestAccess:
 
 def test_a_disconnected_clients_requests_are_dropped(builtin_model):
     with running_server(builtin_model, *QUEUEING) as server:
-        inputs = [
-            {"name": name, "shape": [60], "datatype": "BYTES", "data": [ASK[name]] * 60}
-            for name in ("question", "text")
-        ]
-        data = json.dumps({"inputs": inputs}).encode()
+        columns = tensors(question=[ASK["question"]] * 60, text=[ASK["text"]] * 60)
+        data = json.dumps({"inputs": columns}).encode()
         line = b"POST /v2/models/builtin/infer HTTP/1.1\r\nHost: localhost\r\n"
         with held_still(server.worker_pids()):
             with server.connect() as sock:

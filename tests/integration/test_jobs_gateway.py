@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-import os
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 pytest.importorskip("aio_pika", reason="no aio-pika: pip install '.[jobs]'")
 
 from harness.jobs import (
+    declare,
     depth,
     flags_of,
     job,
@@ -24,6 +24,8 @@ from harness.jobs import (
 from harness.process import reserve_port, wait_until
 from harness.server import running_server
 from qa_service.programs.jobs.jobs_options import RetryOptions
+from qa_service.programs.jobs.program import main
+from tests.programs import run_here
 
 pytestmark = pytest.mark.slow
 
@@ -132,8 +134,6 @@ def test_a_message_with_unreadable_properties_is_dead_lettered_alone(rabbit, ser
     queues = queues_of("unreadable", delivery_limit=2)
     jobs = [job(f"m{i}", ASK) for i in range(20)]
     jobs[10].correlation_id = NoText("bad")
-    with running_gateway(rabbit.url, server.port, queues):
-        pass  # it declares the queues
 
     async def until_all_are_answered():
         answered = set()
@@ -141,7 +141,7 @@ def test_a_message_with_unreadable_properties_is_dead_lettered_alone(rabbit, ser
             [answer] = await take(rabbit.url, queues.results_queue, 1)
             answered.add(answer.message_id)
 
-    play(publish(rabbit.url, queues.jobs_queue, jobs))
+    play(declare(rabbit.url, queues), publish(rabbit.url, queues.jobs_queue, jobs))
     with running_gateway(rabbit.url, server.port, queues) as gateway:
         play(until_all_are_answered())
         gateway.wait_for_log("1 at a time")
@@ -168,8 +168,7 @@ def test_the_gateway_serves_its_metrics(rabbit, server, queues):
 
 
 def test_a_queue_with_other_settings_ends_the_start_with_its_name(rabbit, server, queues, flags):
-    with running_gateway(rabbit.url, server.port, queues):
-        pass
+    play(declare(rabbit.url, queues))
     ran = run_jobs("gateway", f"--port={server.port}", *flags, "--delivery_limit=7")
     assert ran.returncode == 2
     assert queues.jobs_queue in ran.stderr
@@ -205,9 +204,8 @@ def test_submitted_jobs_are_collected_and_counted_by_status(
 
 
 def test_collect_drops_a_second_answer(rabbit, queues, flags, tmp_path):
-    run_jobs("status", "--interval_s=0.1", *flags)  # declares the queues
     answers = [job("m1", {"answer": "a"}), job("m1", {"answer": "b"}), job("m2", {"answer": "c"})]
-    play(publish(rabbit.url, queues.results_queue, answers))
+    play(declare(rabbit.url, queues), publish(rabbit.url, queues.results_queue, answers))
     path = tmp_path / "answers.jsonl"
     ran = run_jobs("collect", f"--output={path}", *flags)
     assert ran.stdout == f"2 answers added, 1 dropped as duplicates, 2 in {path}\n"
@@ -217,8 +215,8 @@ def test_collect_drops_a_second_answer(rabbit, queues, flags, tmp_path):
 
 
 def test_collect_takes_the_given_number_and_leaves_the_rest(rabbit, queues, flags, tmp_path):
-    run_jobs("status", "--interval_s=0.1", *flags)  # declares the queues
     answers = [job(f"m{i}", {"answer": "a"}) for i in range(30)]
+    play(declare(rabbit.url, queues))
     play(publish(rabbit.url, queues.results_queue, [*answers[:8], *answers[:4], *answers[8:]]))
     path = tmp_path / "answers.jsonl"
     for count in (10, 15):
@@ -262,9 +260,9 @@ def test_an_unreachable_broker_is_one_line(queues):
 @pytest.mark.parametrize(
     "url", ["nonsense", "amqp://[::1", "amqp://h:port/", "http://h", "amqp://"]
 )
-def test_an_address_of_no_broker_is_one_line_without_its_password(queues, url):
-    ran = run_jobs("status", *flags_of(queues), env={**os.environ, "QA_BROKER_URL": url})
+def test_an_address_of_no_broker_is_one_line_without_its_password(queues, url, monkeypatch):
+    monkeypatch.setenv("QA_BROKER_URL", url)
+    ran = run_here(main, "status", *flags_of(queues))
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr == (
-        "jobs.py: QA_BROKER_URL is not an address of the form amqp://user:password@host:port/vhost\n"
-    )
+    form = "amqp://user:password@host:port/vhost"
+    assert ran.stderr == f"a program: QA_BROKER_URL is not an address of the form {form}\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.models import copy_model
+from harness.models import link_model
 from harness.server import ONE_INSTANCE, running_server
 from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.instance.batch_cost import BatchRule
@@ -26,7 +26,7 @@ def window_tokens(request):
 @pytest.fixture(scope="module")
 def model(quick_model, tmp_path_factory, window_tokens):
     """The built-in model with a window of this many tokens."""
-    copy = copy_model(quick_model, tmp_path_factory.mktemp("model") / "model")
+    copy = link_model(quick_model, tmp_path_factory.mktemp("model") / "model")
     change_reading(copy, window_tokens=window_tokens)
     return copy
 

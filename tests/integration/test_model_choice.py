@@ -9,7 +9,7 @@ from harness.models import ModelFile, write_version
 from harness.process import wait_until
 from harness.server import running_server
 from qa_service.client import QaClient, QaServerError
-from tests.http_calls import bearer, get, post
+from tests.http_calls import bearer, get, post, tensors
 from tests.programs import run_python, token_flags
 
 ADMIN, OTHER = "a-token-that-may-load-models", "a-token-that-may-only-ask"
@@ -73,8 +73,7 @@ def test_unknown_model_names_the_models_that_exist(client, asked, message):
 
 
 def test_the_paths_of_a_version_are_served_and_unknown_ones_get_404(server):
-    inputs = [{"name": name, "shape": [1], "datatype": "BYTES", "data": [value]}
-              for name, value in ASK.items()]  # fmt: skip
+    inputs = tensors(question=[ASK["question"]], text=[ASK["text"]])
     for path, version in (("m", "1"), ("m/versions/2", "2"), ("m/versions/canary", "2")):
         reply = post(server.port, f"/v2/models/{path}/infer", {"inputs": inputs}).json
         assert (reply["model_name"], reply["model_version"]) == ("m", version)

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from harness.models import copy_model
+from harness.models import copy_model, link_model
 from harness.process import MIB
 from qa_service.autotune.engine_race import MAX_ROUNDS
 from qa_service.autotune.engine_trial import bundled_rounds
@@ -203,7 +203,7 @@ def kept_model(one_layer, tmp_path, monkeypatch):
     # Beside other tests, a thread of the lowest priority takes minutes.
     monkeypatch.setattr(static_shapes, "LOWEST_PRIORITY", 0)
     monkeypatch.setattr(f"{ENGINE}.WARMING_S", 0.0)
-    return copy_model(one_layer, tmp_path / "model", "costs")
+    return link_model(one_layer, tmp_path / "model", "costs")
 
 
 def blobs(model):
@@ -414,11 +414,10 @@ def replace_by_another_models(path, model):
 
 
 def test_a_kept_model_that_computes_wrongly_is_removed_and_compiled_again(
-    builtin_model, tmp_path, caplog, monkeypatch
+    quick_model, tmp_path, caplog, monkeypatch
 ):
     monkeypatch.setattr(f"{ENGINE}.WARMING_S", 0.0)
-    left_out = ("costs", "*.safetensors", "model.int8.onnx")
-    model = copy_model(builtin_model, tmp_path / "model", *left_out)
+    model = link_model(quick_model, tmp_path / "model", "costs")
     setup = int8_setup(model)
     load_reader(setup)
     (path,) = model.rglob("any-length.blob")

@@ -10,7 +10,7 @@ import pytest
 
 from harness.frames import ASK
 from harness.process import reserve_port, wait_until
-from harness.server import INSTANT, ROOT, running_server
+from harness.server import FIXED_ENGINE, INSTANT, ROOT, running_server
 from qa_service.sidecars.gpu_meter import GpuReading, gpu_families
 from tests.http_calls import get
 from tests.programs import run
@@ -29,8 +29,8 @@ needs_prometheus = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def server(builtin_model):
-    with running_server(builtin_model) as running:
+def server(quick_model):
+    with running_server(quick_model, *FIXED_ENGINE) as running:
         for _ in range(3):
             assert "answer" in running.ask(**ASK)
         running.ask(question="no text")

@@ -3,7 +3,7 @@
 import pytest
 
 from harness.frames import ANSWER, ASK, QUESTIONS, TEXT
-from harness.models import copy_model
+from harness.models import link_model
 from harness.server import ONE_INSTANCE, running_server
 from tests.http_calls import get
 from tests.programs import change_reading
@@ -17,7 +17,7 @@ def server(quick_model, tmp_path_factory):
     """Two models, one of them in two versions; routes with every outcome of a cascade."""
     folder = tmp_path_factory.mktemp("models")
     copy = folder / "versions" / "2"
-    copy_model(quick_model, copy)
+    link_model(quick_model, copy)
     (folder / "versions" / "1").symlink_to(quick_model)
     change_reading(copy, temperature=3.0)
     config = folder / "server.toml"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.frames import ANSWER, ASK, FIRST_WORD, frame, receive
-from harness.models import ModelFile, copy_model, states
+from harness.models import ModelFile, link_model, replace_file, states
 from harness.process import GIVE_UP_S, LoggingProcess, tree, wait_until
 from harness.server import INSTANT, READY, ROOT, RunningServer, line_with, port_of
 from qa_service.engine_catalogue import PROCESSOR_FLAGS
@@ -77,8 +77,8 @@ class TestAnotherModelIsMeasured:
     """The model `m` serves; of `slow`, the engines are being measured, since memory is bounded."""
 
     @pytest.fixture
-    def starting(self, builtin_model, tmp_path):
-        slow = copy_model(builtin_model, tmp_path / "slow", "costs")
+    def starting(self, quick_model, tmp_path):
+        slow = link_model(quick_model, tmp_path / "slow", "costs")
         file = ModelFile(tmp_path, 1)
         file.path.write_text(
             f'[models.m]\npath = "{file.model}"\ninference_engine_type = "instant"\n'
@@ -179,9 +179,9 @@ def trials(server) -> list[int]:
     return [pid for pid in pids if TRIAL.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def test_the_fastest_engine_takes_the_likeliest_ones_place_and_is_kept(builtin_model, tmp_path):
+def test_the_fastest_engine_takes_the_likeliest_ones_place_and_is_kept(quick_model, tmp_path):
     """Which of the two is faster depends on the processor; int8 is likely to be with VNNI."""
-    model = copy_model(builtin_model, tmp_path / "model", "costs")
+    model = link_model(quick_model, tmp_path / "model", "costs")
     flags = ("--inference_engine_type", "onnx", *ONE_INSTANCE)
     permits = Permits(tmp_path, 0, TRIAL)
     with starting_server(permits, model, *flags) as server:
@@ -207,9 +207,9 @@ def test_the_fastest_engine_takes_the_likeliest_ones_place_and_is_kept(builtin_m
     assert [*(model / "costs").iterdir()] == [kept]
 
 
-def test_a_likeliest_engine_that_cannot_be_loaded_gives_way(builtin_model, tmp_path):
-    model = copy_model(builtin_model, tmp_path / "model", "costs")
-    (model / "model.int8.onnx").write_bytes(b"cut")
+def test_a_likeliest_engine_that_cannot_be_loaded_gives_way(quick_model, tmp_path):
+    model = link_model(quick_model, tmp_path / "model", "costs")
+    replace_file(model / "model.int8.onnx", b"cut")
     flags = ("--inference_engine_type", "onnx", *ONE_INSTANCE)
     server = RunningServer(model, *flags)
     try:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.http_calls import tensors
 from tests.simulation.questions import Subject
 from tests.support import present
 
@@ -198,14 +199,11 @@ def _frame(body: bytes) -> bytes:
 def _infer(asked: Asked) -> tuple[str, bytes]:
     options = dict(asked.options)
     model, version = options.pop("model", "a"), options.pop("version", None)
-    shape = [len(asked.subjects)]
     parameters = {"top_k": asked.subjects[0].top_k}
     if timeout_ms := options.pop("timeout_ms", None):
         parameters["timeout"] = max(1, int(timeout_ms * 1000))
-    columns = {"question": [s.question for s in asked.subjects],
-               "text": [s.text for s in asked.subjects]}  # fmt: skip
-    inputs = [{"name": name, "shape": shape, "datatype": "BYTES", "data": data}
-              for name, data in columns.items()]  # fmt: skip
+    questions, texts = ([s.question for s in asked.subjects], [s.text for s in asked.subjects])
+    inputs = tensors(question=questions, text=texts)
     path = f"/v2/models/{model}" + (f"/versions/{version}" if version else "") + "/infer"
     return path, json.dumps({"inputs": inputs, "parameters": parameters}).encode()
 

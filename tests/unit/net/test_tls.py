@@ -49,7 +49,8 @@ def test_data_arrives_unchanged_in_both_directions(certificates, version, piece_
     peer = Peer(certificates, piece_bytes=piece_bytes, maximum_version=version)
     peer.shake_hands()
     got = bytearray()
-    for size in (1, 100, RECORD_BYTES, RECORD_BYTES + 1, 200_000):
+    sizes = [1, 100, RECORD_BYTES, RECORD_BYTES + 1]
+    for size in sizes if piece_bytes else [*sizes, 200_000]:
         sent = bytes(range(256)) * (size // 256 + 1)
         got.clear()
         while sent:

@@ -193,11 +193,6 @@ class TestOneShot:
         assert done.returncode == 2
         assert "rror: " in done.stderr
 
-    def test_a_text_that_is_not_utf_8_is_refused(self):
-        done = run(*CLIENT, "--question", "q", "-", stdin=b"\xff\xfe")
-        assert done.returncode == 2
-        assert b"Traceback" not in done.stderr
-
     def test_an_answer_outside_the_terminals_encoding_is_escaped(self):
         with ScriptedPeer(answer_all) as peer:
             arguments = command(peer, "--question", "q", "--text", "Köln am Rhein")

@@ -1,6 +1,5 @@
 """What docker/ says, held against the files and the imports that it speaks of."""
 
-import ast
 import json
 import os
 import re
@@ -17,7 +16,7 @@ from harness.server import ROOT
 from qa_service.instance.model_folder.manifest import save_manifest
 from qa_service.programs.jobs.jobs_options import GatewayOptions, parse
 from tests.unit.instance.model_folder.test_manifest import _MANIFEST
-from tests.unit.repository.test_structure import PACKAGE, SERVING, files_of
+from tests.unit.repository.test_structure import PACKAGE, SERVING, files_of, modules
 
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
 LEFT_OUT = {
@@ -94,13 +93,7 @@ def test_the_base_is_pinned_to_a_patch_release(dockerfile):
 
 def test_what_serving_imports_is_what_the_cpu_image_installs():
     programs = [PACKAGE / "server" / "main.py", PACKAGE / "programs" / "client_main.py"]
-    found = set()
-    for path in [*programs, *(p for room in SERVING for p in files_of(room))]:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                found.update(alias.name.split(".")[0] for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                found.add(node.module.split(".")[0])
+    found = set().union(*map(modules, [*programs, *(p for r in SERVING for p in files_of(r))]))
     foreign = found - sys.stdlib_module_names - {"qa_service"} - LEFT_OUT
     assert foreign | {"tqdm"} == {*requirements(), *requirements("serve")}  # tqdm: qa-stress-test
 

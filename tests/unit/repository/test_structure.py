@@ -45,6 +45,7 @@ SERVING = set().union(*FLOORS) - {
 SANS_IO = ("wire", "server/scheduling", "server/services")
 
 
+@functools.cache
 def imported(path: Path) -> set[str]:
     """The full names of what a file imports, be it a module or what is in one."""
     found = set()

@@ -171,6 +171,14 @@ def test_the_golden_health_report_has_all_fields(name):
         ('{"id":7,"text":"t"}', "Object missing required field `question`"),
         ('{"id":7,"question":5,"text":"t"}', "Expected `str`, got `int` - at `$.question`"),
         ("[]", "Expected `object`, got `array`"),
+        (
+            '{"question":"q?","collection":""}',
+            "Expected `str` of length >= 1 - at `$.collection`",
+        ),
+        (
+            '{"question":"q?","collection":"c","max_passages":101}',
+            "Expected `int` <= 100 - at `$.max_passages`",
+        ),
         ('{"type":"x"}', TYPES),
         pytest.param(f'{{"type":"{"x" * 10_000}"}}', TYPES, id="a long type"),
         ('{"question":5,"type":"x"}', TYPES),

@@ -166,15 +166,15 @@ def dead(broker):
     return json.loads(reply.body)["error"]["code"], job.headers["qa-reason"]
 
 
-def test_after_the_last_attempt_a_job_is_not_retried():
-    error = QaServerError("unavailable", "none", retryable=True)
-    broker = play_one(error, AskingOptions(max_attempts=3), attempts=2)
-    assert dead(broker) == ("unavailable", "unavailable: none")
-
-
-def test_a_permanent_error_is_answered_and_the_job_dead_lettered():
-    broker = play_one(QaServerError("worker_crashed", "it died"))
-    assert dead(broker) == ("worker_crashed", "worker_crashed: it died")
+@pytest.mark.parametrize(
+    ("code", "retryable", "attempts"), [("worker_crashed", False, 0), ("unavailable", True, 2)]
+)
+def test_after_a_permanent_error_or_the_last_attempt_a_job_is_dead_lettered(
+    code, retryable, attempts
+):
+    error = QaServerError(code, "no", retryable=retryable)
+    broker = play_one(error, AskingOptions(max_attempts=3), attempts=attempts)
+    assert dead(broker) == (code, f"{code}: no")
 
 
 def test_a_job_without_a_name_is_dead_lettered():

@@ -94,7 +94,7 @@ def test_a_file_without_questions_is_one_clear_line(tmp_path, content):
     file = tmp_path / "questions.json"
     if content is not None:
         file.write_text(content)
-    assert_one_clear_line(run("--questions_file", str(file)))
+    assert_one_clear_line(run_here(main, "--questions_file", str(file)))
 
 
 def test_more_clients_than_descriptors_are_one_clear_line():
@@ -110,7 +110,7 @@ def test_more_clients_than_descriptors_are_one_clear_line():
 def test_no_server_is_one_clear_line():
     with ScriptedPeer(answer_all) as peer:
         peer.stop_listening()
-        done = run(*flags(peer))
+        done = run_here(main, *flags(peer))
     assert_one_clear_line(done, "Error: no server can be reached at 127.0.0.1:")
 
 
@@ -126,7 +126,7 @@ def test_what_every_question_names_is_refused_before_the_load(code):
             peer.send(refusal if is_question else answer_to(request))
 
     with ScriptedPeer(script) as peer:
-        done = run(*flags(peer), "--collection=nope", "--max_passages=3")
+        done = run_here(main, *flags(peer), "--collection=nope", "--max_passages=3")
     assert_one_clear_line(done, f"Error: no ({code})")
     (asked,) = questions_of(requests)
     assert (asked["collection"], asked["max_passages"]) == ("nope", 3)
@@ -143,12 +143,12 @@ def test_a_server_that_wants_a_token_or_tls_is_one_clear_line(code, hint):
             peer.send({"id": None, "error": refusal})
 
     with ScriptedPeer(script) as peer:
-        assert_one_clear_line(run(*flags(peer)), f"Error: no ({code}){hint}")
+        assert_one_clear_line(run_here(main, *flags(peer)), f"Error: no ({code}){hint}")
 
 
 def test_a_load_without_a_request_has_nothing_to_report():
     with ScriptedPeer(answer_all) as peer:
-        done = run(*flags(peer, rate=0.001, duration_s=0.1))
+        done = run_here(main, *flags(peer, rate=0.001, duration_s=0.1))
     assert_one_clear_line(done, "nothing was asked: --duration_s is too short for this load")
 
 
@@ -158,7 +158,7 @@ def test_shuffle_draws_from_the_whole_file_by_its_seed(tmp_path):
         file = questions_file(tmp_path, 1000)
         with ScriptedPeer(answer_and_keep(seen)) as peer:
             given = flags(peer, questions_file=file, num_total_clients=1, seed=seed)
-            assert run(*given, "--shuffle").returncode == 0
+            assert run_here(main, *given, "--shuffle").returncode == 0
         return [each["question"] for each in questions_of(seen)]
 
     first = asked(seed=1)
@@ -234,7 +234,7 @@ def test_contradicting_flags_are_refused(given, words):
 )
 def test_a_sweep_that_cannot_begin_is_one_clear_line(given, words):
     with ScriptedPeer(answer_all) as peer:
-        done = run(*flags(peer), "--sweep", *given)
+        done = run_here(main, *flags(peer), "--sweep", *given)
     assert_one_clear_line(done, words)
 
 

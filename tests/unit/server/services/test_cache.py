@@ -11,7 +11,6 @@ import pytest
 from qa_service.errors import (
     DeadlineExceededError,
     ExecutionTimeoutError,
-    QueueFullError,
     WorkerCrashedError,
 )
 from qa_service.server.services.cache import ENTRY_BYTES, SHARD_BYTES, Cached, CacheStore, cache_key
@@ -61,9 +60,10 @@ def setting():
 
 
 def test_an_equal_request_is_answered_from_the_cache(setting):
-    first = setting.ask()
+    """Whatever its id, its time and its priority are."""
+    first = setting.ask(id=b"1", timeout_ms=50.0)
     setting.service.resolve()
-    second = setting.ask()
+    second = setting.ask(id=b"2", priority=9)
     assert [setting.of(first), setting.of(second)] == [ANSWER, ANSWER]
     assert [setting.is_cached(call) for call in (first, second)] == [False, True]
     assert len(setting.runs) == 1
@@ -101,21 +101,19 @@ def test_a_cached_answer_stands_where_it_stood_behind_leading_spaces(setting):
     assert (kept.start, kept.end, text[kept.start : kept.end]) == (start, start + 6, "London")
 
 
-def test_id_timeout_and_priority_are_not_in_the_key(setting):
-    setting.ask(id=b"1", timeout_ms=50.0)
-    setting.service.resolve()
-    assert setting.of(setting.ask(id=b"2", priority=9)) == ANSWER
-
-
 def test_question_and_text_are_separate_in_the_key():
     keys = {cache_key("m", Question("ab", "c")), cache_key("m", Question("a", "bc")),
             cache_key("ma", Question("b", "c"))}  # fmt: skip
     assert len(keys) == 3
 
 
-def test_an_error_is_not_kept(setting):
+@pytest.mark.parametrize("at_once", [False, True])
+def test_an_error_is_not_kept(setting, at_once):
+    error = WorkerCrashedError()
+    setting.service.refuse = error if at_once else None
     first = setting.ask()
-    setting.runs[0].fail(WorkerCrashedError())
+    setting.service.refuse = None
+    setting.runs[0].fail(error)
     second = setting.ask()
     assert (setting.of(first), setting.of(second)) == ("worker_crashed", None)
     assert len(setting.runs) == 2
@@ -212,15 +210,6 @@ def test_an_error_or_a_deadline_that_all_share_ends_all_who_wait(setting, error)
     setting.runs[0].fail(error())
     assert {setting.of(call) for call in asked} == {error.code}
     assert len(setting.runs) == 1
-
-
-def test_a_request_refused_at_once_leaves_no_state(setting):
-    setting.service.refuse = QueueFullError(retry_after_ms=70)
-    refused = setting.ask()
-    assert setting.of(refused) == "queue_full"
-    setting.service.refuse = None
-    setting.ask()
-    assert len(setting.runs) == 2
 
 
 def test_an_outcome_that_cancels_another_member_is_handled(setting):

@@ -141,13 +141,16 @@ def test_a_model_that_is_sure_is_the_only_one_asked(setting):
     assert setting.source(call) == AnswerSource("small", 1, models_asked=1)
 
 
-def test_an_unsure_model_has_the_next_one_asked(setting):
+def test_an_unsure_model_has_the_next_one_asked_whose_clock_starts_then(setting):
     call = setting.ask()
-    setting.answer(UNSURE)
+    setting.answer(UNSURE, 1.0, 10.0, after_s=0.011)
     assert setting.of(call) is None
-    setting.answer(BETTER)
+    child = setting.router.submitted[-1]
+    assert child.scope.arrived_s == pytest.approx(call.scope.arrived_s + 0.011)
+    setting.answer(BETTER, 2.0, 90.0)
     assert (setting.of(call), setting.asked) == (BETTER, ["small", "large"])
     assert setting.source(call) == AnswerSource("large", 1, models_asked=2)
+    assert setting.client.outcomes[call].timings == Timings(3.0, 100.0)
     assert setting.counts.models_asked == {2: 1}
 
 
@@ -175,15 +178,6 @@ def test_the_last_models_answer_is_taken_at_any_score():
     assert setting.source(call) == AnswerSource("large", 1, models_asked=3)
 
 
-def test_times_are_added_up_and_each_models_clock_starts_when_it_is_asked(setting):
-    call = setting.ask()
-    setting.answer(UNSURE, 1.0, 10.0, after_s=0.011)
-    child = setting.router.submitted[-1]
-    assert child.scope.arrived_s == pytest.approx(call.scope.arrived_s + 0.011)
-    setting.answer(BETTER, 2.0, 90.0)
-    assert setting.client.outcomes[call].timings == Timings(3.0, 100.0)
-
-
 def test_all_models_share_one_deadline(setting):
     setting.ask(deadline_s=103.0, flow="ada", weight=2.0)
     setting.answer(UNSURE, after_s=2.0)
@@ -191,23 +185,19 @@ def test_all_models_share_one_deadline(setting):
     assert [(s.deadline_s, s.flow, s.weight) for s in scopes] == [(103.0, "ada", 2.0)] * 2
 
 
+@pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize(
     "error", [DeadlineExceededError, WorkerCrashedError, UnavailableError, QueueFullError]
 )
-def test_an_error_of_the_next_model_leaves_the_first_ones_answer(setting, error):
+def test_an_error_of_the_next_model_leaves_the_first_ones_answer(setting, error, at_once):
     call = setting.ask()
+    setting.router.refuse = error() if at_once else None
     setting.answer(UNSURE)
-    setting.fail(error())
+    if not at_once:
+        setting.fail(error())
     assert setting.of(call) == UNSURE
     assert setting.source(call) == AnswerSource("small", 1, models_asked=2)
     assert setting.counts.fallbacks == 1
-
-
-def test_a_next_model_that_refuses_at_once_leaves_the_first_ones_answer(setting):
-    call = setting.ask()
-    setting.router.refuse = QueueFullError()
-    setting.answer(UNSURE)
-    assert setting.of(call) == UNSURE
 
 
 def test_an_error_of_the_first_model_fails_the_request(setting):

@@ -66,10 +66,12 @@ def test_an_answer_is_found_wherever_it_stands(place):
     )
 
 
-def test_cores_follow_each_other_without_gap_or_overlap():
+def test_cores_follow_each_other_without_gap_or_overlap_and_use_up_what_was_reserved():
     text = WORDS * 800
     setting = Setting(text)
+    assert setting.dispatcher.reserved > 0.0
     setting.settle_all()
+    assert setting.dispatcher.reserved == pytest.approx(0.0)
     at = 0
     for segment in setting.dispatcher.submitted:
         begin, end = segment.core
@@ -119,18 +121,14 @@ def test_a_disconnect_cancels_the_segments():
     assert setting.outcomes == []
 
 
-def test_a_segment_that_cannot_be_read_fails_the_text_once():
+@pytest.mark.parametrize("error", [WorkerCrashedError, DeadlineExceededError])
+def test_a_segment_that_cannot_be_read_fails_the_text_once_with_its_code(error):
+    """Also one whose time was over before any was begun: that is the code of short texts."""
     setting = Setting(WORDS * 2000)
-    setting.dispatcher.submitted[1].call.fail(WorkerCrashedError())
-    assert [outcome.code for outcome in setting.outcomes] == ["worker_crashed"]
+    setting.dispatcher.submitted[1].call.fail(error())
+    assert [outcome.code for outcome in setting.outcomes] == [error.code]
     assert len(setting.dispatcher.cancelled) == 3
     assert len(setting.dispatcher.submitted) == 4
-
-
-def test_a_text_that_was_not_begun_in_its_time_has_the_code_of_short_ones():
-    setting = Setting(WORDS * 2000)
-    setting.dispatcher.submitted[-1].call.fail(DeadlineExceededError())
-    assert [outcome.code for outcome in setting.outcomes] == ["deadline_exceeded"]
 
 
 def test_a_text_given_up_says_how_many_characters_were_read():
@@ -183,11 +181,3 @@ def test_a_text_that_is_not_admitted_is_refused_at_once():
     long = make_call(text=WORDS * 2000, on_settled=setting.outcomes.append)
     setting.segments.submit(long)
     assert [outcome.retry_after_ms for outcome in setting.outcomes] == [70]
-
-
-def test_reserved_work_is_used_up_by_the_segments():
-    setting = Setting(WORDS * 800)
-    before = setting.dispatcher.reserved
-    setting.settle_all()
-    assert before > 0.0
-    assert setting.dispatcher.reserved == pytest.approx(0.0)

@@ -75,22 +75,15 @@ def test_a_copy_names_the_version_and_has_a_separate_share(setting):
     assert (scope.flow, scope.weight, scope.deadline_s) == ("shadow copy", 1.0, 130.0)
 
 
-@pytest.mark.parametrize("is_copy_first", [False, True])
-def test_a_copys_error_does_not_reach_the_client(setting, is_copy_first):
+@pytest.mark.parametrize("when", ["at once", "first", "last"])
+def test_a_copys_error_does_not_reach_the_client(setting, when):
+    setting.router.refuse = QueueFullError() if when == "at once" else None
     call = setting.ask()
-    if not is_copy_first:
-        setting.service.resolve()
-    setting.copies[0].fail(WorkerCrashedError())
-    if is_copy_first:
-        setting.service.resolve()
-    assert setting.of(call) == ANSWER
-    assert setting.outcomes == {"failed": 1}
-
-
-def test_a_copy_refused_at_once_does_not_reach_the_client(setting):
-    setting.router.refuse = QueueFullError()
-    call = setting.ask()
+    if when == "first":
+        setting.copies[0].fail(WorkerCrashedError())
     setting.service.resolve()
+    if when == "last":
+        setting.copies[0].fail(WorkerCrashedError())
     assert (setting.of(call), setting.outcomes) == (ANSWER, {"failed": 1})
 
 
