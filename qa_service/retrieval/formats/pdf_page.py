@@ -27,6 +27,7 @@ from qa_service.retrieval.formats.pdf_boxes import Box, turned
 from qa_service.retrieval.formats.pdf_calls import plain, results
 from qa_service.retrieval.formats.pdf_ligatures import LetterWidths
 from qa_service.retrieval.formats.pdf_rules import rules_on
+from qa_service.retrieval.formats.pdf_tags import TaggedTable, read_tags
 
 if TYPE_CHECKING:
     import pypdfium2
@@ -64,6 +65,7 @@ class Word(msgspec.Struct):
         order: Its place in the order in which the page is painted.
         goes_on: Whether it belongs to the word before it, from which only its font differs.
         is_aslant: Whether its line runs neither along a side of the page nor across.
+        cell: The number of its cell among those of the page's tagged tables; -1 if it is in none.
     """
 
     text: str
@@ -72,6 +74,7 @@ class Word(msgspec.Struct):
     is_bold: bool = False
     goes_on: bool = False
     is_aslant: bool = False
+    cell: int = -1
 
 
 class Turned(NamedTuple):
@@ -94,11 +97,13 @@ class Page:
         turned: Words that run in another direction than most, such as a drawing's or the names of
             narrow columns; for each direction.
         rules: Horizontal and vertical lines, as boxes without height or width.
+        tagged: The tables that the file names.
     """
 
     words: list[Word]
     turned: list[Turned]
     rules: list[Box]
+    tagged: list[TaggedTable]
 
 
 class _Look(NamedTuple):
@@ -126,6 +131,7 @@ class _Characters(NamedTuple):
         is_apart: Whether white space stands before: bool [characters].
         is_broken: Whether a line break does, which PDFium also puts between texts that touch:
             bool [characters].
+        cells: `Word.cell` of each: int [characters].
     """
 
     places: _Array
@@ -133,14 +139,15 @@ class _Characters(NamedTuple):
     sides: _Array
     is_apart: _Array
     is_broken: _Array
+    cells: _Array
 
     def those(self, which: _Array) -> _Characters:
         """Some of them; where others were between two, these are apart."""
         places = self.places[which]
         were_between = np.diff(np.flatnonzero(which), prepend=-2) > 1
         is_apart = self.is_apart[which] | were_between
-        is_broken = self.is_broken[which]
-        return _Characters(places, self.codes[which], self.sides[which], is_apart, is_broken)
+        is_broken, cells = self.is_broken[which], self.cells[which]
+        return _Characters(places, self.codes[which], self.sides[which], is_apart, is_broken, cells)
 
 
 class _Boxes(NamedTuple):
@@ -166,6 +173,7 @@ class PageReader:
         self._origins_of = results(self._raw, "FPDFText_GetCharOrigin", ctypes.c_double, 2)
         self._get_code = plain(self._raw, "FPDFText_GetUnicode", ctypes.c_uint)
         self._get_object = plain(self._raw, "FPDFText_GetTextObject", ctypes.c_void_p)
+        self._get_mark = plain(self._raw, "FPDFPageObj_GetMarkedContentID")
         self._get_font = plain(self._raw, "FPDFText_GetFontInfo")
         self._get_angle = plain(self._raw, "FPDFText_GetCharAngle", ctypes.c_float)
         self._get_matrix = plain(self._raw, "FPDFText_GetMatrix")
@@ -178,7 +186,8 @@ class PageReader:
         text = text_page.raw  # which is closed with the page of text
         turn = page.get_rotation() // 90
         by_turn: dict[int, list[Word]] = {turn: []}
-        waiting = [(turn, self._characters(text))]
+        tagged = read_tags(self._raw, page)
+        waiting = [(turn, self._characters(text, tagged))]
         while waiting:
             turn, characters = waiting.pop()
             if characters.places.size:
@@ -192,9 +201,9 @@ class PageReader:
             if turn != main and words
         ]
         boxes = [word.box for word in by_turn[main]]
-        return Page(by_turn[main], aside, rules_on(self._package, page, main, boxes))
+        return Page(by_turn[main], aside, rules_on(self._package, page, main, boxes), tagged)
 
-    def _characters(self, text: _TextPage) -> _Characters:
+    def _characters(self, text: _TextPage, tagged: list[TaggedTable]) -> _Characters:
         number = max(0, self._raw.FPDFText_CountChars(text))
         codes = self._codes(text, number)
         codes[(codes >= 0xD800) & (codes < 0xE000)] = ord("?")  # half of a pair
@@ -206,7 +215,22 @@ class PageReader:
         places = places[has_box]
         is_broken = np.diff(np.cumsum(is_break)[places], prepend=-1) > 0
         is_apart = np.diff(np.cumsum(is_blank & ~is_break)[places], prepend=-1) > 0
-        return _Characters(places, codes[places], sides[has_box], is_apart, is_broken)
+        cells = self._cells(text, places, tagged)
+        return _Characters(places, codes[places], sides[has_box], is_apart, is_broken, cells)
+
+    def _cells(self, text: _TextPage, places: _Array, tagged: list[TaggedTable]) -> _Array:
+        """The number of the tagged cell that each character is in, or -1: int [characters]."""
+        if not tagged:
+            return np.full(len(places), -1)
+        cells = (cell for table in tagged for row in table for cell in row)
+        cell_of = {mark: number for number, cell in enumerate(cells) for mark in cell.all_marks()}
+        of_object: dict[int | None, int] = {None: -1}
+        found = list[int]()
+        for drawn in map(self._get_object, repeat(text), places.tolist()):
+            if drawn not in of_object:
+                of_object[drawn] = cell_of.get(self._get_mark(ctypes.c_void_p(drawn)), -1)
+            found.append(of_object[drawn])
+        return np.array(found)
 
     def _codes(self, text: _TextPage, number: int) -> _Array:
         """The code points of a page's characters, int64: at once, if its text has one of each."""
@@ -227,6 +251,7 @@ class PageReader:
         is_apart = characters.is_apart | _stand_apart(box)
         is_apart |= characters.is_broken & ~_touch(box)
         begins = is_apart | _differ(box)
+        begins |= np.diff(characters.cells, prepend=-1) != 0
         looks = self._looks(text, characters.places[begins].tolist())
         if others := {look.turn for look in looks} - {turn}:
             turns = np.array([look.turn for look in looks])[np.cumsum(begins) - 1]
@@ -243,7 +268,8 @@ class PageReader:
         goes_on = [False, *(~is_apart[firsts[1:]]).tolist()]
         are_bold, are_aslant = zip(*[(look.is_bold, look.is_aslant) for look in looks], strict=True)
         boxed = map(Box._make, boxes)
-        words = map(Word, spelled, boxed, places.tolist(), are_bold, goes_on, are_aslant)
+        cells = characters.cells[firsts].tolist()
+        words = map(Word, spelled, boxed, places.tolist(), are_bold, goes_on, are_aslant, cells)
         return list(words), []
 
     def _looks(self, text: _TextPage, places: list[int]) -> list[_Look]:
