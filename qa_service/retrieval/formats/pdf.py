@@ -344,7 +344,7 @@ def _levels(parts: list[Part], body: float) -> dict[int, int]:
     Nor are items of which the next one is in bold, too.
     """
     marked = [one for one in parts[:-1] if isinstance(one, Text) and is_heading(one, body)]
-    items = {id(one) for one in marked if one.mark}
+    items = {id(one) for one in marked if one.mark and not (one.tag and one.tag.is_heading)}
     near = ({id(one), id(after)} for one, after in pairwise(parts))
     listed = set[int]().union(*(pair for pair in near if pair <= items))
     marked = [one for one in marked if id(one) not in listed]

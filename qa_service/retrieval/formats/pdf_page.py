@@ -27,7 +27,7 @@ from qa_service.retrieval.formats.pdf_boxes import Box, turned
 from qa_service.retrieval.formats.pdf_calls import plain, results
 from qa_service.retrieval.formats.pdf_ligatures import LetterWidths
 from qa_service.retrieval.formats.pdf_rules import rules_on
-from qa_service.retrieval.formats.pdf_tags import TaggedTable, read_tags
+from qa_service.retrieval.formats.pdf_tags import Tag, TaggedTable, Tags, read_tags
 
 if TYPE_CHECKING:
     import pypdfium2
@@ -65,7 +65,7 @@ class Word(msgspec.Struct):
         order: Its place in the order in which the page is painted.
         goes_on: Whether it belongs to the word before it, from which only its font differs.
         is_aslant: Whether its line runs neither along a side of the page nor across.
-        cell: The number of its cell among those of the page's tagged tables; -1 if it is in none.
+        tag: What it is a part of, as the file says.
     """
 
     text: str
@@ -74,7 +74,7 @@ class Word(msgspec.Struct):
     is_bold: bool = False
     goes_on: bool = False
     is_aslant: bool = False
-    cell: int = -1
+    tag: Tag | None = None
 
 
 class Turned(NamedTuple):
@@ -131,7 +131,7 @@ class _Characters(NamedTuple):
         is_apart: Whether white space stands before: bool [characters].
         is_broken: Whether a line break does, which PDFium also puts between texts that touch:
             bool [characters].
-        cells: `Word.cell` of each: int [characters].
+        tags: The number of each one's tag, or -1: int [characters].
     """
 
     places: _Array
@@ -139,15 +139,15 @@ class _Characters(NamedTuple):
     sides: _Array
     is_apart: _Array
     is_broken: _Array
-    cells: _Array
+    tags: _Array
 
     def those(self, which: _Array) -> _Characters:
         """Some of them; where others were between two, these are apart."""
         places = self.places[which]
         were_between = np.diff(np.flatnonzero(which), prepend=-2) > 1
         is_apart = self.is_apart[which] | were_between
-        is_broken, cells = self.is_broken[which], self.cells[which]
-        return _Characters(places, self.codes[which], self.sides[which], is_apart, is_broken, cells)
+        is_broken, tags = self.is_broken[which], self.tags[which]
+        return _Characters(places, self.codes[which], self.sides[which], is_apart, is_broken, tags)
 
 
 class _Boxes(NamedTuple):
@@ -179,6 +179,8 @@ class PageReader:
         self._get_matrix = plain(self._raw, "FPDFText_GetMatrix")
         self._get_size = plain(self._raw, "FPDFText_GetFontSize", ctypes.c_double)
         self._widths = LetterWidths()
+        self._tags: dict[int, Tag] = {}
+        """Those of the page that is read, by their numbers."""
 
     def read(self, page: pypdfium2.PdfPage) -> Page:
         """Reads what is on a page, in the direction in which most of it is written."""
@@ -186,8 +188,9 @@ class PageReader:
         text = text_page.raw  # which is closed with the page of text
         turn = page.get_rotation() // 90
         by_turn: dict[int, list[Word]] = {turn: []}
-        tagged = read_tags(self._raw, page)
-        waiting = [(turn, self._characters(text, tagged))]
+        tags = read_tags(self._raw, page)
+        self._tags = {tag.number: tag for tag in tags.of_marks.values()}
+        waiting = [(turn, self._characters(text, tags))]
         while waiting:
             turn, characters = waiting.pop()
             if characters.places.size:
@@ -201,9 +204,9 @@ class PageReader:
             if turn != main and words
         ]
         boxes = [word.box for word in by_turn[main]]
-        return Page(by_turn[main], aside, rules_on(self._package, page, main, boxes), tagged)
+        return Page(by_turn[main], aside, rules_on(self._package, page, main, boxes), tags.tables)
 
-    def _characters(self, text: _TextPage, tagged: list[TaggedTable]) -> _Characters:
+    def _characters(self, text: _TextPage, tags: Tags) -> _Characters:
         number = max(0, self._raw.FPDFText_CountChars(text))
         codes = self._codes(text, number)
         codes[(codes >= 0xD800) & (codes < 0xE000)] = ord("?")  # half of a pair
@@ -215,20 +218,19 @@ class PageReader:
         places = places[has_box]
         is_broken = np.diff(np.cumsum(is_break)[places], prepend=-1) > 0
         is_apart = np.diff(np.cumsum(is_blank & ~is_break)[places], prepend=-1) > 0
-        cells = self._cells(text, places, tagged)
-        return _Characters(places, codes[places], sides[has_box], is_apart, is_broken, cells)
+        numbers = self._numbers(text, places, tags)
+        return _Characters(places, codes[places], sides[has_box], is_apart, is_broken, numbers)
 
-    def _cells(self, text: _TextPage, places: _Array, tagged: list[TaggedTable]) -> _Array:
-        """The number of the tagged cell that each character is in, or -1: int [characters]."""
-        if not tagged:
+    def _numbers(self, text: _TextPage, places: _Array, tags: Tags) -> _Array:
+        """The number of each character's tag, or -1: int [characters]."""
+        if not tags.of_marks:
             return np.full(len(places), -1)
-        cells = (cell for table in tagged for row in table for cell in row)
-        cell_of = {mark: number for number, cell in enumerate(cells) for mark in cell.all_marks()}
         of_object: dict[int | None, int] = {None: -1}
         found = list[int]()
         for drawn in map(self._get_object, repeat(text), places.tolist()):
             if drawn not in of_object:
-                of_object[drawn] = cell_of.get(self._get_mark(ctypes.c_void_p(drawn)), -1)
+                tag = tags.of_marks.get(self._get_mark(ctypes.c_void_p(drawn)))
+                of_object[drawn] = tag.number if tag else -1
             found.append(of_object[drawn])
         return np.array(found)
 
@@ -251,7 +253,7 @@ class PageReader:
         is_apart = characters.is_apart | _stand_apart(box)
         is_apart |= characters.is_broken & ~_touch(box)
         begins = is_apart | _differ(box)
-        begins |= np.diff(characters.cells, prepend=-1) != 0
+        begins |= np.diff(characters.tags, prepend=-1) != 0
         looks = self._looks(text, characters.places[begins].tolist())
         if others := {look.turn for look in looks} - {turn}:
             turns = np.array([look.turn for look in looks])[np.cumsum(begins) - 1]
@@ -268,8 +270,8 @@ class PageReader:
         goes_on = [False, *(~is_apart[firsts[1:]]).tolist()]
         are_bold, are_aslant = zip(*[(look.is_bold, look.is_aslant) for look in looks], strict=True)
         boxed = map(Box._make, boxes)
-        cells = characters.cells[firsts].tolist()
-        words = map(Word, spelled, boxed, places.tolist(), are_bold, goes_on, are_aslant, cells)
+        tags = map(self._tags.get, characters.tags[firsts].tolist())
+        words = map(Word, spelled, boxed, places.tolist(), are_bold, goes_on, are_aslant, tags)
         return list(words), []
 
     def _looks(self, text: _TextPage, places: list[int]) -> list[_Look]:

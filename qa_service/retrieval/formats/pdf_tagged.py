@@ -7,12 +7,17 @@ readers of lines and rules: some programs call a page's frame a table.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, count, pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
-from qa_service.retrieval.formats.cells import Grid
+from qa_service.retrieval.formats.cells import MAX_COLUMNS, Grid
 from qa_service.retrieval.formats.pdf_boxes import Box, around
-from qa_service.retrieval.formats.pdf_lines import Piece, joined, lines_of, pieces_of
+from qa_service.retrieval.formats.pdf_lines import (
+    Piece,
+    joined,
+    lines_of,
+    pieces_of,
+)
 from qa_service.retrieval.formats.pdf_page import Page, Turned, Word
 from qa_service.retrieval.formats.pdf_ruled import (
     Text,
@@ -22,9 +27,18 @@ from qa_service.retrieval.formats.pdf_ruled import (
     ruled_tables,
 )
 from qa_service.retrieval.formats.pdf_tables import Columns, Table, cell_of, columns_in, span_of
+from qa_service.retrieval.formats.pdf_tags import Tag, TaggedCell
 
 _NEAR = 2.0
 """Points; columns may overlap by so much, and rows may begin so much above the one before."""
+_UNTAGGED = 0.05
+"""Of a page's words, which tags leave out between others, at most."""
+_CUT, _FEW_CUT = 0.05, 1
+"""Of a page's tags, how many may go on with the one before; and how many always may."""
+_MANY_WORDS = 100
+"""In one tag; if it has half of a page's, the page is not tagged by paragraphs."""
+_MAX_ROWS = 1000
+"""Of a table on one page."""
 _STRANGE = 0.1
 """Of the rows or words; if more stand elsewhere than in a table, it is none."""
 
@@ -38,12 +52,12 @@ class _Cell(NamedTuple):
     rows: int
 
 
-class _Row(NamedTuple):
-    cells: list[_Cell]
+_EMPTY = _Cell([], None, 1, 1)
+_Row = list[_Cell]
 
-    @property
-    def boxes(self) -> list[Box]:
-        return [cell.box for cell in self.cells if cell.box]
+
+def _boxes(row: _Row) -> list[Box]:
+    return [cell.box for cell in row if cell.box]
 
 
 def tables_on(page: Page, before: Sequence[Table] = ()) -> tuple[list[Table], list[list[Word]]]:
@@ -55,63 +69,92 @@ def tables_on(page: Page, before: Sequence[Table] = ()) -> tuple[list[Table], li
         before: The tables of the page before, with the last of which a single row may go on.
     """
     ruled, outside = ruled_tables(page, before)
+    if not any(word.tag for word in page.words):
+        return ruled, outside
     free = {id(word) for part in outside for word in part}
     tables, taken = _tagged(page, free, before) if page.tagged else ([], set())
-    if not tables:
-        return ruled, outside
-    words = [word for word in page.words if word.cell not in taken]
-    turned = [
-        Turned([word for word in part.words if word.cell not in taken], part.quarters)
-        for part in page.turned
-    ]
-    ruled, outside = ruled_tables(Page(words, turned, page.rules, []), before)
+    if tables:
+        words = _outside(page.words, taken)
+        turned = [Turned(_outside(part.words, taken), part.quarters) for part in page.turned]
+        ruled, outside = ruled_tables(Page(words, turned, page.rules, []), before)
+    in_cells = {tag for table in page.tagged for row in table for cell in row for tag in cell.tags}
+    for word in chain.from_iterable(outside):
+        if word.tag and word.tag.number in in_cells:
+            word.tag = None  # of a table that is none
+    if not _are_trusted(outside[0]):
+        for word in chain.from_iterable(outside):
+            word.tag = None
     return [*tables, *ruled], outside
 
 
+def _are_trusted(words: list[Word]) -> bool:
+    """Whether tags say of almost all words which paragraph they are of; some programs tag lines."""
+    by_tag = dict[int, list[Word]]()
+    for word in words:
+        if word.tag:
+            by_tag.setdefault(word.tag.number, []).append(word)
+    if not by_tag:
+        return False
+    whole = around([word.box for its in by_tag.values() for word in its])
+    others = [word for word in words if not word.tag and whole.top < word.box.middle < whole.bottom]
+    tagged = [its for _, its in sorted(by_tag.items())]
+    num_cut = sum(
+        after[0].text[:1].islower() and one[-1].text[-1:].isalnum()
+        for one, after in pairwise(tagged)
+    )
+    largest = max(map(len, tagged))
+    return (
+        len(others) <= _UNTAGGED * len(words)
+        and num_cut <= max(_FEW_CUT, _CUT * len(tagged))
+        and (largest < _MANY_WORDS or 2 * largest <= len(words))
+    )
+
+
+def _outside(words: list[Word], tags: set[int]) -> list[Word]:
+    return [word for word in words if not word.tag or word.tag.number not in tags]
+
+
 def _tagged(page: Page, free: set[int], before: Sequence[Table]) -> tuple[list[Table], set[int]]:
-    """The tables that the file names and rules do not show, and the numbers of their cells.
+    """The tables that the file names and rules do not show, and the numbers of their tags.
 
     Args:
         free: The words that are in no ruled table.
     """
-    words = dict[int, list[Word]]()
+    by_tag = dict[int, list[Word]]()
     for word in chain(page.words, *map(_upright, page.turned)):
-        words.setdefault(word.cell, []).append(word)
-    tables, taken, numbers = list[Table](), set[int](), count()
+        if word.tag:
+            by_tag.setdefault(word.tag.number, []).append(word)
+    tables, taken = list[Table](), set[int]()
     for tagged in page.tagged:
-        its = dict[int, list[Word]]()
-        rows = list[_Row]()
-        for row in tagged:
-            cells = list[_Cell]()
-            for cell in row:
-                number = next(numbers)
-                within = its[number] = words.get(number, [])
-                box = around([word.box for word in within]) if within else None
-                cells.append(_Cell(lines_of(pieces_of(within)), box, cell.columns, cell.rows))
-            rows.append(_Row(cells))
-        inside = list(chain.from_iterable(its.values()))
-        num_free = sum(id(word) in free for word in inside)
-        if num_free <= _STRANGE * len(inside):
+        tags = {tag for row in tagged for cell in row for tag in cell.tags}
+        inside = [word for tag in tags for word in by_tag.get(tag, ())]
+        if sum(id(word) in free for word in inside) <= _STRANGE * len(inside):
             continue
-        others = [word for word in page.words if word.cell not in its]
-        if table := _table(rows, others, before):
+        rows = [[_cell(cell, by_tag) for cell in row] for row in tagged]
+        if table := _table(rows, _outside(page.words, tags), before):
             tables.append(table)
-            taken.update(its)
+            taken |= tags
     return tables, taken
 
 
+def _cell(cell: TaggedCell, by_tag: dict[int, list[Word]]) -> _Cell:
+    words = [word for tag in cell.tags for word in by_tag.get(tag, ())]
+    box = around([word.box for word in words]) if words else None
+    return _Cell(lines_of(pieces_of(words)), box, cell.columns, cell.rows)
+
+
 def _upright(part: Turned) -> list[Word]:
-    """The texts of cells in another direction, each as a word that stands as most words do."""
-    cells = dict[int, list[Word]]()
+    """Tagged texts in another direction, each as a word that stands as most words do."""
+    by_tag = dict[Tag, list[Word]]()
     for word in part.words:
-        if word.cell >= 0:
-            cells.setdefault(word.cell, []).append(word)
+        if word.tag:
+            by_tag.setdefault(word.tag, []).append(word)
     found = list[Word]()
-    for number, its in cells.items():
+    for tag, its in by_tag.items():
         text = joined(piece.text for line in lines_of(pieces_of(its)) for piece in line)
         box = around([as_most(word.box, part.quarters) for word in its])
         is_bold = all(word.is_bold for word in its)
-        found.append(Word(text, box, its[0].order, is_bold, cell=number))
+        found.append(Word(text, box, its[0].order, is_bold, tag=tag))
     return found
 
 
@@ -121,17 +164,17 @@ def _table(rows: list[_Row], others: list[Word], before: Sequence[Table]) -> Tab
     Args:
         others: The page's words that are in none of the cells.
     """
-    filled = [row for row in rows if row.boxes]
-    if not filled or 2 * sum(len(row.boxes) > 1 for row in filled) < len(filled):
+    filled = [row for row in rows if _boxes(row)]
+    if max(map(len, rows), default=0) > MAX_COLUMNS or len(rows) > _MAX_ROWS:
         return None
-    box = around([one for row in filled for one in row.boxes])
-    num_words = sum(len(piece.words) for row in rows for cell in row.cells
+    if not filled or 2 * sum(len(_boxes(row)) > 1 for row in filled) < len(filled):
+        return None
+    box = around([one for row in filled for one in _boxes(row)])
+    num_words = sum(len(piece.words) for row in rows for cell in row
                     for line in cell.text for piece in line)  # fmt: skip
     if sum(holds(box, word.box) for word in others) > _STRANGE * num_words:
         return None
-    if not _are_in_order(filled):
-        return None
-    if not (places := _even(rows) or _placed(rows)):
+    if not _are_in_order(filled) or not (places := _even(rows) or _placed(rows)):
         return None
     texts = {
         (number, column): text
@@ -155,15 +198,15 @@ def _are_in_order(rows: list[_Row]) -> bool:
     """Whether cells follow one another to the right, and rows downwards; all but a few."""
     num_odd = 0
     for above, row in zip([None, *rows], rows, strict=False):
-        lefts, top = [box.left for box in row.boxes], min(box.top for box in row.boxes)
+        lefts, top = [box.left for box in _boxes(row)], min(box.top for box in _boxes(row))
         is_odd = lefts != sorted(lefts)
-        is_odd |= above is not None and top < min(box.top for box in above.boxes) - _NEAR
+        is_odd |= above is not None and top < min(box.top for box in _boxes(above)) - _NEAR
         num_odd += is_odd
     return num_odd <= _STRANGE * len(rows)
 
 
 _Cells = list[tuple[Text, int, int]]
-"""A row as `add_row` takes it."""
+"""The text of each, and how many columns and rows it goes over."""
 
 
 def _even(rows: list[_Row]) -> list[_Cells]:
@@ -172,7 +215,7 @@ def _even(rows: list[_Row]) -> list[_Cells]:
     reaching: dict[int, int] = {}
     for row in rows:
         column, after = 0, {place: number - 1 for place, number in reaching.items() if number > 1}
-        for cell in row.cells:
+        for cell in row:
             while column in reaching:
                 column += 1
             if cell.box and cell.columns == 1:
@@ -185,9 +228,9 @@ def _even(rows: list[_Row]) -> list[_Cells]:
             column += 1
         ends.add(column)
         reaching = after
-    if len(ends) > 1 or not _apart(sides):
+    if len(ends) > 1 or max(ends) > MAX_COLUMNS or not _apart(sides):
         return []
-    return [[(cell.text, cell.columns, cell.rows) for cell in row.cells] for row in rows]
+    return [[(cell.text, cell.columns, cell.rows) for cell in row] for row in rows]
 
 
 def _placed(rows: list[_Row]) -> list[_Cells]:
@@ -207,7 +250,7 @@ def _placed(rows: list[_Row]) -> list[_Cells]:
             if cell.rows > 1:
                 after.update(dict.fromkeys(range(column, end), cell.rows - 1))
             column = end
-        if starts or len(row.boxes) > sum(bool(text) for text, _, _ in cells):
+        if starts or len(_boxes(row)) > sum(bool(text) for text, _, _ in cells):
             return []
         found.append(cells)
         reaching = after
@@ -216,17 +259,17 @@ def _placed(rows: list[_Row]) -> list[_Cells]:
 
 def _columns(rows: list[_Row]) -> Columns:
     """From where to where each column goes: as the rows with most cells have it, if they do."""
-    most = max(len(row.cells) for row in rows)
+    most = max(len(row) for row in rows)
     sides = dict[int, list[Box]]()
     for row in rows:
-        for number, cell in enumerate(row.cells if len(row.cells) == most else ()):
+        for number, cell in enumerate(row if len(row) == most else ()):
             if cell.box:
                 sides.setdefault(number, []).append(cell.box)
     boxes = _apart(sides)
     if not boxes:
-        return columns_in([Piece([], box, 0.0) for box in row.boxes] for row in rows)
+        return columns_in([Piece([], box, 0.0) for box in _boxes(row)] for row in rows)
     columns = [(box.left, box.right) for box in boxes]
-    for box in chain.from_iterable(row.boxes for row in rows):
+    for box in chain.from_iterable(_boxes(row) for row in rows):
         if not any(left < box.right and box.left < right for left, right in columns):
             columns.append((box.left, box.right))
     return sorted(columns)
@@ -239,19 +282,16 @@ def _apart(columns: dict[int, list[Box]]) -> list[Box]:
     return [] if overlap else boxes
 
 
-_EMPTY = _Cell([], None, 1, 1)
-
-
 def _starts(row: _Row, columns: Columns) -> dict[int, tuple[_Cell, int]]:
     """A row's cells by the columns that they begin in, each with the column after it.
 
     A cell over several columns is over those whose middle is nearest to its text's.
     """
-    filled = [cell for cell in row.cells if cell.box]
-    spans = [span_of(columns, box) for box in row.boxes]
+    filled = [cell for cell in row if cell.box]
+    spans = [span_of(columns, box) for box in _boxes(row)]
     nexts = [*(first for first, _ in spans), len(columns)][1:]
     found, start = dict[int, tuple[_Cell, int]](), 0
-    for cell, box, (left, right), after in zip(filled, row.boxes, spans, nexts, strict=True):
+    for cell, box, (left, right), after in zip(filled, _boxes(row), spans, nexts, strict=True):
         middle = (box.left + box.right) / 2
         wide = [
             (abs((columns[first][0] + columns[first + cell.columns - 1][1]) / 2 - middle), first)
