@@ -112,6 +112,7 @@ class _Look(NamedTuple):
     Attributes:
         turn: By how many quarters the page must be turned for it to stand upright.
         size: Of its font, in points; NaN if PDFium does not know it.
+        tag: What it is a part of, as the file says.
     """
 
     font: str
@@ -119,6 +120,7 @@ class _Look(NamedTuple):
     turn: int
     size: float
     is_aslant: bool
+    tag: Tag | None
 
 
 class _Characters(NamedTuple):
@@ -131,7 +133,6 @@ class _Characters(NamedTuple):
         is_apart: Whether white space stands before: bool [characters].
         is_broken: Whether a line break does, which PDFium also puts between texts that touch:
             bool [characters].
-        tags: The number of each one's tag, or -1: int [characters].
     """
 
     places: _Array
@@ -139,15 +140,14 @@ class _Characters(NamedTuple):
     sides: _Array
     is_apart: _Array
     is_broken: _Array
-    tags: _Array
 
     def those(self, which: _Array) -> _Characters:
         """Some of them; where others were between two, these are apart."""
         places = self.places[which]
         were_between = np.diff(np.flatnonzero(which), prepend=-2) > 1
         is_apart = self.is_apart[which] | were_between
-        is_broken, tags = self.is_broken[which], self.tags[which]
-        return _Characters(places, self.codes[which], self.sides[which], is_apart, is_broken, tags)
+        is_broken = self.is_broken[which]
+        return _Characters(places, self.codes[which], self.sides[which], is_apart, is_broken)
 
 
 class _Boxes(NamedTuple):
@@ -179,8 +179,8 @@ class PageReader:
         self._get_matrix = plain(self._raw, "FPDFText_GetMatrix")
         self._get_size = plain(self._raw, "FPDFText_GetFontSize", ctypes.c_double)
         self._widths = LetterWidths()
-        self._tags: dict[int, Tag] = {}
-        """Those of the page that is read, by their numbers."""
+        self._tags = Tags({}, [])
+        """Those of the page that is read."""
 
     def read(self, page: pypdfium2.PdfPage) -> Page:
         """Reads what is on a page, in the direction in which most of it is written."""
@@ -188,9 +188,8 @@ class PageReader:
         text = text_page.raw  # which is closed with the page of text
         turn = page.get_rotation() // 90
         by_turn: dict[int, list[Word]] = {turn: []}
-        tags = read_tags(self._raw, page)
-        self._tags = {tag.number: tag for tag in tags.of_marks.values()}
-        waiting = [(turn, self._characters(text, tags))]
+        self._tags = read_tags(self._raw, page)
+        waiting = [(turn, self._characters(text))]
         while waiting:
             turn, characters = waiting.pop()
             if characters.places.size:
@@ -204,9 +203,11 @@ class PageReader:
             if turn != main and words
         ]
         boxes = [word.box for word in by_turn[main]]
-        return Page(by_turn[main], aside, rules_on(self._package, page, main, boxes), tags.tables)
+        return Page(
+            by_turn[main], aside, rules_on(self._package, page, main, boxes), self._tags.tables
+        )
 
-    def _characters(self, text: _TextPage, tags: Tags) -> _Characters:
+    def _characters(self, text: _TextPage) -> _Characters:
         number = max(0, self._raw.FPDFText_CountChars(text))
         codes = self._codes(text, number)
         codes[(codes >= 0xD800) & (codes < 0xE000)] = ord("?")  # half of a pair
@@ -218,21 +219,7 @@ class PageReader:
         places = places[has_box]
         is_broken = np.diff(np.cumsum(is_break)[places], prepend=-1) > 0
         is_apart = np.diff(np.cumsum(is_blank & ~is_break)[places], prepend=-1) > 0
-        numbers = self._numbers(text, places, tags)
-        return _Characters(places, codes[places], sides[has_box], is_apart, is_broken, numbers)
-
-    def _numbers(self, text: _TextPage, places: _Array, tags: Tags) -> _Array:
-        """The number of each character's tag, or -1: int [characters]."""
-        if not tags.of_marks:
-            return np.full(len(places), -1)
-        of_object: dict[int | None, int] = {None: -1}
-        found = list[int]()
-        for drawn in map(self._get_object, repeat(text), places.tolist()):
-            if drawn not in of_object:
-                tag = tags.of_marks.get(self._get_mark(ctypes.c_void_p(drawn)))
-                of_object[drawn] = tag.number if tag else -1
-            found.append(of_object[drawn])
-        return np.array(found)
+        return _Characters(places, codes[places], sides[has_box], is_apart, is_broken)
 
     def _codes(self, text: _TextPage, number: int) -> _Array:
         """The code points of a page's characters, int64: at once, if its text has one of each."""
@@ -253,7 +240,6 @@ class PageReader:
         is_apart = characters.is_apart | _stand_apart(box)
         is_apart |= characters.is_broken & ~_touch(box)
         begins = is_apart | _differ(box)
-        begins |= np.diff(characters.tags, prepend=-1) != 0
         looks = self._looks(text, characters.places[begins].tolist())
         if others := {look.turn for look in looks} - {turn}:
             turns = np.array([look.turn for look in looks])[np.cumsum(begins) - 1]
@@ -270,7 +256,7 @@ class PageReader:
         goes_on = [False, *(~is_apart[firsts[1:]]).tolist()]
         are_bold, are_aslant = zip(*[(look.is_bold, look.is_aslant) for look in looks], strict=True)
         boxed = map(Box._make, boxes)
-        tags = map(self._tags.get, characters.tags[firsts].tolist())
+        tags = [look.tag for look in looks]
         words = map(Word, spelled, boxed, places.tolist(), are_bold, goes_on, are_aslant, tags)
         return list(words), []
 
@@ -281,11 +267,18 @@ class PageReader:
         objects = map(self._get_object, repeat(text), places)
         for place, drawn in zip(places, objects, strict=True):
             is_known = drawn is not None and drawn == last
-            found.append(found[-1] if is_known else self._look(text, place, matrix, name))
+            found.append(found[-1] if is_known else self._look(text, place, drawn, matrix, name))
             last = drawn
         return found
 
-    def _look(self, text: _TextPage, place: int, matrix: ctypes.Structure, name: _Name) -> _Look:
+    def _look(
+        self,
+        text: _TextPage,
+        place: int,
+        drawn: int | None,
+        matrix: ctypes.Structure,
+        name: _Name,
+    ) -> _Look:
         name[0] = b"\0"
         self._get_font(text, place, name, _MAX_FONT_NAME_BYTES, None)
         font = name.value.decode("utf-8", "replace")
@@ -294,7 +287,8 @@ class PageReader:
         size = math.nan
         if self._get_matrix(text, place, ctypes.byref(matrix)):
             size = self._get_size(text, place) * math.hypot(matrix.c, matrix.d)
-        return _Look(font, _is_bold(font), turn, size, is_aslant)
+        mark = self._get_mark(ctypes.c_void_p(drawn)) if drawn and self._tags.of_marks else -1
+        return _Look(font, _is_bold(font), turn, size, is_aslant, self._tags.of_marks.get(mark))
 
     def _boxes(
         self,

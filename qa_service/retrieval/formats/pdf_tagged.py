@@ -6,7 +6,7 @@ readers of lines and rules: some programs call a page's frame a table.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -130,11 +130,24 @@ def _tagged(page: Page, free: set[int], before: Sequence[Table]) -> tuple[list[T
         inside = [word for tag in tags for word in by_tag.get(tag, ())]
         if sum(id(word) in free for word in inside) <= _STRANGE * len(inside):
             continue
-        rows = [[_cell(cell, by_tag) for cell in row] for row in tagged]
+        parts = chain.from_iterable(_paragraphs(row, by_tag) for row in tagged)
+        rows = [[_cell(cell, by_tag) for cell in row] for row in parts]
         if table := _table(rows, _outside(page.words, tags), before):
             tables.append(table)
             taken |= tags
     return tables, taken
+
+
+def _paragraphs(row: list[TaggedCell], by_tag: dict[int, list[Word]]) -> Iterator[list[TaggedCell]]:
+    """A row, or of one that has a text in one cell, a title's and its notes', one for each."""
+    texts = [[tag for tag in cell.tags if tag in by_tag] for cell in row]
+    if sum(map(bool, texts)) != 1:
+        yield row
+        return
+    for tag in chain.from_iterable(texts):
+        yield [
+            cell._replace(tags=range(tag, tag + 1)) if tag in cell.tags else cell for cell in row
+        ]
 
 
 def _cell(cell: TaggedCell, by_tag: dict[int, list[Word]]) -> _Cell:

@@ -176,10 +176,12 @@ class _Reader:
     def __init__(self, raw: ModuleType) -> None:
         self._raw = raw
         self._name = ctypes.create_string_buffer(_MAX_NAME_BYTES)
+        self._name_bytes = ctypes.c_ulong(_MAX_NAME_BYTES)
         self._get_type = plain(raw, "FPDF_StructElement_GetType")
         self._num_children = plain(raw, "FPDF_StructElement_CountChildren")
         self._get_child = plain(raw, "FPDF_StructElement_GetChildAtIndex", ctypes.c_void_p)
         self._get_mark = plain(raw, "FPDF_StructElement_GetChildMarkedContentID")
+        self._num_attributes = plain(raw, "FPDF_StructElement_GetAttributeCount")
         self._room = _MAX_ELEMENTS
 
     def root(self, tree: _Pointer) -> _Element:
@@ -196,18 +198,18 @@ class _Reader:
         marks, inner, columns, rows = list[int](), list[_Element](), 1, 1
         kind = self._kind(pointer)
         for number in range(self._num_children(pointer) if depth else 0):
-            child = self._get_child(pointer, number)
-            if child and self._room > 0:
-                inner.append(self._element(ctypes.c_void_p(child), depth - 1))
-            elif not child and (mark := self._get_mark(pointer, number)) >= 0:
+            if child := self._get_child(pointer, number):
+                if self._room > 0:
+                    inner.append(self._element(ctypes.c_void_p(child), depth - 1))
+            elif (mark := self._get_mark(pointer, number)) >= 0:
                 marks.append(mark)
-        if kind in _CELLS:
+        if kind in _CELLS and self._num_attributes(pointer) > 0:
             columns, rows = self._span(pointer, b"ColSpan"), self._span(pointer, b"RowSpan")
         return _Element(kind, marks, inner, columns, rows)
 
     def _kind(self, pointer: ctypes.c_void_p) -> str:
         """An element's kind; "" if it has none, or a longer name than any has."""
-        length = self._get_type(pointer, self._name, ctypes.c_ulong(_MAX_NAME_BYTES))
+        length = self._get_type(pointer, self._name, self._name_bytes)
         if not 0 < length <= _MAX_NAME_BYTES:
             return ""
         return self._name.raw[: length - 2].decode("utf-16-le", "replace")
@@ -215,7 +217,7 @@ class _Reader:
     def _span(self, pointer: ctypes.c_void_p, name: bytes) -> int:
         raw, number = self._raw, ctypes.c_float()
         element = ctypes.cast(pointer, raw.FPDF_STRUCTELEMENT)
-        for index in range(max(0, raw.FPDF_StructElement_GetAttributeCount(element))):
+        for index in range(self._num_attributes(pointer)):
             attribute = raw.FPDF_StructElement_GetAttributeAtIndex(element, index)
             value = raw.FPDF_StructElement_Attr_GetValue(attribute, name)
             if value and raw.FPDF_StructElement_Attr_GetNumberValue(value, number):

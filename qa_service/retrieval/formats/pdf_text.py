@@ -214,7 +214,8 @@ def _label(line: list[Piece], above: list[Piece] | None) -> str:
         return label
     tag, before = line[0].tag, above[-1].words[-1].tag if above else None
     is_item = tag is not None and tag.kind == "LI" and before is not None and tag != before
-    return _DRAWN if is_item and not line[0].text[:1].islower() else ""
+    first = line[0].words[0].text
+    return _DRAWN if is_item and not (first.isalpha() and first.islower()) else ""
 
 
 class Counting:

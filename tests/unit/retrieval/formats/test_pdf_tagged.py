@@ -76,6 +76,21 @@ def test_cells_go_over_columns_and_rows():
     )
 
 
+def test_a_title_and_its_note_may_be_in_one_cell():
+    note = "[In square metres. From the survey of the house.]"
+    title = Tagged("TD", [text("P", 726, "Table 3. Rooms"), text("P", 714, note)], "/ColSpan 3")
+    table = Tagged("Table", [
+        Tagged("TR", [title]),
+        row(700, "Room", "Seats", "Floor", head=True),
+        row(686, "Blue", "12", "2"),
+        row(672, "Green", "40", "1"),
+    ])  # fmt: skip
+    assert document([table]).text == (
+        f"Table 3. Rooms\n\n{note}\n"
+        "Room: Blue; Seats: 12; Floor: 2\nRoom: Green; Seats: 40; Floor: 1"
+    )
+
+
 def test_a_table_goes_on_over_a_page():
     first = [row(700, "Kind", "Fee", "Place", head=True), row(686, "Adult", "90", "Hall")]
     last = [row(700, "Child/under ten", "40", "Gym")]
