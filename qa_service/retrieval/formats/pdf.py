@@ -25,8 +25,8 @@ from qa_service.retrieval.formats.cells import Row
 from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.formats.pdf_lines import Piece, in_columns, joined, lines_of, pieces_of
 from qa_service.retrieval.formats.pdf_page import HYPHEN, Page, PageReader, Word
-from qa_service.retrieval.formats.pdf_ruled import ruled_tables
 from qa_service.retrieval.formats.pdf_tables import MIN_ROWS, Table, split_tables
+from qa_service.retrieval.formats.pdf_tagged import tables_on
 from qa_service.retrieval.formats.pdf_text import (
     Counting,
     Text,
@@ -126,13 +126,13 @@ def _blocks(pages: list[Page]) -> list[Block]:
     split, tables = list[list[list[Piece]]](), list[list[Table]]()
     turned = list[list[list[Word]]]()
     for page in pages:
-        ruled, (words, *others) = ruled_tables(page, *tables[-1:])
+        found, (words, *others) = tables_on(page, *tables[-1:])
         lines = lines_of(pieces_of(words))
-        rows = [row for table in ruled for row in table.grid.rows]
+        rows = [row for table in found for row in table.grid.rows]
         ends = [_PAGES.search(cell) for row in rows for cell in row.cells[-1:]]
         if 2 * sum(map(bool, ends)) > len(ends) and _is_contents(lines):
-            ruled, lines = [], lines_of(pieces_of(page.words))
-        tables.append(ruled)
+            found, lines = [], lines_of(pieces_of(page.words))
+        tables.append(found)
         split.append(lines)
         turned.append(others)
     kept, heads = without_margins(split)
@@ -293,8 +293,10 @@ def _written(parts: list[Part], heads: list[str]) -> list[Block]:
 
 def _are_one(before: Table, table: Table) -> bool:
     """Whether a table is the next page's part of the one before."""
-    is_next = table.page == before.page + 1
-    return is_next and abs(before.box.width - table.box.width) < _SAME_WIDTH
+    is_alike = abs(before.box.width - table.box.width) < _SAME_WIDTH
+    if before.is_tagged and table.is_tagged:
+        is_alike = len(before.grid.rows[0].cells) == len(table.grid.rows[0].cells)
+    return is_alike and table.page == before.page + 1
 
 
 def _join_row(rows: list[Row], below: list[Row]) -> None:
@@ -342,7 +344,7 @@ def _levels(parts: list[Part], body: float) -> dict[int, int]:
     Nor are items of which the next one is in bold, too.
     """
     marked = [one for one in parts[:-1] if isinstance(one, Text) and is_heading(one, body)]
-    items = {id(one) for one in marked if one.mark}
+    items = {id(one) for one in marked if one.mark and not (one.tag and one.tag.is_heading)}
     near = ({id(one), id(after)} for one, after in pairwise(parts))
     listed = set[int]().union(*(pair for pair in near if pair <= items))
     marked = [one for one in marked if id(one) not in listed]

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from qa_service.retrieval.documents import scripted
 from qa_service.retrieval.formats.pdf_boxes import Box, around
 from qa_service.retrieval.formats.pdf_page import Word
+from qa_service.retrieval.formats.pdf_tags import Tag
 
 CELL_GAP = 0.9
 """Of a font's size; what is farther apart may be in another column. Justified text has less."""
@@ -82,6 +83,10 @@ class Piece(msgspec.Struct):
     def order(self) -> int:
         """When it is painted."""
         return self.words[0].order if self.words else 0
+
+    @property
+    def tag(self) -> Tag | None:
+        return self.words[0].tag if self.words else None
 
     def is_raised(self, word: Word) -> bool:
         """Whether one of its words is small and above its line: a note's mark, or a power."""
@@ -195,6 +200,8 @@ def _is_apart(piece: list[Word], word: Word) -> bool:
     last = piece[-1]
     (_, top, right, bottom), (left, its_top, _, its_bottom) = last.box, word.box
     gap, size = left - right, max(bottom - top, its_bottom - its_top)
+    if last.tag and word.tag and last.tag != word.tag and last.tag.kind != "Lbl":
+        return True
     if word.goes_on or gap <= _NUMBER_GAP * size:
         return False
     are_numbers = NUMBER.fullmatch(last.text) and NUMBER.fullmatch(word.text)

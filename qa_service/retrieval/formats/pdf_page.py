@@ -27,6 +27,7 @@ from qa_service.retrieval.formats.pdf_boxes import Box, turned
 from qa_service.retrieval.formats.pdf_calls import plain, results
 from qa_service.retrieval.formats.pdf_ligatures import LetterWidths
 from qa_service.retrieval.formats.pdf_rules import rules_on
+from qa_service.retrieval.formats.pdf_tags import Tag, TaggedTable, Tags, read_tags
 
 if TYPE_CHECKING:
     import pypdfium2
@@ -64,6 +65,7 @@ class Word(msgspec.Struct):
         order: Its place in the order in which the page is painted.
         goes_on: Whether it belongs to the word before it, from which only its font differs.
         is_aslant: Whether its line runs neither along a side of the page nor across.
+        tag: What it is a part of, as the file says.
     """
 
     text: str
@@ -72,6 +74,7 @@ class Word(msgspec.Struct):
     is_bold: bool = False
     goes_on: bool = False
     is_aslant: bool = False
+    tag: Tag | None = None
 
 
 class Turned(NamedTuple):
@@ -94,11 +97,13 @@ class Page:
         turned: Words that run in another direction than most, such as a drawing's or the names of
             narrow columns; for each direction.
         rules: Horizontal and vertical lines, as boxes without height or width.
+        tagged: The tables that the file names.
     """
 
     words: list[Word]
     turned: list[Turned]
     rules: list[Box]
+    tagged: list[TaggedTable]
 
 
 class _Look(NamedTuple):
@@ -107,6 +112,7 @@ class _Look(NamedTuple):
     Attributes:
         turn: By how many quarters the page must be turned for it to stand upright.
         size: Of its font, in points; NaN if PDFium does not know it.
+        tag: What it is a part of, as the file says.
     """
 
     font: str
@@ -114,6 +120,7 @@ class _Look(NamedTuple):
     turn: int
     size: float
     is_aslant: bool
+    tag: Tag | None
 
 
 class _Characters(NamedTuple):
@@ -166,11 +173,14 @@ class PageReader:
         self._origins_of = results(self._raw, "FPDFText_GetCharOrigin", ctypes.c_double, 2)
         self._get_code = plain(self._raw, "FPDFText_GetUnicode", ctypes.c_uint)
         self._get_object = plain(self._raw, "FPDFText_GetTextObject", ctypes.c_void_p)
+        self._get_mark = plain(self._raw, "FPDFPageObj_GetMarkedContentID")
         self._get_font = plain(self._raw, "FPDFText_GetFontInfo")
         self._get_angle = plain(self._raw, "FPDFText_GetCharAngle", ctypes.c_float)
         self._get_matrix = plain(self._raw, "FPDFText_GetMatrix")
         self._get_size = plain(self._raw, "FPDFText_GetFontSize", ctypes.c_double)
         self._widths = LetterWidths()
+        self._tags = Tags({}, [])
+        """Those of the page that is read."""
 
     def read(self, page: pypdfium2.PdfPage) -> Page:
         """Reads what is on a page, in the direction in which most of it is written."""
@@ -178,6 +188,7 @@ class PageReader:
         text = text_page.raw  # which is closed with the page of text
         turn = page.get_rotation() // 90
         by_turn: dict[int, list[Word]] = {turn: []}
+        self._tags = read_tags(self._raw, page)
         waiting = [(turn, self._characters(text))]
         while waiting:
             turn, characters = waiting.pop()
@@ -192,7 +203,9 @@ class PageReader:
             if turn != main and words
         ]
         boxes = [word.box for word in by_turn[main]]
-        return Page(by_turn[main], aside, rules_on(self._package, page, main, boxes))
+        return Page(
+            by_turn[main], aside, rules_on(self._package, page, main, boxes), self._tags.tables
+        )
 
     def _characters(self, text: _TextPage) -> _Characters:
         number = max(0, self._raw.FPDFText_CountChars(text))
@@ -243,7 +256,8 @@ class PageReader:
         goes_on = [False, *(~is_apart[firsts[1:]]).tolist()]
         are_bold, are_aslant = zip(*[(look.is_bold, look.is_aslant) for look in looks], strict=True)
         boxed = map(Box._make, boxes)
-        words = map(Word, spelled, boxed, places.tolist(), are_bold, goes_on, are_aslant)
+        tags = [look.tag for look in looks]
+        words = map(Word, spelled, boxed, places.tolist(), are_bold, goes_on, are_aslant, tags)
         return list(words), []
 
     def _looks(self, text: _TextPage, places: list[int]) -> list[_Look]:
@@ -253,11 +267,18 @@ class PageReader:
         objects = map(self._get_object, repeat(text), places)
         for place, drawn in zip(places, objects, strict=True):
             is_known = drawn is not None and drawn == last
-            found.append(found[-1] if is_known else self._look(text, place, matrix, name))
+            found.append(found[-1] if is_known else self._look(text, place, drawn, matrix, name))
             last = drawn
         return found
 
-    def _look(self, text: _TextPage, place: int, matrix: ctypes.Structure, name: _Name) -> _Look:
+    def _look(
+        self,
+        text: _TextPage,
+        place: int,
+        drawn: int | None,
+        matrix: ctypes.Structure,
+        name: _Name,
+    ) -> _Look:
         name[0] = b"\0"
         self._get_font(text, place, name, _MAX_FONT_NAME_BYTES, None)
         font = name.value.decode("utf-8", "replace")
@@ -266,7 +287,8 @@ class PageReader:
         size = math.nan
         if self._get_matrix(text, place, ctypes.byref(matrix)):
             size = self._get_size(text, place) * math.hypot(matrix.c, matrix.d)
-        return _Look(font, _is_bold(font), turn, size, is_aslant)
+        mark = self._get_mark(ctypes.c_void_p(drawn)) if drawn and self._tags.of_marks else -1
+        return _Look(font, _is_bold(font), turn, size, is_aslant, self._tags.of_marks.get(mark))
 
     def _boxes(
         self,

@@ -62,6 +62,9 @@ _LONG_CHARS = 300
 _MAX_LINES = 400
 """Distinct rules of one direction in a table."""
 
+Text = list[list[Piece]]
+"""The lines of a cell."""
+
 
 def ruled_tables(page: Page, before: Sequence[Table] = ()) -> tuple[list[Table], list[list[Word]]]:
     """The tables whose cells are ruled, and of all words, and of those turned, what is in none.
@@ -71,7 +74,7 @@ def ruled_tables(page: Page, before: Sequence[Table] = ()) -> tuple[list[Table],
     """
     tables, outside, held = list[Table](), page.words, set[int]()
     others = [
-        [(word, _as_most(word.box, quarters)) for word in part if not word.is_aslant]
+        [(word, as_most(word.box, quarters)) for word in part if not word.is_aslant]
         for part, quarters in page.turned
     ]
     for group in _touching(_without_underlines(page.rules, page.words)):
@@ -81,11 +84,11 @@ def ruled_tables(page: Page, before: Sequence[Table] = ()) -> tuple[list[Table],
             continue
         rows = _distinct([*rows, *_open_ends(columns, rows, group)])
         box = Box(columns[0], rows[0], columns[-1], rows[-1])
-        inside = [word for word in outside if _holds(box, word.box)]
+        inside = [word for word in outside if holds(box, word.box)]
         if _goes_on_outside(box, inside, outside):
             continue
         aside = [
-            _above_words(columns, inside, [(word, at) for word, at in part if _holds(box, at)])
+            _above_words(columns, inside, [(word, at) for word, at in part if holds(box, at)])
             for part in others
         ]
         head = _head_above(box, list(pairwise(columns)), outside)
@@ -100,7 +103,7 @@ def ruled_tables(page: Page, before: Sequence[Table] = ()) -> tuple[list[Table],
     return tables, [outside, *rest]
 
 
-def _as_most(box: Box, quarters: int) -> Box:
+def as_most(box: Box, quarters: int) -> Box:
     """Where a box is that stands on a turned page."""
     return Box(*turned_box(box.left, -box.bottom, box.right, -box.top, quarters))
 
@@ -116,7 +119,7 @@ def _above_words(
     return [(word, at) for word, at in turned if at.bottom < lowest.get(_column(columns, at), -inf)]
 
 
-def _holds(box: Box, other: Box) -> bool:
+def holds(box: Box, other: Box) -> bool:
     """Whether a box has another's middle."""
     is_between = box.left < (other.left + other.right) / 2 < box.right
     return is_between and box.top < other.middle < box.bottom
@@ -278,10 +281,7 @@ def _ruled_table(
         for place, word in _turned_texts(part, walls):
             places.setdefault(place, []).append(word)
     texts = {place: lines_of(pieces_of(its)) for place, its in places.items()}
-    if _arranges(texts):
-        return None
-    lines = [line for text in texts.values() for line in text]
-    if sum(len(line) > 1 + is_mark(line[0].text) for line in lines) > _MANY_IN_A_CELL * len(lines):
+    if are_no_cells(texts):
         return None
     grid = Grid()
     filled = {row + below for row, column in places for below in range(walls.span(row, column)[1])}
@@ -311,7 +311,18 @@ def _turned_texts(
         yield place, Word(text, around([box for _, box in its]), within[0].order, is_bold)
 
 
-def _arranges(cells: dict[tuple[int, int], list[list[Piece]]]) -> bool:
+def are_no_cells(texts: dict[tuple[int, int], Text]) -> bool:
+    """Whether texts are only arranged by rows and columns, or have columns in themselves.
+
+    Args:
+        texts: By row and column.
+    """
+    lines = [line for text in texts.values() for line in text]
+    num_wide = sum(len(line) > 1 + is_mark(line[0].text) for line in lines)
+    return num_wide > _MANY_IN_A_CELL * len(lines) or _arranges(texts)
+
+
+def _arranges(cells: dict[tuple[int, int], Text]) -> bool:
     """Whether one or two rows are no data: labels at the left, and long lists at the right."""
     rows, columns = (sorted({place[n] for place in cells}) for n in (0, 1))
     if len(rows) > 2 or len(columns) > 2:
@@ -325,10 +336,8 @@ def _arranges(cells: dict[tuple[int, int], list[list[Piece]]]) -> bool:
     return not left and right > max(_LONG_CHARS, total / 2)
 
 
-def _add_ruled_row(
-    grid: Grid, row: int, walls: _Walls, texts: dict[tuple[int, int], list[list[Piece]]]
-) -> None:
-    cells = list[tuple[list[list[Piece]], int, int]]()
+def _add_ruled_row(grid: Grid, row: int, walls: _Walls, texts: dict[tuple[int, int], Text]) -> None:
+    cells = list[tuple[Text, int, int]]()
     columns = list(pairwise(walls.columns))
     for column in range(len(columns)):
         if walls.corner(row, column) == (row, column):
@@ -349,7 +358,7 @@ def _add_ruled_row(
         grid.add_row([cell_of(text, width, height) for text, width, height in cells])
 
 
-def _levels(cells: list[list[list[Piece]]]) -> list[float]:
+def _levels(cells: list[Text]) -> list[float]:
     """The heights of a row's lines, if each is a row itself: columns are ruled, rows are not."""
     label, *values = [text for text in cells if text] or [[]]
     levels = [line[0].box.middle for line in label]
@@ -367,7 +376,7 @@ def _is_level(line: list[Piece], level: float) -> bool:
     return abs(line[0].box.middle - level) < _LEVEL * line[0].size
 
 
-def _inner_cells(text: list[list[Piece]], columns: Columns) -> list[list[list[Piece]]]:
+def _inner_cells(text: Text, columns: Columns) -> list[Text]:
     """What a cell over several columns has for each of them, if a rule is missing; [] if nothing.
 
     Either all of its lines stand in columns, or its last one does, below a name for all.

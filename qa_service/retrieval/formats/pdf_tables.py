@@ -52,11 +52,13 @@ class Table(NamedTuple):
 
     Attributes:
         page: Its number, from 1.
+        is_tagged: Whether the file names it.
     """
 
     box: Box
     grid: Grid
     page: int = 0
+    is_tagged: bool = False
 
 
 def split_tables(lines: Sequence[list[Piece]]) -> list[list[list[Piece]] | Table]:
@@ -102,7 +104,7 @@ def _aligned_table(lines: Sequence[list[Piece]], above: list[list[Piece]]) -> Ta
             are given.
     """
     full = [line for line in lines if len(line) > 1]
-    columns = _columns(full)
+    columns = columns_in(full)
     if len(full) < MIN_ROWS or len(columns) < 2:
         return None
     spans = [(piece, span_of(columns, piece.box)) for line in full for piece in line]
@@ -162,7 +164,7 @@ def fitted(line: list[Piece], columns: Columns) -> list[Piece]:
     return found
 
 
-def _columns(lines: list[list[Piece]]) -> Columns:
+def columns_in(lines: Iterable[list[Piece]]) -> Columns:
     """From where to where each column goes, as the lines with most pieces have it."""
     columns = list[tuple[float, float]]()
     for line in sorted(lines, key=len, reverse=True):

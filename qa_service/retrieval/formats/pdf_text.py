@@ -10,12 +10,13 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain, pairwise, takewhile
 from math import inf
 from statistics import median
 
 from qa_service.retrieval.formats.pdf_lines import NUMBERED, Piece, has_bullet, is_unspaced
 from qa_service.retrieval.formats.pdf_page import HYPHEN
+from qa_service.retrieval.formats.pdf_tags import Tag
 
 _ENDS = re.compile(r"[.!?:;。！？：；][\"'”’)\]」]*$")  # noqa: RUF001, quotes
 _PAGE_NUMBER = re.compile(
@@ -58,6 +59,8 @@ _MAX_HEADING_LINES = 3
 _MAX_BOLD_WORDS = 14
 """Of a heading that is no larger than the text; more are a sentence that is set off."""
 _HEADING_SIZE = 1.12
+_DRAWN = " "
+"""Stands for a mark that is no text."""
 _SECTION = re.compile(r"\d{1,2}\.(?:\d{1,2}\.?)* ")
 """Its number, before its heading."""
 
@@ -71,6 +74,7 @@ class Text:
         page: That it begins on, from 1.
         mark: Of an item, as `Block.mark` has it; empty for others.
         is_full: Whether its last line goes to the column's end.
+        tag: What the file says that it is.
     """
 
     lines: list[str]
@@ -80,6 +84,7 @@ class Text:
     page: int
     is_full: bool
     mark: str = ""
+    tag: Tag | None = None
 
 
 # Running heads
@@ -165,22 +170,52 @@ def paragraphs(
         ends = above is None or _ends(above, line, inf if hangs else edge, usual)
         text, mark = texts[place], ""
         rest = text.partition(" ")[2]
+        label = _label(line, above)
         if rest and has_bullet(line[0]):
             mark = "-"
         elif numbered := _ITEM.match(text):
-            left = line[0].box.left
-            mark = counter.mark(numbered["number"], left, is_apart=ends or is_within)
+            left, number = line[0].box.left, numbered["number"]
+            mark = counter.mark(number, left, is_apart=ends or is_within)
+            mark = mark or (f"{number}." if label else "")
             rest = text[numbered.end() :]
+        elif label and rest and not all(piece.is_bold for piece in line):
+            mark = label if label[:1].isalnum() else "-"
+            rest = text if label == _DRAWN else rest
         if mark or ends:
             bold = all(piece.is_bold for piece in line)
             left, words = line[0].box.left, rest if mark else text
-            found.append(Text([words], left, line[0].size, bold, page, is_full=False, mark=mark))
+            found.append(
+                Text(
+                    [words],
+                    left,
+                    line[0].size,
+                    bold,
+                    page,
+                    is_full=False,
+                    mark=mark,
+                    tag=line[-1].tag,
+                )
+            )
         else:
             last = found[-1]
             last.lines.append(text)
             last.is_bold &= all(piece.is_bold for piece in line)
         found[-1].is_full = edge - line[-1].box.right < _FULL * line[-1].size
     return found
+
+
+def _label(line: list[Piece], above: list[Piece] | None) -> str:
+    """What the file says to be an item's mark, at a line's beginning; "" if there is none.
+
+    A mark that is drawn is none of the page's words. A page's first item may be the rest of one.
+    """
+    words = takewhile(lambda word: word.tag and word.tag.kind == "Lbl", line[0].words)
+    if label := "".join(word.text for word in words):
+        return label
+    tag, before = line[0].tag, above[-1].words[-1].tag if above else None
+    is_item = tag is not None and tag.kind == "LI" and before is not None and tag != before
+    first = line[0].words[0].text
+    return _DRAWN if is_item and not (first.isalpha() and first.islower()) else ""
 
 
 class Counting:
@@ -221,9 +256,21 @@ def _distance(above: list[Piece], line: list[Piece]) -> float:
     return (line[0].box.middle - above[0].box.middle) / max(line[0].size, 1)
 
 
+def _are_apart(tag: Tag, after: Tag) -> bool | None:
+    """Whether a paragraph ends between two tags; None if they do not say.
+
+    Programs that guess the tags of a text begin a paragraph at a line's capital.
+    """
+    if tag == after:
+        return False if tag.is_heading else None
+    return True if tag.is_heading or after.is_heading or after.kind == "Lbl" else None
+
+
 def _ends(above: list[Piece], line: list[Piece], edge: float, usual: float) -> bool:
     """Whether a paragraph ends between two lines, of which the first may go to an edge."""
-    size, first = line[0].size, line[0].words[0]
+    size, first, last = line[0].size, line[0].words[0], above[-1].words[-1]
+    if first.tag and last.tag and (is_apart := _are_apart(last.tag, first.tag)) is not None:
+        return is_apart
     if above[-1].is_led or abs(size - above[0].size) > _OTHER_SIZE * size:
         return True
     if not 0 < _distance(above, line) <= _PARAGRAPH_GAP * usual or line[0].is_raised(first):
@@ -263,6 +310,8 @@ def is_heading(text: Text, body: float) -> bool:
     words = " ".join(text.lines)
     if len(words) > _MAX_HEADING_CHARS or not any(map(str.isalpha, words)):
         return False
+    if text.tag and text.tag.is_heading:
+        return True
     is_short = len(text.lines) == 1 and len(words.split()) <= _MAX_BOLD_WORDS
     is_bold = text.is_bold and is_short and text.size > 0.95 * body
     is_numbered = is_bold and bool(_SECTION.match(f"{text.mark} {words}".lstrip()))

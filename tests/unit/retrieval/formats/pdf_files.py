@@ -1,5 +1,10 @@
 """PDF files, written by hand."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
 
 def pdf_file(*pages: str, title: str = "") -> bytes:
     painted = [f"BT /F1 12 Tf 72 720 Td ({words}) Tj ET".encode() for words in pages]
@@ -10,14 +15,14 @@ def pdf_of(
     streams: list[bytes],
     title: str = "",
     *,
-    page_entries: str = "",
+    page_entries: str | Sequence[str] = "",
     form: str = "",
     more: tuple[bytes, ...] = (),
 ) -> bytes:
     """A page for each content stream.
 
     Args:
-        page_entries: What else each page's dictionary has.
+        page_entries: What else each page's dictionary has; of one text all pages have the same.
         form: The catalog's form.
         more: Objects after those of the pages, from `number_after(streams)`.
     """
@@ -31,7 +36,8 @@ def pdf_of(
         b"<< /Font << /F1 3 0 R /F2 5 0 R /F3 %d 0 R >> >>" % number_after(streams),
     ]
     for number, stream in enumerate(streams):
-        page = f"<< /Type /Page /Parent 2 0 R /Resources 6 0 R {page_entries}"
+        entries = page_entries if isinstance(page_entries, str) else page_entries[number]
+        page = f"<< /Type /Page /Parent 2 0 R /Resources 6 0 R {entries}"
         objects += [f"{page} /Contents {8 + 2 * number} 0 R >>".encode(), stream]
     objects += more
     data = b"%PDF-1.4\n"
@@ -80,3 +86,57 @@ def packed_stream(data: bytes, filters: int) -> bytes:
 def stream(data: bytes, entries: str = "") -> bytes:
     head = f"<< /Length {len(data)} {entries} >>\nstream\n".encode()
     return head + data + b"\nendstream"
+
+
+class Tagged(NamedTuple):
+    """A part of a page as its file names it: what is painted, or further parts.
+
+    Attributes:
+        kind: Of the structure element; "" for what is painted without a mark.
+        attributes: Of a table, as in `/ColSpan 2`.
+    """
+
+    kind: str
+    parts: Sequence[Tagged | str]
+    attributes: str = ""
+
+
+def tagged_pdf(*pages: Sequence[Tagged]) -> bytes:
+    """A tagged PDF (ISO 32000-1, 14.7) whose parts are painted in the order of their tags."""
+    first = 7 + 2 * len(pages)
+    elements, streams, parents = list[str](), list[bytes](), list[str]()
+    tops = list[int]()
+
+    def add(part: Tagged, parent: int, page: int, painted: list[str], marks: list[int]) -> int:
+        number = first + 1 + len(elements)
+        elements.append("")
+        kids = list[str]()
+        for one in part.parts:
+            if isinstance(one, str):
+                kids.append(str(len(marks)))
+                painted.append(f"/{part.kind} << /MCID {len(marks)} >> BDC {one} EMC\n")
+                marks.append(number)
+            elif one.kind:
+                kids.append(f"{add(one, number, page, painted, marks)} 0 R")
+            else:
+                painted += map(str, one.parts)
+        elements[number - first - 1] = (
+            f"<< /Type /StructElem /S /{part.kind} /P {parent} 0 R /Pg {7 + 2 * page} 0 R "
+            f"/K [{' '.join(kids)}] /A << /O /Table {part.attributes} >> >>"
+        )
+        return number
+
+    for page, parts in enumerate(pages):
+        painted, marks = list[str](), list[int]()
+        tops += [add(part, first, page, painted, marks) for part in parts if part.kind]
+        painted += [str(one) for part in parts if not part.kind for one in part.parts]
+        streams.append(content(*painted))
+        parents.append(f"{page} [{' '.join(f'{number} 0 R' for number in marks)}]")
+    kids = " ".join(f"{number} 0 R" for number in tops)
+    root = f"<< /Type /StructTreeRoot /K [{kids}] /ParentTree << /Nums [{' '.join(parents)}] >> >>"
+    return pdf_of(
+        streams,
+        page_entries=[f"/StructParents {page}" for page in range(len(pages))],
+        form=f"/MarkInfo << /Marked true >> /StructTreeRoot {first} 0 R",
+        more=tuple(one.encode() for one in (root, *elements)),
+    )
