@@ -1,5 +1,7 @@
 """Tables with rules in a PDF: what is drawn is not all a rule, and not all rules are drawn."""
 
+from itertools import pairwise
+
 from tests.unit.retrieval.formats.pdf_files import rule, words
 from tests.unit.retrieval.formats.test_pdf import box, table, text_of
 
@@ -100,17 +102,19 @@ def test_labels_in_the_middle_of_a_column_are_no_levels():
 
 
 def test_a_pages_paper_and_the_frame_around_it_are_no_tables():
-    rows = (("Room", "Seats"), ("Blue", "12"), ("Green", "40"))
-    page = grid(711, 697, 683, 669) + table(74, 700, *rows)
+    page = words(72, 730, "Rooms to let") + words(300, 600, "as of May") + grid(711, 697, 669, 641)
+    page += table(
+        74, 700, ("Room", "Seats"), ("Blue and", "12 of"), ("white", "oak"), ("Red", "40")
+    )
     read = text_of(page)
-    assert read == "Room: Blue; Seats: 12\nRoom: Green; Seats: 40"
+    assert "Room: Blue and white; Seats: 12 of oak\nRoom: Red; Seats: 40\n\nas of May" in read
     paper = box(0, 0, 612, 792)
     bars = box(20, 20, 2, 752) + box(590, 20, 2, 752) + box(20, 20, 572, 2) + box(20, 770, 572, 2)
     for around in (paper, bars, paper + bars, "20 20 572 752 re S\n", "0 0 612 792 re S\n"):
         assert text_of(around + page) == read
     met = bars + rule(20, 700, 592, 700) + "".join(rule(x, 770, x, 22) for x in (220, 420))
-    met += "".join(words(x, y, text) for y, row in ((740, ("Room", "Seats", "Floor")),
-        (600, ("Blue", "12", "1"))) for x, text in zip((74, 320, 500), row, strict=True))  # fmt: skip
+    for y, row in ((740, ("Room", "Seats", "Floor")), (600, ("Blue", "12", "1"))):
+        met += "".join(words(x, y, text) for x, text in zip((74, 320, 500), row, strict=True))
     assert text_of(met) == "Room: Blue; Seats: 12; Floor: 1"
 
 
@@ -131,8 +135,8 @@ def test_a_cells_shading_in_parts_is_one():
     edges = (720, 696, 672, 648)
     page = "".join(
         shaded(left + 0.5, bottom, right - 0.5, top)
-        for left, right in zip(columns, columns[1:], strict=False)
-        for top, bottom in zip(edges[:2], edges[1:3], strict=True)
+        for left, right in pairwise(columns)
+        for top, bottom in pairwise(edges[:3])
     )
     page += grid(*edges, columns=columns)
     cells = (("Room", "Seats", "Floor"), ("Blue", "12", "1"), ("Green", "40", "2"))
