@@ -106,14 +106,15 @@ def _sides(areas: list[_Area]) -> Iterator[Box]:
         end = _end_of_cell(areas, start)
         parts = [box for box, _ in areas[start:end]]
         if len(parts) > 1:
-            if kept and _are_same(kept[-1].box[::2], (parts[0].left, parts[1].right)):
-                parts += (
-                    [kept.pop().box] if abs(kept[-1].box.bottom - parts[0].top) < _SHADE else []
-                )
+            left, _, right, low = kept[-1].box if kept else parts[1]
+            if kept and _are_same(
+                (left, low, right), (parts[0].left, parts[0].top, parts[1].right)
+            ):
+                parts.append(kept.pop().box)
             cell = around(parts)
-            low, right = cell._replace(top=cell.bottom), cell._replace(left=cell.right)
-            sides = [cell._replace(bottom=cell.top), cell._replace(right=cell.left), low, right]
-            kept.append(_Area(cell, sides))
+            level = [cell._replace(bottom=cell.top), cell._replace(top=cell.bottom)]
+            upright = [cell._replace(right=cell.left), cell._replace(left=cell.right)]
+            kept.append(_Area(cell, level + upright))
         else:
             kept.append(areas[start])
         start = end
@@ -126,10 +127,8 @@ def _end_of_cell(areas: list[_Area], start: int) -> int:
         return start + 1
     left, right, below = (area.box for area in areas[start : start + 3])
     is_pair = _are_same(left[1::2], right[1::2]) and left.right + _SHADE < right.left
-    end = (
-        start + 2 + (_are_same(below[:3], (left.left, left.bottom, right.right)) if is_pair else 0)
-    )
-    first_line = end
+    has_below = _are_same(below[:3], (left.left, left.bottom, right.right))
+    end = first_line = start + 2 + has_below
     while is_pair and end < len(areas):
         line = areas[end].box
         is_between = _are_same(line[::2], (left.right, right.left))
