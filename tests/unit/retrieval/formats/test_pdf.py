@@ -536,7 +536,8 @@ def test_rows_of_many_cells_may_be_far_apart():
     page += row(645, "Earlier", "36", "30", "6", "1") + row(600, "Sales", "17", "9", "8", "2")
     assert text_of(page) == (
         "Land; Budget: 48; Spent: 40; Left: 8; Due: 3\n"
-        "Earlier; Budget: 36; Spent: 30; Left: 6; Due: 1\nSales; Budget: 17; Spent: 9; Left: 8; Due: 2"
+        "Earlier; Budget: 36; Spent: 30; Left: 6; Due: 1\n"
+        "Sales; Budget: 17; Spent: 9; Left: 8; Due: 2"
     )
 
 
@@ -564,20 +565,15 @@ def test_a_table_has_the_names_of_the_one_above_if_its_columns_are_the_same():
 
 def test_items_below_one_another_are_rows_though_others_are_set_apart():
     page = words(72, 700, "Others are to be paid here")
-    for number, (name, fee) in enumerate((("Medical", "N300 each"), ("Board", "N70 each"),
-                                          ("Panes", "N45 each"), ("All", "N415 each"))):  # fmt: skip
-        page += words(72, 686 - 12 * number, f"{number + 3}. {name}")
-        page += words(250, 686 - 12 * number, fee)
-    for y, name in ((626, "Tuition"), (600, "Food")):
-        page += words(72, y, name) + words(250, y, "N900 each")
-    assert "3. Medical: N300 each\n4. Board: N70 each\n5. Panes: N45 each" in text_of(page)
+    items = (686, "3. Medical"), (674, "4. Board"), (662, "5. Panes"), (650, "6. All")
+    for y, name in (*items, (626, "Tuition"), (600, "Food")):
+        page += words(72, y, name) + words(250, y, f"N{y} each")
+    assert "3. Medical: N686 each\n4. Board: N674 each\n5. Panes: N662 each" in text_of(page)
 
 
 def test_two_records_of_a_page_are_no_running_foot():
-    pages = [
-        "".join(words(72, y, f"Class {number}{y % 2}") + words(72, y - 40, f"Total N79, {number}50 :00")
-                for y in (700, 301))
-        for number in range(1, 5)
-    ]  # fmt: skip
-    read = text_of(*pages)
-    assert [read.count(f"Total N79, {number}50 :00") for number in range(1, 5)] == [2, 2, 2, 2]
+    def record(y: int, number: int) -> str:
+        return words(72, y, f"Class {number}{y}") + words(72, y - 40, f"Total N79, {number}50 :00")
+
+    read = text_of(*(record(700, number) + record(301, number) for number in range(1, 5)))
+    assert [read.count(f"Total N79, {n}50 :00") for n in range(1, 5)] == [2, 2, 2, 2]
