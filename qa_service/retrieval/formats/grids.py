@@ -274,8 +274,12 @@ def _without_titles(
     width = max(len(row.columns()) for row in region)
     if has_head and width == 1:
         return [], region
-    first = min(row.columns()[0] for row in region)
+    starts = [row.columns()[0] for row in region]
+    lefts = [*itertools.accumulate(reversed(starts), min)][::-1]  # of each row and all below it
+    first = lefts[0]
     for place, row in enumerate(region):
+        if row.columns()[-1] < min(lefts[place + 1 : place + 2], default=0):
+            continue  # what those at its right are about
         if _begins_table(row, region[place + 1 : place + 2], width, first):
             return region[:place], region[place:]
     return region, []

@@ -37,7 +37,7 @@ from qa_service.retrieval.formats.pdf_text import (
     text_of,
     without_margins,
 )
-from qa_service.retrieval.formats.table_heads import MIN_HEADS
+from qa_service.retrieval.formats.table_heads import MIN_HEADS, num_head, reach_of
 from qa_service.retrieval.layout import lay_out
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ _HEAD_LINES = 3
 _BELOW = 3.0  # points
 _INDENT = 4.0  # points
 _SAME_WIDTH = 4.0  # points
+_TITLES = 3
+"""Lines between two tables that may have the same names, at most."""
 
 Part = Text | Table
 """What a document consists of."""
@@ -269,6 +271,7 @@ def _written(parts: list[Part], heads: list[str]) -> list[Block]:
     for one, after in pairwise(parts):
         if isinstance(one, Table) and isinstance(after, Table) and _are_one(one, after):
             _join_row(one.grid.rows, after.grid.rows)
+    last, between = None, list[Text]()
     for before, part in zip([None, *parts], parts, strict=False):
         out.page, out.part = part.page, f"page {part.page}"
         # Of open lists' items: where they begin. One that is indented by more is in another list.
@@ -280,8 +283,12 @@ def _written(parts: list[Part], heads: list[str]) -> list[Block]:
         out.nest(len(lefts))
         if isinstance(part, Table):
             is_same = isinstance(before, Table) and _are_one(before, part)
+            is_same = is_same or (last is not None and _has_its_names(last, part, between))
             tables = add_grid(out, part.grid.rows, above=tables if is_same else ())
-        elif level:
+            last, between = (last if is_same and last else part)._replace(page=part.page), []
+            continue
+        between.append(part)
+        if level:
             words = _SECTION.sub(r"\g<0> ", _joined(part.lines, known))
             out.heading(level, f"{part.mark} {words}".lstrip())
         elif part.mark:
@@ -297,6 +304,21 @@ def _are_one(before: Table, table: Table) -> bool:
     if before.is_tagged and table.is_tagged:
         is_alike = len(before.grid.rows[0].cells) == len(table.grid.rows[0].cells)
     return is_alike and table.page == before.page + 1
+
+
+def _has_its_names(before: Table, table: Table, between: list[Text]) -> bool:
+    """Whether a table without a head has the columns of the one before, below a few titles."""
+    is_near = before.page <= table.page <= before.page + 1 and len(between) <= _TITLES
+    is_near = is_near and all(len(text.lines) == 1 for text in between)
+    sides = zip(before.box[::2], table.box[::2], strict=True)
+    if not is_near or any(abs(one - other) > _SAME_WIDTH for one, other in sides):
+        return False
+    rows, below = before.grid.rows, table.grid.rows
+    named = reach_of(rows[: num_head(rows, has_head=False)])
+    is_like = len(rows[0].cells) == len(below[0].cells) and reach_of(below) - {0} <= named
+    return is_like and not num_head(
+        [row for row in below if len(row.columns()) > 1], has_head=False
+    )
 
 
 def _join_row(rows: list[Row], below: list[Row]) -> None:

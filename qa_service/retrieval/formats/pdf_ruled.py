@@ -52,6 +52,8 @@ _ALONE = 3.0
 """Of a word's height; so near above the rules there is no other line of several pieces."""
 _LABEL_WIDTH = 0.5
 """Of a table's width; labels outside its rules are no farther away."""
+_OFF_MIDDLE = 0.5
+"""Of the first column's width; a name for several columns stands nearer to their middle."""
 _LEVEL = 0.3
 """Of a font's size; lines of a row differ less in height."""
 _VALUE_WORDS = 3
@@ -80,6 +82,7 @@ def ruled_tables(page: Page, before: Sequence[Table] = ()) -> tuple[list[Table],
     for group in _touching(_without_underlines(page.rules, page.words)):
         columns = _distinct(rule.left for rule in group if not rule.width)
         rows = _distinct(rule.top for rule in group if not rule.height)
+        columns = _distinct([*columns, *_open_sides(columns, rows, group)])
         if not (2 < len(columns) < _MAX_LINES and 1 < len(rows) < _MAX_LINES):
             continue
         rows = _distinct([*rows, *_open_ends(columns, rows, group)])
@@ -87,13 +90,13 @@ def ruled_tables(page: Page, before: Sequence[Table] = ()) -> tuple[list[Table],
         inside = [word for word in outside if holds(box, word.box)]
         if _goes_on_outside(box, inside, outside):
             continue
+        walls = _Walls(columns, rows, group)
         aside = [
-            _above_words(columns, inside, [(word, at) for word, at in part if holds(box, at)])
+            _naming(walls, inside, [(word, at) for word, at in part if holds(box, at)])
             for part in others
         ]
         head = _head_above(box, list(pairwise(columns)), outside)
         goes_on = any(_has_columns(table, columns) for table in before[-1:])
-        walls = _Walls(columns, rows, group)
         if table := _ruled_table(box, walls, inside, aside, head, min_rows=1 if goes_on else 2):
             tables.append(table)
             held.update(map(id, inside), (id(word) for part in aside for word, _ in part))
@@ -108,15 +111,22 @@ def as_most(box: Box, quarters: int) -> Box:
     return Box(*turned_box(box.left, -box.bottom, box.right, -box.top, quarters))
 
 
-def _above_words(
-    columns: list[float], words: list[Word], turned: list[tuple[Word, Box]]
+def _naming(
+    walls: _Walls, words: list[Word], turned: list[tuple[Word, Box]]
 ) -> list[tuple[Word, Box]]:
-    """Of turned words those that may name a column: it has other words below them."""
-    lowest = dict[int, float]()
+    """Of turned words those that may name a column, or alone in a cell the rows at its right."""
+    lowest, filled = dict[int, float](), set[tuple[int, int]]()
     for word in words if turned else ():
-        column = _column(columns, word.box)
+        column = _column(walls.columns, word.box)
         lowest[column] = max(word.box.middle, lowest.get(column, -inf))
-    return [(word, at) for word, at in turned if at.bottom < lowest.get(_column(columns, at), -inf)]
+        filled.add(walls.place(word.box))
+    found = list[tuple[Word, Box]]()
+    for word, at in turned:
+        place = walls.place(at)
+        is_group = place not in filled and walls.span(*place)[1] > 1
+        if is_group or at.bottom < lowest.get(_column(walls.columns, at), -inf):
+            found.append((word, at))
+    return found
 
 
 def holds(box: Box, other: Box) -> bool:
@@ -166,6 +176,7 @@ def _open_ends(columns: list[float], rows: list[float], rules: list[Box]) -> Ite
     level = [rule for rule in rules if not rule.height]
     upright = [[rule for rule in rules if not rule.width and abs(rule.left - left) < _SAME]
                for left in columns]  # fmt: skip
+    upright = list(filter(None, upright))
     for edge, end in (
         (rows[0], median_low(min(rule.top for rule in its) for its in upright)),
         (rows[-1], median_high(max(rule.bottom for rule in its) for its in upright)),
@@ -174,6 +185,21 @@ def _open_ends(columns: list[float], rows: list[float], rules: list[Box]) -> Ite
         crossed = {n for rule in parting for n in _middles_in(columns, rule.left, rule.right)}
         if not rows[0] < end < rows[-1] and len(crossed) == len(columns) - 1:
             yield end
+
+
+def _open_sides(columns: list[float], rows: list[float], rules: list[Box]) -> Iterator[float]:
+    """Where the rules between rows end beyond the first and the last rule between columns."""
+    if not columns or len(rows) < MIN_ROWS + 2:
+        return
+    reach = [(inf, -inf)] * len(rows)
+    for rule in rules:
+        if rule.width:
+            row = _nearest(rows, rule.top)
+            reach[row] = min(reach[row][0], rule.left), max(reach[row][1], rule.right)
+    lefts, rights = zip(*reach[1:-1], strict=True)
+    for edge, ends in ((columns[0], lefts), (columns[-1], rights)):
+        if max(ends) - min(ends) < _SAME and abs(ends[0] - edge) > MIN_RULE:
+            yield ends[0]
 
 
 def _head_above(box: Box, columns: Columns, words: list[Word]) -> list[Piece]:
@@ -269,9 +295,7 @@ def _ruled_table(
     columns, rows = walls.columns, walls.rows
     places = dict[tuple[int, int], list[Word]]()
     for word in words:
-        column = _column(columns, word.box)
-        row = _index(rows, word.box.middle)
-        places.setdefault(walls.corner(row, column), []).append(word)
+        places.setdefault(walls.place(word.box), []).append(word)
     if len({column for _, column in places}) < 2 or len({row for row, _ in places}) < min_rows:
         return None
     blocks = [its for corner, its in places.items() if min(walls.span(*corner)) > 1]
@@ -302,8 +326,7 @@ def _turned_texts(
     """The texts of cells in another direction, each as a word, and the cells' places."""
     found = dict[tuple[int, int], list[tuple[Word, Box]]]()
     for word, box in words:
-        place = walls.corner(_index(walls.rows, box.middle), _column(walls.columns, box))
-        found.setdefault(place, []).append((word, box))
+        found.setdefault(walls.place(box), []).append((word, box))
     for place, its in found.items():
         within = [word for word, _ in its]
         text = joined(piece.text for line in lines_of(pieces_of(within)) for piece in line)
@@ -365,7 +388,7 @@ def _levels(cells: list[Text]) -> list[float]:
     if not values or len(levels) < MIN_ROWS:
         return []
     for text in values:
-        are_short = all(len(line) == 1 and len(line[0].words) <= _VALUE_WORDS for line in text)
+        are_short = all(len(one.words) <= _VALUE_WORDS for line in text for one in line)
         are_level = all(any(_is_level(line, level) for level in levels) for line in text)
         if not (are_short and are_level and 2 * len(text) > len(levels)):
             return []
@@ -381,11 +404,15 @@ def _inner_cells(text: Text, columns: Columns) -> list[Text]:
 
     Either all of its lines stand in columns, or its last one does, below a name for all.
     """
-    is_whole = bool(text) and len(fitted(text[0], columns)) > 1
+    names, width = fitted(text[0], columns) if text else [], columns[0][1] - columns[0][0]
+    middle = (columns[0][0] + columns[-1][1]) / 2
+    offs = [abs((name.box.left + name.box.right) / 2 - middle) for name in names]
+    is_whole = len(names) > 1 or any(off > _OFF_MIDDLE * width for off in offs)
     for lines in (text, text[-1:]) if is_whole else (text[-1:],):
         pieces = [piece for line in lines for piece in fitted(line, columns)]
         placed = [(piece, *span_of(columns, piece.box)) for piece in pieces]
-        if len(placed) > 1 and all(first == last for _, first, last in placed):
+        is_apart = len({first for _, first, _ in placed}) > 1
+        if is_apart and all(first == last for _, first, last in placed):
             found = [text[: -len(lines)] for _ in columns]
             for piece, column, _ in placed:
                 found[column].append([piece])
@@ -421,6 +448,10 @@ class _Walls:
                 before = _nearest(columns, rule.left) - 1
                 crossed = _middles_in(rows, rule.top, rule.bottom)
                 self._right.update((row, before) for row in crossed)
+
+    def place(self, box: Box) -> tuple[int, int]:
+        """The upper left place of the cell that a box stands in."""
+        return self.corner(_index(self.rows, box.middle), _column(self.columns, box))
 
     def corner(self, row: int, column: int) -> tuple[int, int]:
         """The upper left place of the cell that a place belongs to."""

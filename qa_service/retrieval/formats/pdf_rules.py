@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
-from itertools import repeat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, repeat
 from operator import itemgetter
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qa_service.retrieval.formats.pdf_boxes import Box, around, turned
 from qa_service.retrieval.formats.pdf_calls import plain
@@ -32,6 +32,10 @@ _RECTANGLE_SEGMENTS = 5
 """A path with more may be several rules, and what is between them is not filled."""
 _SHADE = 1.0
 """In points, how far a box of a colour may go over the one that it is in."""
+_PAGE = 0.9
+"""Of a page's sides; what is as long and as high is its paper, or the frame around all of it."""
+_FRAME = 4.5
+"""Points; a rule that comes so near to a page's frame is one of its table."""
 _FORM_DEPTH = 4
 _AT_WORD = 1.0
 """Points; so near to its first word a marked line begins."""
@@ -39,6 +43,13 @@ _SPACE = 0.5
 """Of a word's height; it may end with a space."""
 _LINE = 1.5
 """Of a word's height; that of a marked line is smaller."""
+
+
+class _Area(NamedTuple):
+    """What is filled, and those of its sides that are rules."""
+
+    box: Box
+    lines: list[Box]
 
 
 def rules_on(
@@ -53,8 +64,11 @@ def rules_on(
         words: Where the page's words are.
     """
     raw, found, num_left_out = package.raw, list[Box](), 0
-    words = sorted(words)
+    words, size = sorted(words), page.get_size()
+    if (turn - page.get_rotation() // 90) % 2:
+        size = size[::-1]
     boxes = dict[tuple[int, ...], deque[Box]]()  # of each colour the last ones that are in no other
+    areas = dict[tuple[int, ...], list[_Area]]()
     fill, is_stroked = ctypes.c_int(), ctypes.c_int()
     for path, matrix in _paths(package, page, None):
         if len(found) + num_left_out >= _MAX_RULES:
@@ -68,14 +82,82 @@ def rules_on(
             colour = tuple(part.value for part in parts)
             if min(colour[:3]) >= _WHITE or not (lines := _lines(raw, path, matrix, turn)):
                 continue
+            num_left_out += len(lines)
             box, filled = around(lines), boxes.setdefault(colour, deque(maxlen=_MAX_FILLED))
             if _is_marker(box, words) or any(_holds(other, box) for other in filled):
-                num_left_out += len(lines)
                 continue
-            found += lines
-            if raw.FPDFPath_CountSegments(path) <= _RECTANGLE_SEGMENTS:
+            is_plain = raw.FPDFPath_CountSegments(path) <= _RECTANGLE_SEGMENTS
+            if is_plain:
                 filled.append(box)
-    return found
+            if not (is_plain and _is_long(box, size, all)):
+                areas.setdefault(colour, []).append(_Area(box, lines))
+    for one in areas.values():
+        found += _sides(one)
+    return _without_frame(found, size)
+
+
+def _sides(areas: list[_Area]) -> Iterator[Box]:
+    """The sides of what is filled with one colour; of a cell's parts they are the cell's.
+
+    Word fills a cell's margins and its lines one by one: above, left, right, below, each line.
+    """
+    kept, start = list[_Area](), 0
+    while start < len(areas):
+        end = _end_of_cell(areas, start)
+        parts = [box for box, _ in areas[start:end]]
+        if len(parts) > 1:
+            left, _, right, low = kept[-1].box if kept else parts[1]
+            if kept and _are_same(
+                (left, low, right), (parts[0].left, parts[0].top, parts[1].right)
+            ):
+                parts.append(kept.pop().box)
+            cell = around(parts)
+            level = [cell._replace(bottom=cell.top), cell._replace(top=cell.bottom)]
+            upright = [cell._replace(right=cell.left), cell._replace(left=cell.right)]
+            kept.append(_Area(cell, level + upright))
+        else:
+            kept.append(areas[start])
+        start = end
+    return chain.from_iterable(lines for _, lines in kept)
+
+
+def _end_of_cell(areas: list[_Area], start: int) -> int:
+    """Where the parts of a cell end that begin with its left margin; the next place if none do."""
+    if len(areas) < start + 3:
+        return start + 1
+    left, right, below = (area.box for area in areas[start : start + 3])
+    is_pair = _are_same(left[1::2], right[1::2]) and left.right + _SHADE < right.left
+    has_below = _are_same(below[:3], (left.left, left.bottom, right.right))
+    end = first_line = start + 2 + has_below
+    while is_pair and end < len(areas):
+        line = areas[end].box
+        is_between = _are_same(line[::2], (left.right, right.left))
+        if not (is_between and left.top - _SHADE <= line.top <= left.bottom):
+            break
+        end += 1
+    return end if end > first_line else start + 1
+
+
+def _are_same(places: Sequence[float], others: Sequence[float]) -> bool:
+    return all(abs(one - other) <= _SHADE for one, other in zip(places, others, strict=True))
+
+
+def _is_long(box: Box, size: Sequence[float], both: Callable[[Iterable[bool]], bool]) -> bool:
+    return both(side > _PAGE * of for side, of in zip((box.width, box.height), size, strict=True))
+
+
+def _without_frame(rules: list[Box], size: Sequence[float]) -> list[Box]:
+    """Rules without those of a frame around the page, to which no other comes."""
+    long = [rule for rule in rules if _is_long(rule, size, any)]
+    if not long or not _is_long(box := around(long), size, all):
+        return rules
+    frame, met = set[Box](), False
+    for rule in rules:
+        near = [abs(one - side) < _FRAME for one, side in zip(rule, box, strict=True)]
+        if near[1] or near[3] if rule.width > rule.height else near[0] or near[2]:
+            frame.add(rule)
+        met = met or (any(near) and rule not in frame)
+    return rules if met else [rule for rule in rules if rule not in frame]
 
 
 def _paths(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from qa_service.retrieval.formats.cells import Cell, Grid
 from qa_service.retrieval.formats.pdf_boxes import Box, around
-from qa_service.retrieval.formats.pdf_lines import NUMBER, Piece, cut_at, joined
+from qa_service.retrieval.formats.pdf_lines import NUMBER, NUMBERED, Piece, cut_at, joined
 from qa_service.retrieval.formats.pdf_page import HYPHEN
 
 MIN_ROWS = 3
@@ -23,6 +23,8 @@ _MAX_RUN = 500
 """Lines of a table on one page."""
 _GAP_IN_TABLE = 3.0
 """Of a line's size; a wider one ends a table without rules."""
+_GAP_IN_WIDE_TABLE, _MANY_CELLS = 6.0, 4
+"""The same between lines of so many pieces each."""
 _FITTING = 0.7
 """Of its pieces; so many stand in one column each."""
 _NAME = re.compile(r"[A-Za-z]|\b(?:19|20)\d\d\b")
@@ -81,8 +83,12 @@ def _end_of_run(lines: Sequence[list[Piece]], start: int) -> int:
     """Where lines end that begin here and have several pieces, all but a few."""
     end = number = start
     while number < min(len(lines), start + _MAX_RUN) and number - end <= 2:
-        if number > start and _gap(lines[number - 1], lines[number]) > _GAP_IN_TABLE:
-            break
+        if number > start:
+            counts = sorted((len(lines[max(start, end - 1)]), len(lines[number])))
+            is_row = counts[0] >= _MANY_CELLS and 3 * counts[0] >= 2 * counts[1]
+            most = _GAP_IN_WIDE_TABLE if is_row else _GAP_IN_TABLE
+            if _gap(lines[number - 1], lines[number]) > most:
+                break
         number += 1
         if len(lines[number - 1]) > 1:
             end = number
@@ -263,9 +269,12 @@ def _rows(lines: Sequence[list[Piece]], columns: Columns) -> list[list[Piece]]:
         is_text = not any(map(_is_value, line))
         gap = _gap(above, line) if above else _GAP_IN_TABLE
         is_lower = line[0].text[:1].islower()
-        is_within = span_of(columns, line[0].box)[0] > 0 or (len(line) == 1 and is_lower)
+        column = span_of(columns, line[0].box)[0]
+        is_within = column > 0 or (len(line) == 1 and is_lower)
+        is_item = column == 0 and NUMBERED.fullmatch(line[0].words[0].text)
         is_label = bool(rows) and len(rows[-1]) == 1 and is_lower
-        if gap < tight or (gap < _WRAPPED and (is_label or (is_text and is_within))):
+        goes_on = gap < tight or (gap < _WRAPPED and (is_label or (is_text and is_within)))
+        if goes_on and not is_item:
             rows[-1] += line
         else:
             rows.append(list(line))

@@ -106,7 +106,7 @@ def without_margins(
     for line in chain.from_iterable(margins if len(pages) > 1 else ()):
         if _PAGE_NUMBER.fullmatch(text := text_of(line)):
             dropped.add(id(line))
-        elif everywhere[look := _look(line)] > 2 * at_end[look]:
+        elif everywhere[look := _look(line)] >= 2 * at_end[look]:
             continue  # a line of each record of a list, of which some stand at a page's end
         elif any(found[key] >= enough for key in _keys(line)):
             heads.setdefault(_keys(line)[0][0], text)

@@ -609,3 +609,12 @@ def test_cells_merged_over_no_column_but_one_are_no_sections():
     rows = merged(["Name", "Date", Cell("Issues", columns=4)], ["", "", Cell("- costs", columns=4)],
                   ["", "", Cell("- staff", columns=4)])  # fmt: skip
     assert written(rows) == ["Issues: - costs", "Issues: - staff"]
+
+
+def test_a_row_at_the_left_of_all_below_it_is_their_title():
+    rows = [["", "", "Account", "Debit"], ["1 May", "J1", "", ""], ["", "", "Books", "35"],
+            ["", "", "Bank", "20"], [], ["2 May", "J2", "", ""], ["", "", "Books", "9"],
+            ["", "", "Freight", "5"]]  # fmt: skip
+    assert written(rows)[-3:] == [
+        "2 May: J2", "Account: Books; Debit: 9", "Account: Freight; Debit: 5"
+    ]  # fmt: skip

@@ -526,3 +526,54 @@ def test_bold_lines_with_numbers_are_headings_and_bold_items_are_items():
         ("1. Object And Definitions", 1), ("1.1 Purpose.", 2), ("2. Meetings", 1),
     ]  # fmt: skip
     assert "\n1. Masks\n2. Gloves\n" in document.text
+
+
+def test_rows_of_many_cells_may_be_far_apart():
+    def row(y: float, *cells: str) -> str:
+        return "".join(words(72 + 90 * n, y, cell) for n, cell in enumerate(cells))
+
+    page = row(700, "", "Budget", "Spent", "Left", "Due") + row(660, "Land", "48", "40", "8", "3")
+    page += row(645, "Earlier", "36", "30", "6", "1") + row(600, "Sales", "17", "9", "8", "2")
+    assert text_of(page) == (
+        "Land; Budget: 48; Spent: 40; Left: 8; Due: 3\n"
+        "Earlier; Budget: 36; Spent: 30; Left: 6; Due: 1\n"
+        "Sales; Budget: 17; Spent: 9; Left: 8; Due: 2"
+    )
+
+
+def test_a_table_has_the_names_of_the_one_above_if_its_columns_are_the_same():
+    def ruled(top: float, *rows: tuple[str, ...], right: float = 340) -> str:
+        edges = [top + 11 - 14 * n for n in range(len(rows) + 1)]
+        rules = "".join(rule(70, y, right, y) for y in edges)
+        rules += "".join(rule(x, edges[0], x, edges[-1]) for x in (70, 160, 250, right))
+        return rules + table(74, top, *rows)
+
+    first = ruled(
+        700, ("What", "When", "Minutes"), ("Lunch", "12:00", "45"), ("Talk", "13:00", "60")
+    )
+    rows = (("Closing", "15:00", "30"), ("Thanks", "15:30", "5"))
+    second = words(74, 630, "Day 2") + ruled(600, *rows)
+    assert text_of(first + second).endswith(
+        "What: Closing; When: 15:00; Minutes: 30\nWhat: Thanks; When: 15:30; Minutes: 5"
+    )
+    assert "When: 15:00" not in text_of(
+        first + words(74, 630, "Day 2") + ruled(600, *rows, right=390)
+    )
+    named = (("Place", "Seats", "Floor"), ("Hall", "80", "1"), ("Attic", "12", "3"))
+    assert text_of(first + ruled(600, *named)).endswith("Place: Attic; Seats: 12; Floor: 3")
+
+
+def test_items_below_one_another_are_rows_though_others_are_set_apart():
+    page = words(72, 700, "Others are to be paid here")
+    items = (686, "3. Medical"), (674, "4. Board"), (662, "5. Panes"), (650, "6. All")
+    for y, name in (*items, (626, "Tuition"), (600, "Food")):
+        page += words(72, y, name) + words(250, y, f"N{y} each")
+    assert "3. Medical: N686 each\n4. Board: N674 each\n5. Panes: N662 each" in text_of(page)
+
+
+def test_two_records_of_a_page_are_no_running_foot():
+    def record(y: int, number: int) -> str:
+        return words(72, y, f"Class {number}{y}") + words(72, y - 40, f"Total N79, {number}50 :00")
+
+    read = text_of(*(record(700, number) + record(301, number) for number in range(1, 5)))
+    assert [read.count(f"Total N79, {n}50 :00") for n in range(1, 5)] == [2, 2, 2, 2]
