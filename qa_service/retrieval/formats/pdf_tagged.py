@@ -124,7 +124,7 @@ def _tagged(page: Page, free: set[int], before: Sequence[Table]) -> tuple[list[T
     for word in chain(page.words, *map(_upright, page.turned)):
         if word.tag:
             by_tag.setdefault(word.tag.number, []).append(word)
-    tables, taken = list[Table](), set[int]()
+    tables, taken, full = list[Table](), set[int](), list[Box]()
     for tagged in page.tagged:
         tags = {tag for row in tagged for cell in row for tag in cell.tags}
         inside = [word for tag in tags for word in by_tag.get(tag, ())]
@@ -132,9 +132,14 @@ def _tagged(page: Page, free: set[int], before: Sequence[Table]) -> tuple[list[T
             continue
         parts = chain.from_iterable(_paragraphs(row, by_tag) for row in tagged)
         rows = [[_cell(cell, by_tag) for cell in row] for row in parts]
+        if all(cell.box for row in rows for cell in row):
+            full.append(around([box for row in rows for box in _boxes(row)]))
         if table := _table(rows, _outside(page.words, tags), before):
             tables.append(table)
             taken |= tags
+    full.sort(key=lambda box: box.top)
+    if any(after.top < one.bottom - _NEAR for one, after in pairwise(full)):
+        return [], set()  # Excel tags no empty cells, and what stands at their sides one by one
     return tables, taken
 
 

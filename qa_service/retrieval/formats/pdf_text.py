@@ -59,6 +59,7 @@ _MAX_HEADING_LINES = 3
 _MAX_BOLD_WORDS = 14
 """Of a heading that is no larger than the text; more are a sentence that is set off."""
 _HEADING_SIZE = 1.12
+_LETTER = re.compile(r"[A-Z][.)]")
 _DRAWN = " "
 """Stands for a mark that is no text."""
 _SECTION = re.compile(r"\d{1,2}\.(?:\d{1,2}\.?)* ")
@@ -215,7 +216,9 @@ def _label(line: list[Piece], above: list[Piece] | None) -> str:
     tag, before = line[0].tag, above[-1].words[-1].tag if above else None
     is_item = tag is not None and tag.kind == "LI" and before is not None and tag != before
     first = line[0].words[0].text
-    return _DRAWN if is_item and not (first.isalpha() and first.islower()) else ""
+    if not is_item or (first.isalpha() and first.islower()):
+        return ""
+    return first if _LETTER.fullmatch(first) else _DRAWN
 
 
 class Counting:
