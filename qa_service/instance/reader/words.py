@@ -29,9 +29,9 @@ Tokens = tuple[Int64Array, Int64Array]
 """The ids of a text's tokens, and where each starts and ends, in code points: [tokens, 2]."""
 
 Word = bytes
-"""What is known of a word or a chunk after a space, three int32 a row: of each token its id, how far
-it ends after what is before it, and its length. Characters after the last token have a row too, with
-`_NO_TOKEN` as id."""
+"""What is known of a word or a chunk after a space, three int32 a row: of each token its id, how
+far its end is from the one before, and its length. Characters after the last token have a row too,
+with `_NO_TOKEN` as id."""
 
 MAX_WORDS = 1 << 16
 """And chunks: some 22 MB; then the cache is emptied."""
@@ -154,7 +154,10 @@ def _joined(texts: Sequence[str], find: Callable[[str], Word]) -> list[Tokens | 
 
 
 def _chunks_of(text: str, find: Callable[[str], Word]) -> bytes | None:
-    """What is known of a text's chunks, and a row that goes back to its start; None if one is new."""
+    """What is known of a text's chunks, and a row that goes back to its start.
+
+    None if one of them is not known.
+    """
     try:
         chunks = b"".join(map(find, text.split(_SPACE)))
     except KeyError:
