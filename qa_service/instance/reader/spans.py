@@ -16,6 +16,7 @@ import functools
 import math
 import operator
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -41,7 +42,7 @@ score mostly not; a model that is sure of nothing has thousands of them."""
 _NOT_FINITE = "the model's logits are not finite"
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class Candidate(NamedTuple):
     """A span by its first and last token, counted from the text's first."""
 
     log_score: float
@@ -252,13 +253,13 @@ class _Spans:
         """The candidates without what surrounds them."""
         place, rule = self._offsets.item, self.rule
         found = []
-        for one in candidates:
-            token_end = place(one.last, 1)
-            begin, cell_end = rule.within_cell(place(one.first, 0), token_end)
+        for log_score, first, last in candidates:
+            token_end = place(last, 1)
+            begin, cell_end = rule.within_cell(place(first, 0), token_end)
             start, end = stripped(self._text, begin, cell_end)
             may_be_answer = start < end and rule.allows(start, end)
             leaves_cell = cell_end < token_end
-            found.append(_Trimmed(one.log_score, start, end, may_be_answer, leaves_cell))
+            found.append(_Trimmed(log_score, start, end, may_be_answer, leaves_cell))
         return found
 
     def result(
