@@ -18,7 +18,7 @@ from __future__ import annotations
 import bisect
 import functools
 import re
-from collections.abc import Container, Iterator, Set
+from collections.abc import Iterator, Set
 
 import numpy as np
 import numpy.typing as npt
@@ -69,17 +69,20 @@ _TO_NEXT_WORD = re.compile(r"\S*\s*\S?")
 
 
 class _QuestionWords:
-    """The words of a question, in lower case; most questions need not be cut into them."""
+    """The words of a question, in lower case; it is cut only if it has the letters of one in it.
+
+    Case folding, unlike lower case, makes the same of a letter whatever is around it.
+    """
 
     def __init__(self, question: str) -> None:
         self._question = question
         self._folded = question.casefold()
 
     def __contains__(self, word: object) -> bool:
-        return str(word).casefold() in self._folded and word in self._words
+        return str(word).casefold() in self._folded and word in self.words
 
     @functools.cached_property
-    def _words(self) -> Set[str]:
+    def words(self) -> Set[str]:
         return frozenset(map(str.lower, _WORD.findall(self._question)))
 
 
@@ -103,16 +106,13 @@ class AnswerRule:
             return False
         if first := _WORD.match(text, start, end):
             word = first[0].lower()
-            if not self._knows(word) and not _MAY_BE_MARK.fullmatch(word):
+            if not (word in _ARTICLES or word in self.asked or _MAY_BE_MARK.fullmatch(word)):
                 return True
         words = [word.lower() for word in _WORD.findall(text, start, end)]
-        is_new = not all(map(self._knows, words))
+        is_new = not (self.asked.words | _ARTICLES) >= set(words)
         if is_new and not (_MAY_BE_MARK.fullmatch(words[0]) and _begins_line(text, start)):
             return True
         return any(self._worth(start, end))
-
-    def _knows(self, word: str) -> bool:
-        return word in _ARTICLES or word in self.asked
 
     def table(self, offsets: Int64Array, max_tokens: int) -> npt.NDArray[np.bool_]:
         """Whether the span of n + 1 tokens from token i may be one: [text tokens, max_tokens]."""
@@ -196,7 +196,7 @@ class AnswerRule:
                 break
             if sentence.end() > start:
                 if (begin := sentence.start()) not in self._repeats:
-                    self._repeats[begin] = list(_repeated(sentence, self.asked))
+                    self._repeats[begin] = list(_repeated(sentence, self.asked.words))
                 yield from self._repeats[begin]
         for name in _NAME.finditer(text, around, stop) if self._names else ():
             if name[0] in self._names:
@@ -207,7 +207,7 @@ def _begins_line(text: str, start: int) -> bool:
     return not text[text.rfind("\n", 0, start) + 1 : start].strip(" \t>*_#")
 
 
-def _repeated(sentence: re.Match[str], asked: Container[str]) -> Iterator[tuple[int, int]]:
+def _repeated(sentence: re.Match[str], asked: Set[str]) -> Iterator[tuple[int, int]]:
     """The question's words in a sentence, if it repeats the question or is a heading."""
     words = list(_WORD.finditer(sentence.string, *sentence.span()))
     known = [word for word in words if word[0].lower() in asked]
