@@ -236,8 +236,7 @@ def _vocabulary_windows(
         question_tokens = min(_QUESTION_TOKENS, room // 2)
         its = words.take(range(first, first + room), mode="wrap")
         first += room
-        head = layout.head(its[:question_tokens])
-        window = layout.window(head, its[question_tokens:])
+        (window,) = layout.windows([(its[:question_tokens], its[question_tokens:], 0)])
         yield f"{VOCABULARY}, row {number + 1}", window
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -155,7 +154,7 @@ def answers_from_passages(
     return _answers(spans, log_total, null, top_k, margin)
 
 
-class _Found(NamedTuple):
+class _Found(msgspec.Struct):
     log_score: float
     words: str
     span: ScoredSpan
@@ -169,8 +168,7 @@ def _answers(
     if not spans:
         return [NO_ANSWER]
     log_total = log_spans if null is None else log_sum_exp([log_spans, null + margin])
-    scored = [(log_sum_exp([one.log_score for one in group]), group) for group in _equal(spans)]
-    scored.sort(key=lambda item: -item[0])
+    scored = [(spans[0].log_score, spans)] if len(spans) == 1 else _scored(spans)
     answers = [_answer(group, _score(score - log_total)) for score, group in scored[:top_k]]
     if null is not None and scored[0][0] < null:
         log_none = null - log_sum_exp([log_spans, null])
@@ -178,13 +176,13 @@ def _answers(
     return answers[:top_k]
 
 
-def _equal(spans: Sequence[_Found]) -> Collection[Sequence[_Found]]:
-    if len(spans) == 1:
-        return [spans]
+def _scored(spans: Sequence[_Found]) -> list[tuple[float, Sequence[_Found]]]:
+    """Equal answers with their score, best first."""
     equal: dict[str, list[_Found]] = {}
     for one in sorted(spans, key=lambda one: (-one.log_score, one.span.start)):
         equal.setdefault(answer_key(one.words), []).append(one)
-    return equal.values()
+    scored = [(log_sum_exp([one.log_score for one in group]), group) for group in equal.values()]
+    return sorted(scored, key=lambda item: -item[0])
 
 
 def _answer(equal: Sequence[_Found], score: float) -> Answer:
@@ -208,7 +206,7 @@ def log_sum_exp(values: Sequence[float]) -> float:
     peak = max(values, default=-math.inf)
     if peak == -math.inf:
         return peak
-    return peak + math.log(sum(math.exp(value - peak) for value in values))
+    return peak + math.log(sum([math.exp(value - peak) for value in values]))
 
 
 def _score(log_probability: float) -> float:

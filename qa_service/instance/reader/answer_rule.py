@@ -68,6 +68,24 @@ _NEWLINE = re.compile(r"\n")
 _TO_NEXT_WORD = re.compile(r"\S*\s*\S?")
 
 
+class _QuestionWords:
+    """The words of a question, in lower case; it is cut only if it has the letters of one in it.
+
+    Case folding, unlike lower case, makes the same of a letter whatever is around it.
+    """
+
+    def __init__(self, question: str) -> None:
+        self._question = question
+        self._folded = question.casefold()
+
+    def __contains__(self, word: object) -> bool:
+        return str(word).casefold() in self._folded and word in self.words
+
+    @functools.cached_property
+    def words(self) -> Set[str]:
+        return frozenset(map(str.lower, _WORD.findall(self._question)))
+
+
 class AnswerRule:
     """What may be an answer to one question in one text.
 
@@ -76,8 +94,7 @@ class AnswerRule:
     """
 
     def __init__(self, question: str, text: str) -> None:
-        self.asked = frozenset(map(str.lower, _WORD.findall(question)))
-        self._known = self.asked | _ARTICLES
+        self.asked = _QuestionWords(question)
         self._repeats: dict[int, list[tuple[int, int]]] = {}
         self._question = question
         self._text = text
@@ -89,10 +106,10 @@ class AnswerRule:
             return False
         if first := _WORD.match(text, start, end):
             word = first[0].lower()
-            if word not in self._known and not _MAY_BE_MARK.fullmatch(word):
+            if not (word in _ARTICLES or word in self.asked or _MAY_BE_MARK.fullmatch(word)):
                 return True
         words = [word.lower() for word in _WORD.findall(text, start, end)]
-        is_new = not self._known.issuperset(words)
+        is_new = not (self.asked.words | _ARTICLES) >= set(words)
         if is_new and not (_MAY_BE_MARK.fullmatch(words[0]) and _begins_line(text, start)):
             return True
         return any(self._worth(start, end))
@@ -179,7 +196,7 @@ class AnswerRule:
                 break
             if sentence.end() > start:
                 if (begin := sentence.start()) not in self._repeats:
-                    self._repeats[begin] = list(_repeated(sentence, self.asked))
+                    self._repeats[begin] = list(_repeated(sentence, self.asked.words))
                 yield from self._repeats[begin]
         for name in _NAME.finditer(text, around, stop) if self._names else ():
             if name[0] in self._names:

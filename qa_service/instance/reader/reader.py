@@ -271,15 +271,15 @@ class Reader:
         return self._as_best_spans(window, row)
 
     def _as_best_spans(self, window: Window, row: Sequence[float]) -> BestSpans:
-        log_total, numbers, log_scores = row[0], row[1 : NUM_BEST + 1], row[NUM_BEST + 1 :]
+        width, begin = self._config.max_answer_tokens, window.text_begin
+        lowest = row[NUM_BEST + 1] - NEAR_BEST
         candidates = []
-        for number, log_score in zip(numbers, log_scores, strict=True):
-            if log_score < log_scores[0] - NEAR_BEST:
+        for number, log_score in zip(row[1 : NUM_BEST + 1], row[NUM_BEST + 1 :], strict=True):
+            if log_score < lowest:
                 break
-            first, further = divmod(int(number), self._config.max_answer_tokens)
-            first -= window.text_begin
-            candidates.append(Candidate(log_score, first, first + further))
-        return BestSpans(candidates, log_total)
+            first, further = divmod(int(number), width)
+            candidates.append(Candidate(log_score, first - begin, first - begin + further))
+        return BestSpans(candidates, row[0])
 
     def _batches(self, windows: Sequence[Window]) -> Iterator[list[int]]:
         batch: list[int] = []

@@ -16,9 +16,9 @@ import functools
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from qa_service.errors import InternalError
@@ -50,8 +50,7 @@ class Candidate(NamedTuple):
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class BestSpans:
+class BestSpans(msgspec.Struct, frozen=True):
     """The best spans of a window, found by the engine, in place of the window's logits.
 
     Attributes:
@@ -225,7 +224,7 @@ def _candidates(table: FloatArray, peak: float) -> list[Candidate]:
     ]
 
 
-class _Trimmed(NamedTuple):
+class _Trimmed(msgspec.Struct, frozen=True):
     """A candidate without white space around it, within its item or cell.
 
     Attributes:
@@ -251,16 +250,15 @@ class _Spans:
         self._offsets = encoded.offsets
 
     def trimmed(self, candidates: Sequence[Candidate]) -> list[_Trimmed]:
-        """The candidates without what surrounds them; many begin or end with the same token."""
-        place = self._offsets.item
-        starts = {first: place(first, 0) for first in {first for _, first, _ in candidates}}
-        ends = {last: place(last, 1) for last in {last for _, _, last in candidates}}
+        """The candidates without what surrounds them."""
+        place, rule = self._offsets.item, self.rule
         found = []
         for log_score, first, last in candidates:
-            within = self.rule.within_cell(starts[first], ends[last])
-            start, end = stripped(self._text, *within)
-            may_be_answer = start < end and self.rule.allows(start, end)
-            leaves_cell = within[1] < ends[last]
+            token_end = place(last, 1)
+            begin, cell_end = rule.within_cell(place(first, 0), token_end)
+            start, end = stripped(self._text, begin, cell_end)
+            may_be_answer = start < end and rule.allows(start, end)
+            leaves_cell = cell_end < token_end
             found.append(_Trimmed(log_score, start, end, may_be_answer, leaves_cell))
         return found
 
@@ -277,8 +275,8 @@ class _Spans:
                 out.
             is_one: Whether only the places of the best answer are wanted.
         """
-        may_be = [one for one in trimmed if one.may_be_answer]
-        kept = [one for one in may_be if not one.leaves_cell] or may_be
+        kept = [one for one in trimmed if one.may_be_answer and not one.leaves_cell]
+        kept = kept or [one for one in trimmed if one.may_be_answer]
         if len(kept) < len(trimmed):
             lost = sum(math.exp(one.log_score - log_total) for one in trimmed if one not in kept)
             best = (kept or trimmed)[0].log_score
@@ -329,6 +327,8 @@ class _Spans:
                 before = scores.get(bounds)
                 score = one.log_score
                 scores[bounds] = score if before is None else log_sum_exp([score, before])
+        if len(scores) == 1:
+            return [ScoredSpan(score, *bounds) for bounds, score in scores.items()]
         ranked = sorted((-score, *bounds) for bounds, score in scores.items())
         spans = [ScoredSpan(-negated, start, end) for negated, start, end in ranked]
         if not spans or all(map(spans[0].overlaps, spans)):

@@ -11,7 +11,7 @@ the sentence's own punctuation, list marks and quotes that are not closed are le
 from __future__ import annotations
 
 import re
-from collections.abc import Set
+from collections.abc import Container
 
 import regex
 
@@ -93,7 +93,9 @@ _PAIRS = {")": "(", "]": "[", "}": "{", "”": "“", "\u2019": "\u2018", "»": 
 _OPENING = "".join(_PAIRS.values())
 
 
-def whole_words(text: str, start: int, end: int, asked: Set[str] = frozenset()) -> tuple[int, int]:
+def whole_words(
+    text: str, start: int, end: int, asked: Container[str] = frozenset()
+) -> tuple[int, int]:
     """Widens a span to whole words, and takes the sentence's marks off its ends.
 
     Args:
@@ -131,7 +133,8 @@ def whole_words(text: str, start: int, end: int, asked: Set[str] = frozenset()) 
 def _spaced_at(text: str, start: int, end: int) -> re.Match[str] | None:
     """The telephone number, time or length that a span begins or ends within."""
     for place in (start, end):
-        if not (after := _SPACED_CHARS.match(text, place, place + 2)):
+        after = _SPACED_CHARS.match(text, place, place + 2)
+        if not (after and _SPACED_CHARS.match(text, place - 1)):
             continue
         line = max(text.rfind("\n", 0, start) + 1, start - _MAX_RUN_CHARS)
         begin = max(line, start - _MAX_SPACED_CHARS)
@@ -164,7 +167,7 @@ def _unit_at(text: str, start: int, end: int) -> re.Match[str] | None:
     return unit if unit and unit.end() > end else None
 
 
-def _lead_in_end(text: str, start: int, end: int, asked: Set[str]) -> int:
+def _lead_in_end(text: str, start: int, end: int, asked: Container[str]) -> int:
     """Where a span begins without its lead-in, if all else is one technical word: "with -q".
 
     A lead-in has only prepositions, articles and words of the question ("the sign *").
@@ -189,6 +192,8 @@ def _without_marks(text: str, start: int, end: int) -> tuple[int, int]:
         start = marks.end()
     while start < end:
         first, last = text[start], text[end - 1]
+        if first.isalnum() and last.isalnum():
+            break
         if end - start == 1 and not (start and not text[start - 1].isspace()):
             break
         is_mark = last in _SENTENCE_MARKS and not _ABBREVIATION.search(

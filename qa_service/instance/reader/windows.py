@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, islice
 
+import msgspec
 import numpy as np
 from tokenizers import Tokenizer
 
@@ -24,8 +26,7 @@ from qa_service.instance.arrays import Int64Array, Rows
 from qa_service.instance.reader.words import Words
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """One row of model input.
 
     Attributes:
@@ -46,8 +47,7 @@ class Window:
         return len(self.input_ids)
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedQuestion:
+class EncodedQuestion(msgspec.Struct, frozen=True):
     """The windows of a question and a text.
 
     Attributes:
@@ -59,6 +59,10 @@ class EncodedQuestion:
     question: str
     windows: tuple[Window, ...]
     offsets: Int64Array
+
+
+Part = tuple[Int64Array, Int64Array, int]
+"""The ids of a question and of a window's text, and the number of the first of these."""
 
 
 @dataclass(frozen=True)
@@ -94,33 +98,28 @@ class PairLayout:
             text_type=pair.type_ids[text[0]],
         )
 
-    def head(self, question_ids: Int64Array) -> Int64Array:
-        """What a row has before its text: int64 [2, n], ids and token types."""
-        begin = len(self.prefix[0])
-        end = begin + len(question_ids)
-        head = np.empty((2, end + len(self.middle[0])), np.int64)
-        head[:, :begin] = self.prefix
-        head[0, begin:end] = question_ids
-        head[1, begin:end] = self.question_type
-        head[:, end:] = self.middle
-        return head
-
-    def window(self, head: Int64Array, text_ids: Int64Array, first_token: int = 0) -> Window:
-        """The row of a head and some tokens of a text."""
-        text_begin = len(head[0])
-        text_end = text_begin + len(text_ids)
-        row = np.empty((2, text_end + len(self.suffix[0])), np.int64)
-        row[:, :text_begin] = head
-        row[0, text_begin:text_end] = text_ids
-        row[1, text_begin:text_end] = self.text_type
-        row[:, text_end:] = self.suffix
-        return Window(
-            input_ids=row[0],
-            token_type_ids=row[1],
-            text_begin=text_begin,
-            text_end=text_end,
-            first_token=first_token,
-        )
+    def windows(self, parts: Sequence[Part]) -> list[Window]:
+        """The rows of parts of texts, each with its question before it."""
+        if not parts:
+            return []
+        prefix, middle, suffix = self.prefix, self.middle, self.suffix
+        pieces = ((prefix[0], question, middle[0], text, suffix[0]) for question, text, _ in parts)
+        ids = np.concatenate(list(chain.from_iterable(pieces)))
+        kinds = [*prefix[1], self.question_type, *middle[1], self.text_type, *suffix[1]]
+        counts = np.ones((len(parts), len(kinds)), np.int64)
+        before_text = len(prefix[0]) + 1 + len(middle[0])
+        counts[:, len(prefix[0])] = [len(question) for question, _, _ in parts]
+        counts[:, before_text] = [len(text) for _, text, _ in parts]
+        types = np.repeat(np.tile(kinds, len(parts)), counts.ravel())
+        windows = []
+        begin = 0
+        for question, text, first_token in parts:
+            text_begin = before_text - 1 + len(question)
+            text_end = text_begin + len(text)
+            row = slice(begin, begin + text_end + len(suffix[0]))
+            windows.append(Window(ids[row], types[row], text_begin, text_end, first_token))
+            begin = row.stop
+        return windows
 
     @cached_property
     def special_tokens(self) -> int:
@@ -161,15 +160,20 @@ class WindowBuilder:
         self, pairs: Sequence[tuple[str, str]]
     ) -> list[EncodedQuestion | QuestionTooLongError]:
         """Tokenizes questions and texts; returns the windows of each pair, or its error."""
-        questions = self._words.encode([question for question, _ in pairs])
+        tokens = self._words.encode(list(chain.from_iterable(pairs)))
+        questions, texts = tokens[::2], tokens[1::2]
         errors = [self._check_question(ids) for ids, _ in questions]
-        texts = self._words.encode(
-            ["" if error else text for (_, text), error in zip(pairs, errors, strict=True)]
-        )
+        parts = [
+            [] if error else self._cut(question_ids, text_ids)
+            for (question_ids, _), error, (text_ids, _) in zip(
+                questions, errors, texts, strict=True
+            )
+        ]
+        windows = iter(self._layout.windows(list(chain.from_iterable(parts))))
         return [
-            error or EncodedQuestion(question, self._cut(question_ids, text_ids), offsets)
-            for (question, _), (question_ids, _), error, (text_ids, offsets) in zip(
-                pairs, questions, errors, texts, strict=True
+            error or EncodedQuestion(question, tuple(islice(windows, len(cut))), offsets)
+            for (question, _), error, cut, (_, offsets) in zip(
+                pairs, errors, parts, texts, strict=True
             )
         ]
 
@@ -181,16 +185,14 @@ class WindowBuilder:
             f"this model takes at most {self._max_question_tokens}"
         )
 
-    def _cut(self, question_ids: Int64Array, text_ids: Int64Array) -> tuple[Window, ...]:
-        layout = self._layout
-        head = layout.head(question_ids)
-        room = self._window_tokens - layout.special_tokens - len(question_ids)
+    def _cut(self, question_ids: Int64Array, text_ids: Int64Array) -> list[Part]:
+        room = self._window_tokens - self._layout.special_tokens - len(question_ids)
         overlap = min(self._overlap_tokens, room // 2)
         last_first = max(len(text_ids) - overlap, min(len(text_ids), 1))
-        return tuple(
-            layout.window(head, text_ids[first : first + room], first)
+        return [
+            (question_ids, text_ids[first : first + room], first)
             for first in range(0, last_first, room - overlap)
-        )
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +240,8 @@ def sample_rows(tokenizer: Tokenizer, rows: int, tokens: int) -> Rows:
     """
     layout = PairLayout.of(tokenizer)
     word = np.array(tokenizer.encode("a", add_special_tokens=False).ids[-1:], np.int64)
-    head = layout.head(word)
-    room = max(0, tokens - len(head[0]) - len(layout.suffix[0]))
-    window = layout.window(head, word.repeat(room))
+    room = max(0, tokens - layout.special_tokens - len(word))
+    (window,) = layout.windows([(word, word.repeat(room), 0)])
     row = (window.input_ids[:tokens], window.token_type_ids[:tokens])
     ids, types = (np.tile(values, (rows, 1)) for values in row)
     return ids, np.ones_like(ids), types

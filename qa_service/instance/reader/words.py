@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import struct
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -28,8 +29,9 @@ Tokens = tuple[Int64Array, Int64Array]
 """The ids of a text's tokens, and where each starts and ends, in code points: [tokens, 2]."""
 
 Word = bytes
-"""What is known of a word or a chunk, three int32 a row: first `_MARK` and how many characters it
-has, then of each token its id, its start and its end."""
+"""What is known of a word or a chunk after a space, three int32 a row: of each token its id, how
+far its end is from the one before, and its length. Characters after the last token have a row too,
+with `_NO_TOKEN` as id."""
 
 MAX_WORDS = 1 << 16
 """And chunks: some 22 MB; then the cache is emptied."""
@@ -44,9 +46,8 @@ _WORD = re.compile(rf"([^\t\n\r {_PUNCTUATION}]+|[{_PUNCTUATION}])")
 """A cut here is one of the tokenizer's too, whatever is within a word."""
 
 _SPACE = " "
-_MARK = -1
-"""Stands in place of an id, so that chunks are found again in what is joined."""
-_ROW_BYTES = 3 * 4
+_NO_TOKEN = -1
+_ROW = struct.Struct("=3i")
 
 
 class Words:
@@ -138,36 +139,30 @@ def _joined(texts: Sequence[str], find: Callable[[str], Word]) -> list[Tokens | 
         find: What is known of a chunk; raises `KeyError`.
     """
     parts = [_chunks_of(text, find) for text in texts]
-    known = [text for text, part in zip(texts, parts, strict=True) if part is not None]
-    rows = _rows(b"".join(filter(None, parts)))
-    is_mark = rows[:, 0] == _MARK
-    widths = rows[is_mark, 1] + len(_SPACE)
-    sizes = np.array(
-        [(text.count(_SPACE) + 1, len(text) + len(_SPACE)) for text in known], np.int64
-    )
-    num_chunks, lengths = sizes.reshape(-1, 2).T
-    chunk_starts = np.cumsum(widths) - widths - np.repeat(np.cumsum(lengths) - lengths, num_chunks)
-    tokens = rows[~is_mark].astype(np.int64)
-    tokens[:, 1:] += chunk_starts[np.cumsum(is_mark)[~is_mark] - 1, None]
-    ids = tokens[:, 0].copy()
-    found: list[Tokens | None] = []
-    token, chunks = 0, iter(num_chunks.tolist())
-    for part in parts:
-        if part is None:
-            found.append(None)
-            continue
-        end = token + len(part) // _ROW_BYTES - next(chunks)
-        found.append((ids[token:end], tokens[token:end, 1:]))
-        token = end
-    return found
+    known = [part for part in parts if part is not None]
+    ids, further, lengths = _rows(b"".join(known)).T
+    ends = further.cumsum(dtype=np.int64) - len(_SPACE)  # there is none before the first chunk
+    (tokens,) = (ids != _NO_TOKEN).nonzero()
+    offsets = np.empty((len(tokens), 2), np.int64)
+    offsets[:, 1] = ends.take(tokens)
+    offsets[:, 0] = offsets[:, 1] - lengths.take(tokens)
+    ids = ids.take(tokens).astype(np.int64)
+    rows = itertools.accumulate((len(part) // _ROW.size for part in known), initial=0)
+    bounds = tokens.searchsorted(list(rows)).tolist()
+    cuts = map(slice, bounds, bounds[1:])
+    return [None if part is None else (ids[cut := next(cuts)], offsets[cut]) for part in parts]
 
 
 def _chunks_of(text: str, find: Callable[[str], Word]) -> bytes | None:
-    """What is known of a text's chunks; None if one of them is not known."""
+    """What is known of a text's chunks, and a row that goes back to its start.
+
+    None if one of them is not known.
+    """
     try:
-        return b"".join(map(find, text.split(_SPACE)))
+        chunks = b"".join(map(find, text.split(_SPACE)))
     except KeyError:
         return None
+    return chunks + _ROW.pack(_NO_TOKEN, -len(_SPACE) - len(text), 0)
 
 
 def _put_together(pieces: Sequence[str], words: Sequence[Word]) -> Word:
@@ -176,16 +171,28 @@ def _put_together(pieces: Sequence[str], words: Sequence[Word]) -> Word:
     Args:
         pieces: The text before a word and the word, in turn; last the text after all words.
     """
-    ends = list(itertools.accumulate(map(len, pieces)))
-    parts = [np.array([(_MARK, ends[-1], 0)], np.int32)]
-    for word, start in zip(words, ends[::2], strict=False):
-        parts.append(_rows(word)[1:] + np.array([0, start, start], np.int32))
-    return np.concatenate(parts).tobytes()
+    *starts, num_chars = itertools.accumulate(map(len, pieces))
+    ids: list[int] = []
+    offsets: list[tuple[int, int]] = []
+    for word, start in zip(words, starts[::2], strict=True):
+        end = start - len(_SPACE)
+        for token_id, further, length in _rows(word).tolist():
+            end += further
+            if token_id != _NO_TOKEN:
+                ids.append(token_id)
+                offsets.append((end - length, end))
+    return _as_word(num_chars, ids, offsets)
 
 
 def _as_word(num_chars: int, ids: Sequence[int], offsets: Sequence[tuple[int, int]]) -> Word:
-    tokens = [(token_id, *place) for token_id, place in zip(ids, offsets, strict=True)]
-    return np.array([(_MARK, num_chars, 0), *tokens], np.int32).tobytes()
+    rows = []
+    before = -len(_SPACE)
+    for token_id, (start, end) in zip(ids, offsets, strict=True):
+        rows.append(_ROW.pack(token_id, end - before, end - start))
+        before = end
+    if before < num_chars:
+        rows.append(_ROW.pack(_NO_TOKEN, num_chars - before, 0))
+    return b"".join(rows)
 
 
 def _rows(words: bytes) -> npt.NDArray[np.int32]:
