@@ -375,6 +375,7 @@ def turn_embeddings(folder):
         (shuffle_vocabulary, {}, "cuts texts otherwise"),
         (turn_embeddings, {}, "computes other embeddings"),
         (lambda folder: None, {"dimensions": 383}, "embeddings of 383 values"),
+        (lambda folder: (folder / KNOWN_FILE).write_text("[]"), {}, "computes other embeddings"),
     ],
 )
 def test_an_encoder_that_computes_wrongly_is_not_used(indexed, own_encoder, change, fields, why):
@@ -383,14 +384,6 @@ def test_an_encoder_that_computes_wrongly_is_not_used(indexed, own_encoder, chan
     collection = Collection(indexed, SharedEncoder(own_encoder))
     assert best(collection, "vacation") == "leave"
     assert why in collection.fault
-
-
-def test_an_encoder_of_an_older_version_is_used_with_a_warning(own_encoder, caplog):
-    files = load_encoder_manifest(own_encoder).files
-    prepare_again(own_encoder, files={n: digest for n, digest in files.items() if n != KNOWN_FILE})
-    assert Encoder(own_encoder).embed(["a text"]).shape == (1, 384)
-    assert "cannot be checked" in caplog.text
-    assert not is_complete(own_encoder, load_encoder_manifest(own_encoder).identity)
 
 
 def test_an_encoder_that_is_prepared_again_is_loaded(index, indexed, own_encoder):
