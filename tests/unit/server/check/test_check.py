@@ -191,7 +191,7 @@ def model(sessions, threads=0, devices="cpu"):
 )
 def test_the_threads_of_all_models_count(models, threads):
     found = checked.find_cpu_shortage(models)
-    assert (found.text if found else "") == (
+    assert (found[0] if found else "") == (
         f"{threads} threads of instances share 4 CPUs" if threads else ""
     )
 
@@ -215,7 +215,7 @@ def test_check_warns_of_what_the_start_warns_of(in_models):
 @pytest.mark.parametrize(("limit", "fitting"), [(300, 300 - OTHER_DESCRIPTORS), (100, 0)])
 def test_a_low_limit_of_descriptors_says_how_many_connections_fit(monkeypatch, limit, fitting):
     monkeypatch.setattr(checked, "allow_descriptors", lambda needed: limit)
-    said = present(checked.raise_descriptor_limit(ServerConfig.of(max_connections=1000))).text
+    said = present(checked.raise_descriptor_limit(ServerConfig.of(max_connections=1000)))[0]
     assert f"at most {fitting} of --max_connections 1000 fit into the limit of {limit}" in said
 
 
