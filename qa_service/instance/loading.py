@@ -17,13 +17,13 @@ from msgspec.structs import replace
 
 from qa_service.errors import EngineFaultError, InternalError, SetupError
 from qa_service.instance.batch_cost import CostTable
-from qa_service.instance.costs import AUTO, MEASURE, costs_path, find_costs
+from qa_service.instance.costs import AUTO, MEASURE, find_costs
 from qa_service.instance.devices import CPU
 from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.engines.base import Engine
 from qa_service.instance.ladder import climb
 from qa_service.instance.learned_costs import LearnedCosts, keep_learned
-from qa_service.instance.model_folder.costs_dir import SeenLengths
+from qa_service.instance.model_folder.costs_dir import SeenLengths, kept_path
 from qa_service.instance.model_folder.known_answers import load_known_answers, tolerance_of
 from qa_service.instance.model_folder.manifest import Manifest
 from qa_service.instance.reader.measuring import TimedRuns, estimate_costs, measure_costs
@@ -52,7 +52,7 @@ def load_model(setup: Setup, manifest: Manifest, fingerprint: str) -> Loaded:
     )
     reader.model = msgspec.structs.replace(reader.model, fingerprint=fingerprint)
     bounds = f"{name} {options.max_batch_size} {options.max_batch_tokens}"
-    path = costs_path(model_dir, f"{engine.runtime} {bounds} {files}")
+    path = kept_path(model_dir, f"{engine.runtime} {bounds} {files}".encode())
     _find_costs(options.cost_table, path, engine, reader, manifest.window_tokens)
     former_dir = Path(setup.former_dir) if setup.former_dir else None
     engine.prepare_lengths(SeenLengths(model_dir, former_dir), reader.usual_lengths())

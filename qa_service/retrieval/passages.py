@@ -250,8 +250,6 @@ class _Cutter:
 
     def _is_too_much(self, piece: _Piece) -> bool:
         """Whether a piece makes the passage too long: in tokens, or in white space."""
-        if not self._held:
-            return False
         if piece.end - self._held[0].start > self._max_chars:
             return True
         is_row = piece.kind is self._held[-1].kind is Kind.ROW

@@ -153,10 +153,7 @@ def _split_target(
     if len(target) > MAX_TARGET_BYTES:
         raise HttpError(f"the target is over {MAX_TARGET_BYTES} bytes long", status=414)
     host = fields.get("host")
-    absolute = None if target.startswith("/") else _ABSOLUTE.match(target)
-    if absolute:
-        if host is None:
-            raise HttpError("no Host")
+    if host is not None and (absolute := _ABSOLUTE.match(target)):
         host, target = absolute[1], absolute[2]
         target = target if target.startswith("/") else f"/{target}"
     is_of_server = target == "*" and method == "OPTIONS"

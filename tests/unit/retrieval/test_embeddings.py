@@ -15,7 +15,12 @@ from qa_service.preparation.sentence_encoder import is_complete
 from qa_service.retrieval import embeddings, writing
 from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
-from qa_service.retrieval.embeddings import Embeddings
+from qa_service.retrieval.embeddings import (
+    BATCH_PASSAGES,
+    Embeddings,
+    EmbeddingWriter,
+    best_rows,
+)
 from qa_service.retrieval.encoder import Encoder
 from qa_service.retrieval.encoder_folder import (
     ENCODER_FILE,
@@ -286,6 +291,27 @@ def test_cosines_are_those_of_the_vectors(tmp_path):
     found = Embeddings(tmp_path, 64).cosines(vectors[5])
     assert np.abs(found - vectors @ vectors[5]).max() < 0.05
     assert found.argmax() == 5
+
+
+def test_the_best_rows_have_the_largest_cosines():
+    cosines = np.random.default_rng(7).random(1000, dtype=np.float32)
+    wanted = np.argsort(cosines)[::-1]
+    assert set(best_rows(cosines, 10)) == set(wanted[:10])
+    among = wanted[100:200]
+    assert set(best_rows(cosines, 10, among)) == set(among[:10])
+    assert set(best_rows(cosines[:5], 10)) == set(range(5))
+
+
+def test_passages_of_several_batches_have_the_rows_of_their_own_embeddings(tmp_path, encoder):
+    texts = [f"Room {number} is on floor {number % 7}." for number in range(2 * BATCH_PASSAGES + 3)]
+    its = Encoder(encoder)
+    writer = EmbeddingWriter(tmp_path, (), its, 2)
+    rows = [writer.add(text) for text in texts]
+    writer.flush()
+    assert rows == list(range(len(texts)))
+    (question,) = its.embed(texts[BATCH_PASSAGES + 1 : BATCH_PASSAGES + 2])
+    cosines = Embeddings(tmp_path, its.manifest.dimensions).cosines(question)
+    assert cosines.argmax() == BATCH_PASSAGES + 1
 
 
 def test_an_embedding_does_not_depend_on_its_batch(encoder):
