@@ -1,6 +1,7 @@
 """What a job's message says, as RabbitMQ delivers it."""
 
 import time
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -11,7 +12,8 @@ from aiormq.abc import DeliveredMessage
 from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
-from qa_service.programs.jobs.rabbitmq import ATTEMPTS_HEADER, EXPIRES_HEADER, REASON_HEADER, _job
+from qa_service.programs.jobs.brokers import ATTEMPTS_HEADER, EXPIRES_HEADER, REASON_HEADER
+from qa_service.programs.jobs.rabbitmq import _job
 
 DEATH = [{"reason": "delivery_limit", "queue": "qa.jobs"}]
 
@@ -19,7 +21,7 @@ DEATH = [{"reason": "delivery_limit", "queue": "qa.jobs"}]
 def job(headers=None, **properties):
     header = ContentHeader(properties=Basic.Properties(headers=headers or {}, **properties))
     delivery = Basic.Deliver("tag", 1, False, "", "qa.jobs")
-    return _job(IncomingMessage(DeliveredMessage(delivery, header, b"{}", None)))
+    return _job(IncomingMessage(DeliveredMessage(delivery, header, b"{}", MagicMock())))
 
 
 @pytest.mark.parametrize(
