@@ -64,6 +64,7 @@ MALFORMED: dict[str, tuple[bytes, int]] = {
     "no colon": (head(b"X\r\n"), 400),
     "a name that is no ASCII": (head(b"X\xe9: a\r\n"), 400),
     "no Host": (head(host=b""), 400),
+    "a whole URL and no Host": (head(line=b"GET http://localhost/ HTTP/1.1", host=b""), 400),
     "an empty Host": (head(host=b"Host:\r\n"), 400),
     "two Hosts": (head(HOST), 400),
     "a Host with a path": (head(host=b"Host: localhost/x\r\n"), 400),

@@ -1630,10 +1630,10 @@ def _passage(value: object) -> Passage:
             "start": int(start),
             "end": int(end),
             "text": str(text),
-            **others,
+            "line": int(line),
+            "page": int(page),
+            "place": str(place),
+            "collection": str(its),
         }:
-            # earlier servers send no line, or no page and no place
-            line, page = (n if isinstance(n := others.get(k), int) else 0 for k in ("line", "page"))
-            place, its = (str(others.get(name, "")) for name in ("place", "collection"))
             return Passage(document, title, heading, start, end, text, line, page, place, its)
     raise ProtocolError("the server sent a passage that lacks something")

@@ -5,10 +5,9 @@ import time
 
 import numpy as np
 
-from qa_service.instance import engines, runs, worker_messages
+from qa_service.instance import engines, runs, self_test, worker_messages
 from qa_service.instance.arrays import NUM_BEST
 from qa_service.instance.engines.base import Engine
-from qa_service.instance.model_folder import known_answers
 
 FIXED_S, ROW_S, TOKEN_S = (
     float(os.environ.get(name, "0")) / 1e6
@@ -52,9 +51,10 @@ class SleepingEngine(Engine):
 
 
 def replace_engine():
-    """Replaces the engine and its known answers; a CPU's instance works as a GPU's, and says so."""
+    """Replaces the engine and its self-test; a CPU's instance works as a GPU's, and says so."""
     engines.make_engine = lambda engine_type, model_dir, manifest, config: SleepingEngine(manifest)
-    known_answers.load_known_answers = lambda *_: None
+    for check in ("check", "check_next"):
+        setattr(self_test.SelfTest, check, lambda _: None)
     runs.answer_in_turn = runs.answer_overlapped
     ready = worker_messages.Ready
 

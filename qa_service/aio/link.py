@@ -184,10 +184,7 @@ class ServerLink:
         connection.on_end = end
         self._change(connection)
         try:
-            if connection.can_ask:
-                await is_over.wait()
-            else:
-                end(connection)
+            await is_over.wait()
         except asyncio.CancelledError:
             connection.close()
             raise

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from qa_service.errors import SetupError
 from qa_service.instance.batch_cost import CostTable, load_costs
-from qa_service.instance.model_folder.costs_dir import keep, kept_path
+from qa_service.instance.model_folder.costs_dir import keep
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def find_costs(
     Args:
         wanted: `auto` takes the kept table, or an estimate, or measures and keeps one; `measure`
             measures again; `off` returns None; any other value is a table's file.
-        path: Of the kept table, see `costs_path`.
+        path: Of the kept table, see `kept_path`.
         estimate: None where a table must be measured.
     """
     if wanted == OFF:
@@ -49,11 +49,6 @@ def find_costs(
     costs = measure()
     keep(path, costs)
     return costs
-
-
-def costs_path(model_dir: Path, key: str) -> Path:
-    """The file of the kept table; `key` names all that the costs depend on."""
-    return kept_path(model_dir, key.encode())
 
 
 def named_costs(wanted: str) -> CostTable | None:

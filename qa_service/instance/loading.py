@@ -16,17 +16,16 @@ import msgspec
 from msgspec.structs import replace
 
 from qa_service.errors import EngineFaultError, InternalError, SetupError
-from qa_service.installation import preparing_program
 from qa_service.instance.batch_cost import CostTable
-from qa_service.instance.costs import AUTO, MEASURE, costs_path, find_costs
+from qa_service.instance.costs import AUTO, MEASURE, find_costs
 from qa_service.instance.devices import CPU
 from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.engines.base import Engine
 from qa_service.instance.ladder import climb
 from qa_service.instance.learned_costs import LearnedCosts, keep_learned
-from qa_service.instance.model_folder.costs_dir import SeenLengths
+from qa_service.instance.model_folder.costs_dir import SeenLengths, kept_path
 from qa_service.instance.model_folder.known_answers import load_known_answers, tolerance_of
-from qa_service.instance.model_folder.manifest import MANIFEST_FILE, Manifest
+from qa_service.instance.model_folder.manifest import Manifest
 from qa_service.instance.reader.measuring import TimedRuns, estimate_costs, measure_costs
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.runs import WARMUP, Loaded
@@ -53,7 +52,7 @@ def load_model(setup: Setup, manifest: Manifest, fingerprint: str) -> Loaded:
     )
     reader.model = msgspec.structs.replace(reader.model, fingerprint=fingerprint)
     bounds = f"{name} {options.max_batch_size} {options.max_batch_tokens}"
-    path = costs_path(model_dir, f"{engine.runtime} {bounds} {files}")
+    path = kept_path(model_dir, f"{engine.runtime} {bounds} {files}".encode())
     _find_costs(options.cost_table, path, engine, reader, manifest.window_tokens)
     former_dir = Path(setup.former_dir) if setup.former_dir else None
     engine.prepare_lengths(SeenLengths(model_dir, former_dir), reader.usual_lengths())
@@ -86,7 +85,7 @@ def _find_costs(
 
 def _proven(
     setup: Setup, manifest: Manifest, config: EngineConfig
-) -> tuple[Engine, Reader, SelfTest | None]:
+) -> tuple[Engine, Reader, SelfTest]:
     """Loads the model into its engine, and has it give the known answers.
 
     If it does not with what an earlier start has compiled, that is removed, and compiled again.
@@ -98,33 +97,23 @@ def _proven(
     best_spans = engine.best_spans if engine.chooses_spans else None
     logits, stopwatch = TimedRuns(engine.logits), Stopwatch()
     reader = Reader(model_dir, manifest, logits, options.batch_rule, best_spans)
-    self_test = None
-    if known := load_known_answers(model_dir, manifest):
-        kind = options.inference_engine_type, options.precision
-        tolerances = tolerance_of(manifest, kind, engine.device)
-        self_test = SelfTest(known, reader, engine, manifest, tolerances=tolerances, name=name)
-    else:
-        logger.warning(
-            "%s names no known answers, since an older version prepared the model: whether it is "
-            "computed rightly cannot be checked until %s has run again",
-            model_dir / MANIFEST_FILE,
-            preparing_program(),
-        )
+    known = load_known_answers(model_dir, manifest)
+    kind = options.inference_engine_type, options.precision
+    tolerances = tolerance_of(manifest, kind, engine.device)
+    self_test = SelfTest(known, reader, engine, manifest, tolerances=tolerances, name=name)
     try:
         with taking("known answers"):
             with _running_model(name):  # whether the engine can run the model at all
                 (outcome,) = reader.answer(reader.encode([WARMUP], stopwatch), stopwatch)
                 if isinstance(outcome, InternalError):
                     raise outcome
-            if self_test:
-                self_test.check()
+            self_test.check()
     except (SetupError, EngineFaultError) as error:
         if not engine.forget_kept():
             raise
         logger.warning("%s; it is compiled again", error)
         return _proven(setup, manifest, msgspec.structs.replace(config, uses_kept=False))
-    if self_test:
-        engine.check_shapes_with(self_test.check_shape)
+    engine.check_shapes_with(self_test.check_shape)
     return engine, reader, self_test
 
 

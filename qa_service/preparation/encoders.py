@@ -197,8 +197,3 @@ def load_results(folder: Path, computed_of: str) -> Results | None:
     except (OSError, EOFError, lzma.LZMAError, msgspec.DecodeError) as error:
         raise SetupError(f"{path} cannot be read: {error}") from None
     return results if results.computed_of == computed_of else None
-
-
-def save_results(folder: Path, results: Results) -> None:
-    data = lzma.compress(msgspec.msgpack.encode(results), preset=9)
-    (folder / RESULTS_FILE).write_bytes(data)

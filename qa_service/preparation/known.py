@@ -164,7 +164,6 @@ def _self_test(
 ) -> Iterator[tuple[KnownAnswers, SelfTest]]:
     """An engine's test; what the engine keeps goes with it, of a model that was never served."""
     known = load_known_answers(model_dir, manifest)
-    assert known is not None
     kept = model_dir / COSTS_DIR
     was_there = kept.exists()
     try:

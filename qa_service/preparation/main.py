@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -105,7 +104,3 @@ def _parser() -> argparse.ArgumentParser:
     tensorrt = "also write what the server's tensorrt engine needs"
     add("--tensorrt", action="store_true", help=tensorrt)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -133,18 +133,19 @@ def _with_computed(loaded: SourceModel, folder: Path, manifest: Manifest) -> Man
             f"it gives the same {len(verify.QUESTIONS)} answers; "
             f"largest difference between logits {difference:.1e}"
         )
-    return _with_known_answers(folder, manifest, loaded.logits)
+    say("asking it for the answers by which instances prove themselves")
+    path = folder / KNOWN_ANSWERS_FILE
+    path.write_bytes(msgspec.json.encode(known.known_answers(folder, manifest, loaded.logits)))
+    return _with_differences(folder, _with_file(manifest, path), list(manifest.files))
 
 
 def add(name: str, source: Source, target: Path, find_results: FindResults) -> None:
     manifest = load_manifest(target)
-    if name != KNOWN_ANSWERS_FILE and (reason := manifest.without.get(ONNX_FILE)):
+    if reason := manifest.without.get(ONNX_FILE):
         raise SetupError(f"{name} is made from {ONNX_FILE}, which this model lacks: {reason}")
     with quiet_libraries(), replacing(target) as folder:
         link_files(target, folder, besides=name)
-        if name == KNOWN_ANSWERS_FILE:
-            manifest = _with_known_answers(folder, manifest, open_model(source).logits)
-        elif name == PLAIN_ONNX_FILE:  # TensorRT has none of the fused operators
+        if name == PLAIN_ONNX_FILE:  # TensorRT has none of the fused operators
             say("writing the ONNX file for TensorRT")
             open_model(source).write_plain_graph(folder / name)
             manifest = _with_file(manifest, folder / name)
@@ -178,14 +179,6 @@ def _with_precision(path: Path, manifest: Manifest, results: Results | None) -> 
     manifest = _with_differences(folder, manifest, [path.name])
     say(f"{path.name} gives {same:.0f} % of the answers that fp32 gives")
     return manifest
-
-
-def _with_known_answers(folder: Path, manifest: Manifest, logits: LogitsFunction) -> Manifest:
-    """Writes what the source's model computes, and compares each file with it."""
-    say("asking it for the answers by which instances prove themselves")
-    path = folder / KNOWN_ANSWERS_FILE
-    path.write_bytes(msgspec.json.encode(known.known_answers(folder, manifest, logits)))
-    return _with_differences(folder, _with_file(manifest, path), list(manifest.files))
 
 
 def _with_differences(folder: Path, manifest: Manifest, names: Sequence[str]) -> Manifest:

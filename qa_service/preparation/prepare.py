@@ -17,7 +17,6 @@ from qa_service.errors import SetupError
 from qa_service.files import read_text, saved_models
 from qa_service.installation import installed_version
 from qa_service.instance.model_folder.manifest import (
-    KNOWN_ANSWERS_FILE,
     MANIFEST_FILE,
     Manifest,
     ReadingConfig,
@@ -59,8 +58,7 @@ class PrepareArgs:
 def prepare(args: PrepareArgs) -> Path:
     """Makes a model's folder, unless it is up to date, and adds missing precisions.
 
-    The folder of an older version gets its known answers. An up-to-date folder keeps its
-    precisions; one that is made again starts with fp32.
+    An up-to-date folder keeps its precisions; one that is made again starts with fp32.
 
     Raises:
         SetupError: The model cannot be fetched, loaded, exported, quantised or written, or its
@@ -93,7 +91,7 @@ def prepare(args: PrepareArgs) -> Path:
             try:
                 making.add(name, source, target, results)
             except SetupError as error:
-                if args.precision != AUTO or name in (PLAIN_ONNX_FILE, KNOWN_ANSWERS_FILE):
+                if args.precision != AUTO or name == PLAIN_ONNX_FILE:
                     raise
                 say(f"without {name}: {error}")
                 manifest = load_manifest(target)
@@ -112,7 +110,6 @@ def missing_files(manifest: Manifest, args: PrepareArgs) -> list[str]:
         if PREPARING_FLAGS.get(row.file) == flag
         and (engine_type == "onnx" or any(map(installed_version, row.engine.packages.values())))
     }
-    needed.add(KNOWN_ANSWERS_FILE)
     if args.precision == AUTO:
         needed -= manifest.without.keys()
     if args.tensorrt:

@@ -1,4 +1,4 @@
-"""Makes the graph of the sentence encoder in int8, and compares it with NumPy.
+"""Makes the graph of the sentence encoder in int8, and compares it with what is known of it.
 
     input_ids, attention_mask ─▶ layers ─▶ mean over tokens ─▶ / length ─▶ embedding
 
@@ -17,18 +17,14 @@ import onnx
 import onnxruntime
 from tokenizers import Tokenizer
 
-from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.engine_catalogue import PYTORCH_FILE
 from qa_service.errors import SetupError
 from qa_service.instance.arrays import FloatArray
 from qa_service.instance.model_folder.manifest import CONFIG_FILE
 from qa_service.preparation import shipped
-from qa_service.preparation.encoders import identity, load_results
-from qa_service.preparation.quantize import Inputs, quantize, quantize_as_before
-from qa_service.preparation.shipped import PlainBert
+from qa_service.preparation.encoders import RESULTS_FILE, identity, load_results
+from qa_service.preparation.quantize import Inputs, quantize_as_before
 from qa_service.preparation.sources import as_setup_error
-from qa_service.progress import progress_bar
-from qa_service.retrieval.encoder import MAX_CHARS_PER_TOKEN
 from qa_service.retrieval.encoder_folder import (
     ENCODER_FILE,
     KNOWN_FILE,
@@ -36,12 +32,6 @@ from qa_service.retrieval.encoder_folder import (
     TOKENIZER_FILE,
     KnownEmbedding,
 )
-
-KNOWN_TEXTS = 8
-"""Questions and passages that are kept with their embeddings."""
-
-_COMPARED_SHARE = 4
-"""One passage in so many is compared: NumPy takes 0.1 s of two cores for each."""
 
 EMBEDDING_INPUTS, EMBEDDING_OUTPUT = ("input_ids", "attention_mask"), "embedding"
 
@@ -56,20 +46,18 @@ def write(source: Path, folder: Path, max_tokens: int) -> tuple[int, float]:
         weights = shipped.encoder_weights(source)
         config = msgspec.json.decode((source / CONFIG_FILE).read_bytes(), type=dict)
         results = load_results(source, identity_of(source))
+        if results is None:
+            raise ValueError(f"its {RESULTS_FILE} is missing, or another encoder's")
+        known = msgspec.json.decode(results.known, type=list[KnownEmbedding])
     tokenizer.enable_truncation(max_tokens)
     with as_setup_error("the encoder's tokenizer cannot be written"):  # a full disk included
         tokenizer.save(str(folder / TOKENIZER_FILE))
     with tempfile.TemporaryDirectory(dir=folder) as scratch:  # goes with it if this run is killed
         fp32 = Path(scratch, "encoder.onnx")
         onnx.save(shipped.filled(source / shipped.EMBEDDING_GRAPH, weights), str(fp32))
-        if results:
-            quantize_as_before(fp32, folder / ENCODER_FILE, results.corrections)
-            (folder / KNOWN_FILE).write_bytes(results.known)
-            compared = msgspec.json.decode(results.known, type=list[KnownEmbedding])
-        else:
-            plain = PlainBert(weights, config)
-            compared = _computed(plain, tokenizer, fp32, folder, max_tokens)
-    return int(config["hidden_size"]), _lowest_cosine(folder / ENCODER_FILE, compared)
+        quantize_as_before(fp32, folder / ENCODER_FILE, results.corrections)
+    (folder / KNOWN_FILE).write_bytes(results.known)
+    return int(config["hidden_size"]), lowest_cosine(folder / ENCODER_FILE, known)
 
 
 def identity_of(source: Path) -> str:
@@ -78,48 +66,17 @@ def identity_of(source: Path) -> str:
     return identity(source / name for name in names)
 
 
-def _computed(
-    plain: PlainBert, tokenizer: Tokenizer, fp32: Path, folder: Path, max_tokens: int
-) -> list[KnownEmbedding]:
-    """Writes the graph and the known embeddings; returns more, to compare."""
-    own = list(read_squad(OWN_QUESTIONS))
-    passages = list(dict.fromkeys(question.context for question in own))
-    questions = [question.question for question in own]
-    quantize(fp32, folder / ENCODER_FILE, _inputs(tokenizer, [*passages, *questions]))
-    long = " ".join(passages)[: MAX_CHARS_PER_TOKEN * max_tokens]  # is cut after `max_tokens`
-    known = [long, *passages[: KNOWN_TEXTS // 2], *questions[: KNOWN_TEXTS // 2]]
-    found = _embeddings(plain, tokenizer, known)
-    (folder / KNOWN_FILE).write_bytes(msgspec.json.encode(found))
-    return _embeddings(plain, tokenizer, [*passages[::_COMPARED_SHARE], *questions])
-
-
-def _embeddings(
-    plain: PlainBert, tokenizer: Tokenizer, texts: Sequence[str]
-) -> list[KnownEmbedding]:
-    bar = progress_bar(iterable=texts, desc="embedding texts", unit="text", leave=False)
-    found = []
-    for text, inputs in zip(bar, _inputs(tokenizer, texts), strict=True):
-        mean = plain.states(*(inputs[name] for name in EMBEDDING_INPUTS)).mean(axis=1)
-        (embedding,) = (mean / np.linalg.norm(mean, axis=1, keepdims=True)).tolist()
-        found.append(KnownEmbedding(text, inputs["input_ids"][0].tolist(), embedding))
-    return found
-
-
-def _inputs(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Inputs]:
-    return [_input(tokenizer.encode(text).ids) for text in texts]
-
-
-def _input(ids: Sequence[int]) -> Inputs:
+def graph_input(ids: Sequence[int]) -> Inputs:
     row = np.array([ids], np.int64)
     return dict(zip(EMBEDDING_INPUTS, (row, np.ones_like(row)), strict=True))
 
 
-def _lowest_cosine(graph: Path, compared: Sequence[KnownEmbedding]) -> float:
+def lowest_cosine(graph: Path, compared: Sequence[KnownEmbedding]) -> float:
     session = onnxruntime.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
     lowest = 1.0
     for one in compared:
         ours: FloatArray
-        ours, *_ = session.run(None, dict(_input(one.ids)))
+        ours, *_ = session.run(None, dict(graph_input(one.ids)))
         lowest = min(lowest, float(ours[0] @ np.array(one.embedding, np.float32)))
     if not lowest >= MIN_COSINE:  # in this form, NaN fails too
         raise SetupError(

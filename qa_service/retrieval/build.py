@@ -20,7 +20,6 @@ from qa_service.retrieval.encoder_folder import encoder_folder
 from qa_service.retrieval.extract_main import MAX_ORDERS, Extractors
 from qa_service.retrieval.files import Found, SourceFile, SourceStamp, find_files, format_of
 from qa_service.retrieval.manifest import (
-    FIELDS,
     MANIFEST_FILE,
     FileEntry,
     IndexSettings,
@@ -180,7 +179,6 @@ class _Run:
             passage_tokens=args.passage_tokens or known_tokens,
             tantivy=load_tantivy().__version__,
             encoder=encoder.manifest.identity if encoder else "",
-            fields=FIELDS,
         )
         if base and base.settings != settings:
             reporter.on_note("other settings or versions than before: all files are read again")

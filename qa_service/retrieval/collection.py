@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from qa_service.errors import DamagedError, InvalidRequestError, SetupError
+from qa_service.errors import DamagedError, SetupError
 from qa_service.files import Stamp, stamp_of
 from qa_service.locked_folder import LockedFolder
 from qa_service.retrieval.documents import Mark
@@ -215,10 +215,6 @@ class _OpenIndex:
         return rarity(counts.passages, counts.by_word.get(word, 0)) / here
 
     def _find_part(self, filter_json: bytes) -> Part:
-        if not self.head.settings.fields:
-            raise InvalidRequestError(
-                "the collection was made by a version without filters: make it again with qa-index"
-            )
         package = load_tantivy()
         wanted = wanted_terms(_decode_filter(filter_json), self._searcher)
         queries = [package.Query.term_set_query(self._schema, FACTS, terms) for terms in wanted]

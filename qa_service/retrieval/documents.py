@@ -52,6 +52,7 @@ class Block(NamedTuple):
         page: That it begins on, or its slide, from 1; 0 if the format has neither.
         part: What a person calls that, or the sheet that it is in: "page 3", "sheet Prices".
         goes_on: Whether it belongs to a table that has begun before.
+        start: Where it stands in its document's text, once that is written: `text[start:end]`.
     """
 
     kind: Kind
@@ -63,6 +64,8 @@ class Block(NamedTuple):
     page: int = 0
     part: str = ""
     goes_on: bool = False
+    start: int = 0
+    end: int = 0
 
 
 def without_invisible(text: str) -> str:
@@ -296,42 +299,6 @@ class UnreadableError(Exception):
     """A file, or the rest of it, cannot be read; the message says why in a line."""
 
 
-class Heading(msgspec.Struct, frozen=True):
-    """A heading of a document.
-
-    Attributes:
-        start: Where its line starts, in code points of the document's text.
-        level: 1 for the highest.
-    """
-
-    start: int
-    level: int
-    text: str
-
-
-class Place(NamedTuple):
-    """Where a block stands in its document's text: `text[start:end]`.
-
-    Attributes:
-        level: Of a heading, 1 for the highest; of others, how many lists are around it.
-        line: Its first line in the file, from 1; 0 if the format has no lines.
-        is_first: Whether a list or a table, or a further part of one, begins with it.
-        page: That it begins on, or its slide, from 1; 0 if the format has neither.
-        part: What a person calls that, or the sheet that it is in: "page 3", "sheet Prices".
-        goes_on: Whether it belongs to a table that has begun before.
-    """
-
-    start: int
-    end: int
-    kind: Kind
-    level: int = 0
-    line: int = 0
-    is_first: bool = False
-    page: int = 0
-    part: str = ""
-    goes_on: bool = False
-
-
 class Mark(msgspec.Struct, frozen=True, array_like=True):
     """Where a person finds what stands from `start` on, until the next mark.
 
@@ -373,7 +340,6 @@ class Document(msgspec.Struct, frozen=True, tag=True):
 
     Attributes:
         name: The file's path in its folder; of a file of many documents, with `#` and an id.
-        headings: In the text's order.
         blocks: In the text's order; none of a text that is as it was given.
         passages: What it is cut into; none before it is.
         fields: What else it says of itself, by name, for filters.
@@ -382,10 +348,13 @@ class Document(msgspec.Struct, frozen=True, tag=True):
     name: str
     title: str
     text: str
-    headings: tuple[Heading, ...] = ()
-    blocks: tuple[Place, ...] = ()
+    blocks: tuple[Block, ...] = ()
     passages: tuple[Passage, ...] = ()
     fields: dict[str, FieldValues] = {}
+
+    @property
+    def headings(self) -> list[Block]:
+        return [block for block in self.blocks if block.kind is Kind.HEADING]
 
 
 class Fault(msgspec.Struct, frozen=True, tag=True):

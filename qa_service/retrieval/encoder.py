@@ -9,7 +9,6 @@ same one. Its files are compared with their hashes and known texts are embedded 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qa_service.errors import SetupError
-from qa_service.installation import load, preparing_program
+from qa_service.installation import load
 from qa_service.retrieval.encoder_folder import (
     ENCODER_FILE,
     MIN_COSINE,
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 FloatArray = npt.NDArray[np.float32]
-
-logger = logging.getLogger(__name__)
 
 MAX_BATCH_TOKENS = 512
 """A batch's rows times its longest. With 2048 a passage takes 1.4 times as long on an AVX2 core, as
@@ -62,13 +59,8 @@ class Encoder:
         self._tokenizer = _tokenizer(folder, self.manifest)
         known = load_known_embeddings(folder, self.manifest)
         self._session = _session(folder, self.manifest, num_threads)  # which takes longest
-        texts = [its.text for its in known] or [""]  # an empty one proves the dimensions
+        texts = [its.text for its in known]
         found = self.embed(texts)
-        if not known:
-            logger.warning("%s: an older version prepared the encoder: whether it computes rightly "
-                           "cannot be checked until %s has run again",
-                           folder, preparing_program())  # fmt: skip
-            return
         if self._tokenize(texts) != [its.ids for its in known]:
             raise SetupError(f"the tokenizer in {folder} cuts texts otherwise than the encoder's")
         wanted = np.array([its.embedding for its in known], np.float32)

@@ -108,13 +108,11 @@ def read_encoder_file(folder: Path, manifest: EncoderManifest, name: str) -> byt
 
 
 def load_known_embeddings(folder: Path, manifest: EncoderManifest) -> list[KnownEmbedding]:
-    """Reads what an encoder is known to compute; nothing if an older version prepared it.
+    """Reads what an encoder is known to compute.
 
     Raises:
         SetupError: The file is missing, damaged, or not what the manifest says.
     """
-    if KNOWN_FILE not in manifest.files:
-        return []
     data = read_encoder_file(folder, manifest, KNOWN_FILE)
     try:
         return msgspec.json.decode(data, type=list[KnownEmbedding])

@@ -85,9 +85,7 @@ def _messages(order: ReadFile) -> Iterator[Document | Fault]:
                     return
                 if isinstance(document, Document):  # the blocks have done their part
                     passages = tuple(cut(document, order.passage_tokens))
-                    document = msgspec.structs.replace(
-                        document, passages=passages, blocks=(), headings=()
-                    )
+                    document = msgspec.structs.replace(document, passages=passages, blocks=())
                 yield document
     except UnreadableError as error:
         yield Fault(order.name, str(error))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import tantivy
 
 FACTS = "facts"
-"""The field of the index; one that was made before has none."""
+"""The field of the index."""
 PATH = "path"
 _VALUE, _DAY, _FIELD = "\0", "\1", "\2"
 _DAY_CHARS = len("2026-01-31")

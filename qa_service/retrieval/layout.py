@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 
-from qa_service.retrieval.documents import Block, Document, Heading, Kind, Parsed, Place, shortened
+from qa_service.retrieval.documents import Block, Document, Kind, Parsed, shortened
 
 _LINES = frozenset({Kind.ITEM, Kind.ROW})
 _NO_TITLE = re.compile(
@@ -43,8 +43,7 @@ def lay_out(parsed: Parsed, name: str) -> Document:
         name: What it is called; without a title, its file's name is that.
     """
     parts: list[str] = []
-    headings: list[Heading] = []
-    places: list[Place] = []
+    blocks: list[Block] = []
     length = 0
     before: Block | None = None
     for block in parsed.blocks:
@@ -53,22 +52,21 @@ def lay_out(parsed: Parsed, name: str) -> Document:
         start = length + len(lead)
         length = start + len(words)
         parts += (lead, words)
-        shown = Place(start, length, block.kind, block.level, block.line, block.is_first)
-        places.append(shown._replace(page=block.page, part=block.part, goes_on=block.goes_on))
-        if block.kind is Kind.HEADING:
-            headings.append(Heading(start, block.level, shortened(words)))
+        blocks.append(block._replace(start=start, end=length))
         before = block
     text = "".join(parts)
-    highest = [heading for heading in headings if heading.level == 1]
-    late = next((place.start for place in places if place.page > 1), length)
+    highest = [block for block in blocks if block.kind is Kind.HEADING and block.level == 1]
+    late = next((block.start for block in blocks if block.page > 1), length)
     is_office = PurePath(name).suffix.lower() in _OFFICE
     titles = (
         shortened(parsed.title) if not is_office or _is_said(parsed.title, text) else "",
-        highest[0].text if len(highest) == 1 and highest[0].start < late else _deck_title(parsed),
+        shortened(highest[0].text)
+        if len(highest) == 1 and highest[0].start < late
+        else _deck_title(parsed),
         _named_line(parsed, name) if is_office else "",
     )
     title = next(filter(says_something, titles), title_of(name))
-    return Document(name, title, text, tuple(headings), tuple(places))
+    return Document(name, title, text, tuple(blocks))
 
 
 def _is_said(title: str, text: str) -> bool:

@@ -24,10 +24,8 @@ import msgspec
 from qa_service.errors import DamagedError, SetupError
 from qa_service.files import read_file
 
-FORMAT = 3
-"""Changes with how documents are read, cut and indexed."""
-FIELDS = 1
-"""Changes with what an index has of a passage; an older index is searched without the rest."""
+FORMAT = 4
+"""Changes with how documents are read, cut and indexed, and with what an index has of a passage."""
 
 MANIFEST_FILE = "manifest.json"
 PROGRESS_FILE = "progress.jsonl"
@@ -45,11 +43,9 @@ class IndexSettings(msgspec.Struct, frozen=True, kw_only=True):
         passage_tokens: About how many tokens a passage has.
         tantivy: The version that wrote it.
         encoder: The identity of what embedded the passages; "" if they are found by words alone.
-        fields: `FIELDS` when it was made.
     """
 
     format: int = FORMAT
-    fields: int = 0
     language: str
     passage_tokens: int
     tantivy: str

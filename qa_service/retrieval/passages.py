@@ -29,7 +29,7 @@ from typing import NamedTuple
 import msgspec
 
 from qa_service.headings import SEPARATOR
-from qa_service.retrieval.documents import Document, Kind, Mark, Passage, Place, shortened
+from qa_service.retrieval.documents import Block, Document, Kind, Mark, Passage, shortened
 from qa_service.wire.sections import PIECES
 
 PASSAGE_TOKENS = 150  # about a paragraph of SQuAD, on which readers are trained
@@ -63,7 +63,7 @@ MAX_CHARS_PER_TOKEN = 8
 
 class _Section(NamedTuple):
     heading: str
-    blocks: list[Place]
+    blocks: list[Block]
 
 
 class _Piece(NamedTuple):
@@ -72,7 +72,7 @@ class _Piece(NamedTuple):
     Attributes:
         lead: The sentence that introduces the list that this is in, or its table's caption.
         begins: How many tokens the paragraph, list, table or code has that begins with it; or 0.
-        page: As of `Place`.
+        page: As of `Block`.
         part: Likewise.
     """
 
@@ -103,19 +103,18 @@ def cut(document: Document, passage_tokens: int = PASSAGE_TOKENS) -> Iterator[Pa
 
 def _sections(document: Document) -> Iterator[_Section]:
     """The parts between headings; a document of headings alone is one part with them."""
-    blocks = document.blocks or (Place(0, len(document.text), Kind.PARAGRAPH),)
+    blocks = document.blocks or (Block(Kind.PARAGRAPH, document.text, end=len(document.text)),)
     if all(block.kind is Kind.HEADING for block in blocks):
         yield _Section("", list(blocks))
         return
-    path, inside = dict[int, str](), list[Place]()
-    headings = iter(document.headings)
+    path, inside = dict[int, str](), list[Block]()
     for block in blocks:
         if block.kind is not Kind.HEADING:
             inside.append(block)
             continue
         yield _Section(_joined(path.values()), inside)
         path = {level: text for level, text in path.items() if level < block.level}
-        path[block.level] = next(headings).text
+        path[block.level] = shortened(block.text)
         inside = []
     yield _Section(_joined(path.values()), inside)
 
@@ -124,7 +123,7 @@ def _joined(path: Iterable[str]) -> str:
     return shortened(SEPARATOR.join(path))
 
 
-def _pieces(text: str, blocks: Sequence[Place], passage_tokens: int) -> Iterator[_Piece]:
+def _pieces(text: str, blocks: Sequence[Block], passage_tokens: int) -> Iterator[_Piece]:
     lead = title = ""
     for group in _groups(blocks):
         is_prose = group[0].kind in _PROSE and not group[0].level
@@ -155,9 +154,9 @@ def _lead(before: str, sentence: str) -> str:
     return sentence if len(sentence) <= _MAX_LEAD_CHARS and "\n" not in sentence else ""
 
 
-def _groups(blocks: Sequence[Place]) -> Iterator[list[Place]]:
+def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:
     """Paragraphs one by one; together a list's items, a table's rows, code that follows code."""
-    group = list[Place]()
+    group = list[Block]()
     for block in blocks:
         if group and not _goes_on(group[-1], block):
             yield group
@@ -167,7 +166,7 @@ def _groups(blocks: Sequence[Place]) -> Iterator[list[Place]]:
         yield group
 
 
-def _goes_on(before: Place, block: Place) -> bool:
+def _goes_on(before: Block, block: Block) -> bool:
     if before.kind is Kind.CAPTION:
         return True
     if before.level and block.level:
@@ -176,7 +175,7 @@ def _goes_on(before: Place, block: Place) -> bool:
 
 
 def _pieces_of(
-    text: str, block: Place, is_prose: bool, lead: str, max_tokens: int
+    text: str, block: Block, is_prose: bool, lead: str, max_tokens: int
 ) -> Iterator[_Piece]:
     place, line, its_lead = block.start, block.line, lead
     cut_up = _CUT_BY.get(block.kind, sentences)
@@ -251,8 +250,6 @@ class _Cutter:
 
     def _is_too_much(self, piece: _Piece) -> bool:
         """Whether a piece makes the passage too long: in tokens, or in white space."""
-        if not self._held:
-            return False
         if piece.end - self._held[0].start > self._max_chars:
             return True
         is_row = piece.kind is self._held[-1].kind is Kind.ROW

@@ -53,7 +53,7 @@ STORED_WORDS = ("document", "title", "heading", "text")
 """Stored fields, as UTF-8."""
 STORED_NUMBERS = ("start", "end", "line")
 MARKS = "marks"
-"""The field with a passage's marks, in MessagePack; indexes that were made before have none."""
+"""The field with a passage's marks, in MessagePack, if it has any."""
 
 _ANALYZER = "words"
 _MAX_WORD_BYTES = 64  # longer ones are codes, which nobody asks for

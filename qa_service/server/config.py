@@ -2,32 +2,28 @@
 
 Each room says what can be set about it in a struct; `ServerConfig` has one field for
 each. From that tree come the flags, `--help`, the file's tables, what `--print_config` prints, and
-the tables of docs/CONFIGURATION.md (`python -m qa_service.server.config` writes those).
+the tables of docs/CONFIGURATION.md (`harness/option_tables.py`).
 """
 
 from __future__ import annotations
 
 import argparse
-import inspect
-import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import msgspec
-from msgspec import NODEFAULT, Meta, Struct, structs
+from msgspec import Meta, Struct, structs
 
 from qa_service.command_line import Parser
 from qa_service.errors import SetupError, hide_password
 from qa_service.files import Stamp, read_text, stamp_of
-from qa_service.installation import ROOT
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.logs import LogOptions
 from qa_service.net.listen_options import ListenOptions, TlsOptions
 from qa_service.options import (
-    Option,
     OptionalMs,
     OptionError,
     add_flag,
@@ -222,55 +218,3 @@ def _make_parser() -> argparse.ArgumentParser:
     for option in options_of(ServerConfig):
         add_flag(groups[option.section], option)
     return parser
-
-
-def with_tables(page: str) -> str:
-    """docs/CONFIGURATION.md with the tables of these options: what is above the first stays."""
-    lines: list[str] = []
-    options = options_of(ServerConfig)
-    for name, section in sections_of(ServerConfig).items():
-        its = [(option, _flag_default(option)) for option in options if option.section == name]
-        lines += _table(name, section, "flag", its)
-    known = {option.name for option in options}
-    for name, section in (
-        ("models.NAME", ModelOptions),
-        ("routes.NAME", RouteOptions),
-        ("collections.NAME", CollectionOptions),
-    ):  # without what they take over
-        its = [
-            (Option(name, field.name, field.type, field.default), _key_default(field))
-            for field in fields_of(section)
-            if field.name not in known
-        ]
-        lines += _table(name, section, "key", its)
-    return page[: page.index("## `[")] + "\n".join(lines)
-
-
-def _flag_default(option: Option) -> str:
-    """As a file has it, but a string without its quotes, as a flag has that."""
-    default = option.default
-    if default in (None, ""):
-        return ""
-    return f"`{json.dumps(default) if isinstance(default, bool) else default}`"
-
-
-def _key_default(field: structs.FieldInfo) -> str:
-    factory = field.default_factory
-    default = field.default if factory is NODEFAULT else factory()
-    return "" if field.required else f"`{json.dumps(default)}`"
-
-
-def _table(
-    name: str, section: type[Struct], word: str, defaults: Sequence[tuple[Option, str]]
-) -> Iterator[str]:
-    yield from (f"## `[{name}]`", "", inspect.cleandoc(section.__doc__ or ""), "")
-    yield from (f"| {word} | default | value | meaning |", "|---|---|---|---|")
-    prefix = "--" if word == "flag" else ""
-    for option, default in defaults:
-        yield f"| `{prefix}{option.name}` | {default} | {option.expected} | {option.description} |"
-    yield ""
-
-
-if __name__ == "__main__":
-    page = ROOT / "docs" / "CONFIGURATION.md"
-    page.write_text(with_tables(page.read_text()))

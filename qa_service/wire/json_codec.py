@@ -123,13 +123,9 @@ def _decode_known(body: bytes, error: msgspec.ValidationError) -> Request:
     return _request_decoder.decode(_encoder.encode(known))
 
 
-def with_whole_numbers(value: Any) -> Any:  # noqa: ANN401 - any JSON
-    """Decoded JSON with 1 in place of each 1.0."""
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else value
-    if isinstance(value, dict):
-        return {name: with_whole_numbers(one) for name, one in value.items()}
-    return [with_whole_numbers(one) for one in value] if isinstance(value, list) else value
+def as_whole(value: object) -> object:
+    """1 for 1.0; all else as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _number(word: str) -> float:
@@ -141,7 +137,7 @@ def _number(word: str) -> float:
 
 
 _whole_decoder = msgspec.json.Decoder(float_hook=_number)
-"""Reads what `with_whole_numbers` returns; a body of many values takes it a tenth of the time."""
+"""Reads 1.0 as 1."""
 _GOT_FLOAT = "got `float`"
 """In msgspec's message."""
 

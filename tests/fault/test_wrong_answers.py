@@ -93,13 +93,12 @@ def test_known_answers_that_were_changed_are_refused_by_their_hash(own_model):
     assert KNOWN_ANSWERS_FILE in fail_to_start("--model", own_model, *ONE_INSTANCE).stderr
 
 
-def test_a_model_without_known_answers_serves_with_a_warning(own_model):
+def test_a_model_without_known_answers_is_refused(own_model):
     manifest = load_manifest(own_model)
     manifest.files.pop(KNOWN_ANSWERS_FILE)
     save_manifest(own_model, manifest)
-    with running_server(own_model, *ONE_INSTANCE, *TESTED_EACH_SECOND) as server:
-        server.wait_for_log("names no known answers, since an older version prepared the model")
-        assert server.ask(**ASK)["answer"]
+    why = f"there is no {KNOWN_ANSWERS_FILE} in {own_model}; make it with: "
+    assert why in fail_to_start("--model", own_model, *ONE_INSTANCE).stderr
 
 
 class Memory:

@@ -94,6 +94,16 @@ def test_further_questions_are_asked(run):
     assert [answer["id"] for answer in answers] == ["n0", "n1"]
 
 
+def test_answers_of_which_a_line_was_taken_out_are_not_continued(run, tmp_path):
+    lines, output = [question(number) for number in range(4)], tmp_path / "answers.jsonl"
+    run(lines[:3])
+    first, _, third = output.read_text().splitlines(keepends=True)
+    output.write_text(first + third)
+    with pytest.raises(FileError, match="line 2: not an answer to this question file"):
+        run(lines)
+    assert output.read_text() == first + third
+
+
 def test_two_runs_do_not_write_to_one_file(run, tmp_path):
     def begin_another(first, _server):
         with pytest.raises(FileError, match="another run is writing"):

@@ -184,6 +184,9 @@ class TestConversation:
             frame(answer_to({"id": 1, "text": "t"}, answers=7)),
             frame(answer_to({"id": 1, "text": "t"}, answers=[{}])),
             frame(answer_to({"id": 1, "text": "t"}, timings_ms=7)),
+            frame(answer_to({"id": 1, "text": "t"}, passage={"document": "a.md"})),
+            frame(answer_to({"id": 1, "text": "t"}, passages={})),
+            frame(answer_to({"id": 1, "text": "t"}, places=[{"start": 1}])),
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
         ],
     )

@@ -16,7 +16,12 @@ import msgspec
 from qa_service.engine_catalogue import ROWS, Kind
 from qa_service.errors import SetupError
 from qa_service.files import read_file
-from qa_service.instance.model_folder.manifest import KNOWN_ANSWERS_FILE, Manifest, check_files
+from qa_service.instance.model_folder.manifest import (
+    KNOWN_ANSWERS_FILE,
+    Manifest,
+    check_files,
+    prepared_file,
+)
 
 VOCABULARY = "the vocabulary"
 """The names of its rows begin with it."""
@@ -80,12 +85,10 @@ class KnownAnswers(msgspec.Struct, frozen=True, kw_only=True):
     vocabulary: list[KnownRow] = []
 
 
-def load_known_answers(model_dir: Path, manifest: Manifest) -> KnownAnswers | None:
-    """Reads a model's known answers; None if it was prepared without any."""
-    if KNOWN_ANSWERS_FILE not in manifest.files:
-        return None
+def load_known_answers(model_dir: Path, manifest: Manifest) -> KnownAnswers:
+    """Reads a model's known answers, or raises `SetupError`."""
+    path = prepared_file(model_dir, manifest, KNOWN_ANSWERS_FILE)
     check_files(model_dir, manifest, [KNOWN_ANSWERS_FILE])
-    path = model_dir / KNOWN_ANSWERS_FILE
     try:
         return msgspec.json.decode(read_file(path), type=KnownAnswers)
     except (OSError, msgspec.DecodeError) as error:

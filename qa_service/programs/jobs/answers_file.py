@@ -29,13 +29,13 @@ class _Record(msgspec.Struct):
     """A file of questions, with its length and hash at the time, and what answers all of them.
 
     Attributes:
-        collection: None if each question names its text; unset in an earlier version's record.
+        collection: None if each question names its text.
     """
 
     questions: str
     num_bytes: int
     sha256: str
-    collection: str | msgspec.UnsetType | None = msgspec.UNSET
+    collection: str | None
 
 
 def ahead_of(output: Path) -> Path:
@@ -50,7 +50,7 @@ def lock(file: BinaryIO, path: Path) -> None:
         raise FileError(f"{path}: another run is writing to it") from None
 
 
-def claim(output: Path, questions: Path, collection: str | None = None) -> BinaryIO:
+def claim(output: Path, questions: Path, collection: str | None) -> BinaryIO:
     """Reserves a file of answers for this run, until what is returned is closed.
 
     Raises:
@@ -65,11 +65,10 @@ def claim(output: Path, questions: Path, collection: str | None = None) -> Binar
     try:
         lock(file, output)
         known = _known(output, path, file.read())
-        if known and known.collection not in {msgspec.UNSET, collection}:
+        if known and known.collection != collection:
             whose = f"from the collection {known.collection}" if known.collection else "from texts"
             raise FileError(f"{output} holds answers {whose}; name another --output")
-        record = _make_record(output, questions, known)
-        record.collection = collection
+        record = _make_record(output, questions, known, collection)
         file.seek(0)
         file.truncate()
         file.write(msgspec.json.encode(record) + b"\n")
@@ -93,7 +92,9 @@ def _known(output: Path, path: Path, record: bytes) -> _Record | None:
         raise FileError(f"{words}; name another --output") from None
 
 
-def _make_record(output: Path, questions: Path, known: _Record | None) -> _Record:
+def _make_record(
+    output: Path, questions: Path, known: _Record | None, collection: str | None
+) -> _Record:
     digest, num_bytes = hashlib.sha256(), 0
     with questions.open("rb") as file:
         if known:
@@ -104,7 +105,7 @@ def _make_record(output: Path, questions: Path, known: _Record | None) -> _Recor
                     f"file or has changed; name another --output"
                 )
         num_bytes += _feed(digest, file, os.fstat(file.fileno()).st_size - num_bytes)
-    return _Record(questions.name, num_bytes, digest.hexdigest())
+    return _Record(questions.name, num_bytes, digest.hexdigest(), collection)
 
 
 def _feed(digest: hashlib._Hash, file: BinaryIO, num_bytes: int) -> int:

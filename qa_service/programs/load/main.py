@@ -46,7 +46,7 @@ from qa_service.command_line import (
 from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.installation import PlotError, check_plot
 from qa_service.programs.access import Access, with_hint
-from qa_service.programs.load.plan import LoadPlan, check_passage
+from qa_service.programs.load.plan import LoadPlan
 from qa_service.programs.load.plot import draw
 from qa_service.programs.load.sweep import (
     Cell,
@@ -137,7 +137,7 @@ def make_sweep(flags: dict[str, Any]) -> Sweep:
     plan = LoadPlan(questions=questions, access=access, **{name: flags[name] for name in names})
     if flags["collection"] is not None:
         wire = partial(CollectionWire, flags["collection"], flags["max_passages"])
-        plan = dataclasses.replace(plan, wire=wire, check=check_passage)
+        plan = dataclasses.replace(plan, wire=wire)
     one = [plan.num_simultaneous_clients]
     clients = (flags["clients"] or SWEEP_CLIENTS) if flags["sweep"] else one
     return Sweep(plan, clients, flags["rate"] or [], flags["sessions"], flags["server_flags"])

@@ -21,12 +21,8 @@ PERCENTS = (50, 90, 99)
 
 def check_span(question: SquadQuestion, reply: Reply) -> str:
     """The error code of an answer by its span alone; empty if the span is right."""
-    return "" if reply.is_right(question.context) else WRONG_SPAN
-
-
-def check_passage(_: SquadQuestion, reply: Reply) -> str:
-    """As `check_span`, for an answer from a collection."""
-    return "" if reply.is_right(reply.passage or "") else WRONG_SPAN
+    text = question.context if reply.passage is None else reply.passage
+    return "" if reply.is_right(text) else WRONG_SPAN
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -145,11 +144,8 @@ def _is_writable(folder: Path) -> bool:
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
-class Shortage(NamedTuple):
-    """What is short, and what a person can do about it."""
-
-    text: str
-    remedy: str
+Shortage = tuple[str, str]
+"""What is short, and what a person can do about it."""
 
 
 def find_cpu_shortage(models: Iterable[InstanceOptions]) -> Shortage | None:
@@ -162,7 +158,7 @@ def find_cpu_shortage(models: Iterable[InstanceOptions]) -> Shortage | None:
             wanted += on_cpu * (its.intra_op_num_threads or 1)
     if wanted <= usable:
         return None
-    return Shortage(
+    return (
         f"{plural(wanted, 'thread')} of instances share {plural(usable, 'CPU')}",
         f"--num_inference_sessions {usable} has one for each, if there is one model",
     )
@@ -175,7 +171,7 @@ def raise_descriptor_limit(config: ServerConfig) -> Shortage | None:
     if (found := allow_descriptors(needed)) >= needed:
         return None
     fitting = max(0, found - OTHER_DESCRIPTORS)
-    return Shortage(
+    return (
         f"at most {fitting} of --max_connections {wanted} fit into the limit of {found} "
         "descriptors",
         f"ulimit -n {needed}",

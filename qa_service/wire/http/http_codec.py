@@ -246,7 +246,7 @@ class HttpCodec:
         if is_idle and not isinstance(rejected.error, HttpError):
             return b""  # there is no request to reply to
         fields = {"origin": self._reader.origin}
-        unread = HttpHead("", self._reader.path, "", "", fields, False, True, 0)
+        unread = HttpHead("", self._reader.path, "", fields, False, True, 0)
         exchange = self._current or self._open_exchange(unread)
         self._current = None
         return self._settle(exchange, exchange.to_error(rejected.error))

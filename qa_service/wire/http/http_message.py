@@ -38,7 +38,6 @@ class HttpHead(msgspec.Struct, frozen=True):
 
     Attributes:
         path: The target's path, still percent-encoded; `*` for the server as a whole.
-        query: The part of the target behind its first `?`.
         host: The target's authority, else the Host, in lower case; empty if HTTP/1.0 has neither.
         fields: By name in lower case; those of one name are joined by commas.
         is_last: Whether the connection ends after the response.
@@ -47,7 +46,6 @@ class HttpHead(msgspec.Struct, frozen=True):
 
     method: str
     path: str
-    query: str
     host: str
     fields: Mapping[str, str]
     is_http_1_0: bool
@@ -80,9 +78,9 @@ def _parse_head(data: bytes) -> HttpHead:
     for raw_name, raw_value in found.pairs:  # a repeated single-valued field becomes invalid
         name, value = raw_name.decode().lower(), raw_value.strip().decode("latin-1")
         fields[name] = f"{fields[name]}, {value}" if name in fields else value
-    host, path, query = _split_target(method, found.target.decode("latin-1"), version, fields)
+    host, path = _split_target(method, found.target.decode("latin-1"), version, fields)
     is_last, body_bytes = _is_last(fields, version), _body_bytes(fields, version)
-    return HttpHead(method, path, query, host, fields, version == "1.0", is_last, body_bytes)
+    return HttpHead(method, path, host, fields, version == "1.0", is_last, body_bytes)
 
 
 def head_of(data: bytes) -> HttpHead:
@@ -150,26 +148,23 @@ def body_too_large(max_body_bytes: int) -> HttpError:
 
 def _split_target(
     method: str, target: str, version: str, fields: Mapping[str, str]
-) -> tuple[str, str, str]:
-    """The authority, the path and the query of a target (RFC 9112, section 3.2)."""
+) -> tuple[str, str]:
+    """The authority and the path of a target (RFC 9112, section 3.2); its query is not read."""
     if len(target) > MAX_TARGET_BYTES:
         raise HttpError(f"the target is over {MAX_TARGET_BYTES} bytes long", status=414)
     host = fields.get("host")
-    absolute = None if target.startswith("/") else _ABSOLUTE.match(target)
-    if absolute:
-        if host is None:
-            raise HttpError("no Host")
+    if host is not None and (absolute := _ABSOLUTE.match(target)):
         host, target = absolute[1], absolute[2]
         target = target if target.startswith("/") else f"/{target}"
     is_of_server = target == "*" and method == "OPTIONS"
     if (not is_of_server and not target.startswith("/")) or "#" in target:
         raise HttpError("the target must be a path, as in `GET /v2 HTTP/1.1`")
-    path, _, query = target.partition("?")
+    path = target.partition("?")[0]
     if host is None and version == "1.0":
-        return "", path, query
+        return "", path
     if host is None or not _AUTHORITY.match(host.lower()):
         raise HttpError("a request has one well-formed Host")
-    return host.lower(), path, query
+    return host.lower(), path
 
 
 def _is_last(fields: Mapping[str, str], version: str) -> bool:

@@ -32,7 +32,7 @@ from qa_service.wire.fields import (
     shown_outputs,
 )
 from qa_service.wire.http.http_reply import HttpReply, timed_reply
-from qa_service.wire.json_codec import check_bounds, decode_leniently, with_whole_numbers
+from qa_service.wire.json_codec import as_whole, check_bounds, decode_leniently
 from qa_service.wire.messages import MAX_PRIORITY, Answer, Answered, Filter, Request, Timings
 
 MAX_QUESTIONS = 256
@@ -204,7 +204,7 @@ def _read_inputs(
     columns: dict[str, list[str]] = {}
     for item in inputs:
         count = _check_input(item)
-        size = with_whole_numbers(item.parameters.get("binary_data_size"))
+        size = as_whole(item.parameters.get("binary_data_size"))
         if size is None:
             columns[item.name] = _flat(item.name, item.data)
         elif isinstance(size, int) and 0 <= size <= len(binary):
@@ -271,7 +271,7 @@ def _json(parameter: str, value: object) -> Filter:
 
 def _number(parameter: str, value: object) -> float | int | None:
     """The field's value for a parameter's, within its bounds."""
-    value = with_whole_numbers(value)
+    value = as_whole(value)
     minimum, maximum = _BOUNDS.get(parameter) or NUMBERS[PARAMETERS[parameter]]
     if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
         raise InvalidRequestError(f"the parameter {parameter} must be from {minimum} to {maximum}")

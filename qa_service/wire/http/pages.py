@@ -227,9 +227,6 @@ def _type(schema: _Schema) -> str:
         return f'<a href="#{name}">{name}</a>'
     if choices := schema.get("anyOf"):
         return " or ".join(_type(choice) for choice in choices)
-    if "enum" in schema or "const" in schema:
-        values = schema.get("enum") or [schema["const"]]
-        return " or ".join(f"<code>{escape(json.dumps(value))}</code>" for value in values)
     if schema.get("type") == "array":
         return f"list of {_type(schema.get('items', {}))}"
     bounds = (f" {word} {schema[key]}" for key, word in _BOUNDS.items() if key in schema)

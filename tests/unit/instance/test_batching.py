@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from qa_service.errors import SetupError
 from qa_service.instance.batch_cost import BatchRule, CostTable, load_costs
-from qa_service.instance.costs import costs_path, find_costs
+from qa_service.instance.costs import find_costs
 from qa_service.instance.learned_costs import KEPT_AFTER_RUNS, LearnedCosts, keep_learned
-from qa_service.instance.model_folder.costs_dir import COSTS_DIR
+from qa_service.instance.model_folder.costs_dir import COSTS_DIR, kept_path
 from qa_service.instance.reader.measuring import estimate_costs, measure_costs
 from tests.support import FakeClock, present
 
@@ -163,7 +163,7 @@ def test_a_slow_model_runs_a_shape_twice_and_the_faster_run_counts():
 
 @pytest.fixture
 def path(tmp_path):
-    return costs_path(tmp_path, "cpu")
+    return kept_path(tmp_path, b"cpu")
 
 
 def test_a_table_is_measured_once_and_kept(tmp_path, path):
@@ -176,7 +176,7 @@ def test_a_table_is_measured_once_and_kept(tmp_path, path):
     for _ in range(2):
         assert find_costs("auto", path, measure) == TABLE
     assert len(measured) == 1
-    find_costs("auto", costs_path(tmp_path, "another cpu"), measure)
+    find_costs("auto", kept_path(tmp_path, b"another cpu"), measure)
     find_costs("measure", path, measure)
     assert len(measured) == 3
     assert len(list((tmp_path / COSTS_DIR).iterdir())) == 2

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import lzma
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,13 @@ from qa_service.preparation.encoders import (
     fetched_mpnet,
     find_encoder,
     load_results,
-    save_results,
 )
 from qa_service.preparation.prepare import PrepareArgs, choose_reading, prepare
 from qa_service.preparation.quantize import corrections, quantize, quantize_as_before
 from qa_service.preparation.sources import find_source
 from qa_service.retrieval.encoder_folder import KnownEmbedding
 from tests.unit.preparation.graphs import write_product
+from training.shipped_results import save_results
 
 _WEIGHTS = b"weights" * 1000
 SOME = Results(computed_of="these", corrections=b"\0\1", known=b"{}")
@@ -220,6 +221,13 @@ def test_so_are_the_encoders(tmp_path):
     for one, other in zip(ours, theirs, strict=True):
         assert one.ids == other.ids
         assert np.dot(one.embedding, other.embedding) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_the_encoder_is_not_made_without_them(tmp_path):
+    source = shutil.copytree(MINILM_DIR, tmp_path / "encoder")
+    save_results(source, SOME)
+    with pytest.raises(SetupError, match=r"its results\.xz is missing, or another encoder's"):
+        sentence_graph.write(source, tmp_path, 256)
 
 
 def assert_same_rounding(ours, theirs):

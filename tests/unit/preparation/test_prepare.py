@@ -115,10 +115,10 @@ def test_missing_files_are_those_that_the_precision_needs(target, monkeypatch):
     asked = PrepareArgs(precision="int8", tensorrt=True)
     manifest = load_manifest(target)
     assert missing_files(manifest, asked) == [
-        "known_answers.json", "model.int8.onnx", "model.openvino_int8.onnx", "model.plain.onnx",
+        "model.int8.onnx", "model.openvino_int8.onnx", "model.plain.onnx",
     ]  # fmt: skip
-    assert missing_files(manifest, PrepareArgs(precision="fp32")) == ["known_answers.json"]
-    files = manifest.files | {"model.int8.onnx": "1", "known_answers.json": "2"}
+    assert missing_files(manifest, PrepareArgs(precision="fp32")) == []
+    files = manifest.files | {"model.int8.onnx": "1"}
     manifest = msgspec.structs.replace(manifest, files=files)
     for precision in ("int8", "auto"):
         assert missing_files(manifest, PrepareArgs(precision=precision)) == [
@@ -131,9 +131,7 @@ def test_missing_files_are_those_that_the_precision_needs(target, monkeypatch):
 def test_auto_does_not_retry_a_precision_that_failed(target, monkeypatch):
     monkeypatch.setattr(preparing, "installed_version", lambda _: "")
     without = {"model.int8.onnx": "serve it in fp32"}
-    manifest = load_manifest(target)
-    files = manifest.files | {"known_answers.json": "1"}
-    manifest = msgspec.structs.replace(manifest, files=files, without=without)
+    manifest = msgspec.structs.replace(load_manifest(target), without=without)
     assert missing_files(manifest, PrepareArgs(precision="auto")) == []
     assert missing_files(manifest, PrepareArgs(precision="int8")) == ["model.int8.onnx"]
 

@@ -3,9 +3,12 @@
 from qa_service.client import read_answer
 from qa_service.programs.asking import describe, describe_passages, describe_unsure
 
+_PLACE = {"line": 0, "page": 0, "place": "", "collection": ""}
 PASSAGES = [
-    {"document": "a.md", "title": "T", "heading": "B", "text": "A.\n\nB.", "start": 7, "end": 13},
-    {"document": "b.md", "title": "B", "heading": "", "start": 0, "end": 4, "text": "Six."},
+    {"document": "a.md", "title": "T", "heading": "B", "text": "A.\n\nB.", "start": 7, "end": 13,
+     **_PLACE},
+    {"document": "b.md", "title": "B", "heading": "", "start": 0, "end": 4, "text": "Six.",
+     **_PLACE},
 ]  # fmt: skip
 NO_ANSWER = {"answer": "", "score": 0.9, "start": None, "end": None}
 

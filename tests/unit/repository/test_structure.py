@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from harness import option_tables
 from harness.server import ROOT
-from qa_service.server.config import with_tables
 
 PACKAGE = ROOT / "qa_service"
 FLOORS = [
@@ -160,6 +160,6 @@ def test_every_file_that_the_architecture_names_is_there():
 
 
 def test_the_page_of_options_matches_the_options():
-    """If not, `python -m qa_service.server.config` writes it."""
-    page = (ROOT / "docs" / "CONFIGURATION.md").read_text()
-    assert with_tables(page) == page
+    """If not, `python -m harness.option_tables` writes it."""
+    page = option_tables.PAGE.read_text()
+    assert option_tables.with_tables(page) == page

@@ -28,6 +28,7 @@ TEXTS = {
     "cpp": "Written in C++ by default.",
     "c": "Written in C by default.",
     "mail": "An e-mail is sent.",
+    "mixed": "使用Docker容器部署。",
     "option": "Give --no-verify-ssl to skip it.",
     "short_option": "Give -q to be silent.",
     "path": "Edit /etc/nginx/nginx.conf first.",
@@ -39,6 +40,8 @@ TEXTS = {
 }
 
 FINDS = [
+    ("e\u2011mail", "mail"),
+    ("docker", "mixed"),
     ("resumes", "accents"),
     ("résumé", "accents"),
     ("re\u0301sume\u0301s", "accents"),

@@ -164,6 +164,20 @@ def test_an_update_reads_what_has_changed(docs, output):
     assert indexes(output) == {before.index, load_manifest(output).index}
 
 
+def test_an_update_works_where_files_cannot_be_linked(docs, output, monkeypatch):
+    index(docs, output)
+    (docs / "elbe.md").write_text("# The Elbe\n\nThe Elbe flows through Hamburg.\n")
+
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    index(docs, output, update=True)
+    collection = Collection(output)
+    assert documents(collection, "Hamburg") == ["elbe.md"]
+    assert documents(collection, "Basel") == ["rhine.md"]
+
+
 def test_an_update_without_changes_leaves_everything_as_it_is(docs, output):
     index(docs, output)
     collection = Collection(output)

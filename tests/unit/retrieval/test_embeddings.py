@@ -15,7 +15,12 @@ from qa_service.preparation.sentence_encoder import is_complete
 from qa_service.retrieval import embeddings, writing
 from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
-from qa_service.retrieval.embeddings import Embeddings
+from qa_service.retrieval.embeddings import (
+    BATCH_PASSAGES,
+    Embeddings,
+    EmbeddingWriter,
+    best_rows,
+)
 from qa_service.retrieval.encoder import Encoder
 from qa_service.retrieval.encoder_folder import (
     ENCODER_FILE,
@@ -288,6 +293,27 @@ def test_cosines_are_those_of_the_vectors(tmp_path):
     assert found.argmax() == 5
 
 
+def test_the_best_rows_have_the_largest_cosines():
+    cosines = np.random.default_rng(7).random(1000, dtype=np.float32)
+    wanted = np.argsort(cosines)[::-1]
+    assert set(best_rows(cosines, 10)) == set(wanted[:10])
+    among = wanted[100:200]
+    assert set(best_rows(cosines, 10, among)) == set(among[:10])
+    assert set(best_rows(cosines[:5], 10)) == set(range(5))
+
+
+def test_passages_of_several_batches_have_the_rows_of_their_own_embeddings(tmp_path, encoder):
+    texts = [f"Room {number} is on floor {number % 7}." for number in range(2 * BATCH_PASSAGES + 3)]
+    its = Encoder(encoder)
+    writer = EmbeddingWriter(tmp_path, (), its, 2)
+    rows = [writer.add(text) for text in texts]
+    writer.flush()
+    assert rows == list(range(len(texts)))
+    (question,) = its.embed(texts[BATCH_PASSAGES + 1 : BATCH_PASSAGES + 2])
+    cosines = Embeddings(tmp_path, its.manifest.dimensions).cosines(question)
+    assert cosines.argmax() == BATCH_PASSAGES + 1
+
+
 def test_an_embedding_does_not_depend_on_its_batch(encoder):
     its = Encoder(encoder)
     texts = [*TEXTS.values(), "", "word " * 1000]
@@ -375,6 +401,7 @@ def turn_embeddings(folder):
         (shuffle_vocabulary, {}, "cuts texts otherwise"),
         (turn_embeddings, {}, "computes other embeddings"),
         (lambda folder: None, {"dimensions": 383}, "embeddings of 383 values"),
+        (lambda folder: (folder / KNOWN_FILE).write_text("[]"), {}, "computes other embeddings"),
     ],
 )
 def test_an_encoder_that_computes_wrongly_is_not_used(indexed, own_encoder, change, fields, why):
@@ -383,14 +410,6 @@ def test_an_encoder_that_computes_wrongly_is_not_used(indexed, own_encoder, chan
     collection = Collection(indexed, SharedEncoder(own_encoder))
     assert best(collection, "vacation") == "leave"
     assert why in collection.fault
-
-
-def test_an_encoder_of_an_older_version_is_used_with_a_warning(own_encoder, caplog):
-    files = load_encoder_manifest(own_encoder).files
-    prepare_again(own_encoder, files={n: digest for n, digest in files.items() if n != KNOWN_FILE})
-    assert Encoder(own_encoder).embed(["a text"]).shape == (1, 384)
-    assert "cannot be checked" in caplog.text
-    assert not is_complete(own_encoder, load_encoder_manifest(own_encoder).identity)
 
 
 def test_an_encoder_that_is_prepared_again_is_loaded(index, indexed, own_encoder):

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from qa_service.errors import InvalidRequestError
-from qa_service.retrieval import build as building
 from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.encoder_folder import SharedEncoder
@@ -120,14 +119,6 @@ def test_a_field_that_no_document_has_is_named_with_those_that_there_are(collect
     assert str(error.value).endswith(
         "there are: date, day, draft, open, owner, path, priority, tags, title"
     )
-
-
-def test_an_index_from_before_says_that_it_has_no_filters(tmp_path, monkeypatch):
-    monkeypatch.setattr(building, "FIELDS", 0)
-    collection = index(tmp_path / "docs", tmp_path / "out")
-    assert found(collection, None) == ALL
-    with pytest.raises(InvalidRequestError, match="without filters: make it again"):
-        found(collection, {"path": "policies/"})
 
 
 def test_front_matter_has_values_and_lists():

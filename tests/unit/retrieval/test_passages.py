@@ -129,6 +129,20 @@ def test_a_passage_ends_before_a_list_that_fits_only_in_the_next():
     assert second[1] == f"These are allowed:\n{items}".strip()
 
 
+def test_a_passage_half_full_of_a_list_ends_before_the_paragraph_after_it():
+    items = "".join(f"- the item number {n}\n" for n in range(3))
+    first, second = cut_markdown(f"{items}\nwords of another matter, and more of them.\n")
+    assert (first[1], second[1].split()[0]) == (items.strip(), "words")
+    (alone,) = cut_markdown(f"- the item\n\n{'word ' * 10}.\n")
+    assert alone[1].startswith("- the item\n")
+
+
+def test_a_sentence_that_announces_items_is_their_heading_though_another_follows_it():
+    items = "".join(f"- this is the item number {n}\n" for n in range(12))
+    _, *others = cut_markdown(f"These are allowed:\n\nAll are free.\n\n{items}")
+    assert {heading for heading, _, _ in others} == {"These are allowed:"}
+
+
 def test_items_cut_from_the_sentence_that_introduces_them_have_it_as_heading():
     items = "".join(f"- this is the item number {n}\n" for n in range(12))
     first, *others = cut_markdown(f"# Top\n\nThese are allowed:\n\n{items}")

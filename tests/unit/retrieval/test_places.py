@@ -6,13 +6,11 @@ import openpyxl
 import pptx
 import pytest
 
-from qa_service.retrieval import build as building
-from qa_service.retrieval import passages, tantivy_index
 from qa_service.retrieval.collection import Collection
 from qa_service.wire.messages import Passage
 from tests.unit.retrieval.formats.pdf_files import pdf_file
 from tests.unit.retrieval.formats.test_odf import odf_file
-from tests.unit.retrieval.test_collection import Told, index
+from tests.unit.retrieval.test_collection import index
 
 pytestmark = pytest.mark.usefixtures("reads_here")
 
@@ -83,21 +81,5 @@ def test_a_passage_has_its_page_slide_or_row(indexed, question, document, page, 
     assert (passage.document, passage.page, passage.place) == (document, page, place)
 
 
-def test_an_index_from_before_is_searched_without_places_and_an_update_reads_all_again(
-    docs, tmp_path, monkeypatch
-):
-    output = tmp_path / "out"
-    with monkeypatch.context() as before:
-        before.setattr(building, "FIELDS", 0)
-        before.setattr(passages, "_marks", lambda _: ())
-        before.setattr(tantivy_index, "MARKS", "another")
-        index(docs, output)
-    passage = found(output, "herrings")
-    assert (passage.document, passage.page, passage.place) == ("report.pdf", 0, "")
-    first, second = Told(), Told()
-    index(docs, output, first, update=True)
-    assert first.lines == ["other settings or versions than before: all files are read again"]
-    assert found(output, "herrings").place == "page 2"
-    assert Collection(output).search("herrings", 1)[0].passage.place == "page 1", "its start"
-    index(docs, output, second, update=True)
-    assert second.lines == []
+def test_a_search_says_where_a_passage_begins(indexed):
+    assert Collection(indexed).search("herrings", 1)[0].passage.place == "page 1"

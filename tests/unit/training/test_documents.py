@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 
 from qa_service.data.squad import read_squad
-from qa_service.retrieval.documents import Document, Heading, Passage
+from qa_service.retrieval.documents import Block, Document, Kind, Passage
 from tests.support import present
 from training import documents, office_pages
 from training.documents import (
@@ -130,7 +130,7 @@ def located_in(*passages, at):
     text = "\n".join(passages)
     starts = [text.index(words) for words in passages]
     headings = tuple(
-        Heading(start, 1, words)
+        Block(Kind.HEADING, words, level=1, start=start)
         for start, words in zip(starts, passages, strict=True)
         if words.startswith("#")
     )

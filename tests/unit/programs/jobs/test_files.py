@@ -288,13 +288,6 @@ def test_answers_from_another_collection_are_refused(files, first, then):
     claim(files, first).close()
 
 
-def test_an_earlier_versions_record_names_no_collection(files):
-    begin(files)
-    record = files[1].with_name("answers.jsonl.run")
-    record.write_bytes(record.read_bytes().replace(b',"collection":null', b""))
-    claim(files, "a").close()
-
-
 def test_answers_of_unknown_origin_are_not_overwritten(files):
     files[1].write_bytes(b"1\n")
     with pytest.raises(FileError, match="does not say of what questions; name another"):

@@ -1,6 +1,7 @@
 """The parts of `--check` that a test can hand another machine."""
 
 import logging
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -10,11 +11,13 @@ from qa_service.errors import SetupError
 from qa_service.instance.devices import assign_devices
 from qa_service.instance.gpus import Gpu, Gpus
 from qa_service.instance.instance_options import InstanceOptions
+from qa_service.net.listen_options import TlsOptions
+from qa_service.server.check import front
 from qa_service.server.check import machine as checked
 from qa_service.server.check.report import CheckReport, Level, error, ok, warning
 from qa_service.server.config import OTHER_DESCRIPTORS, ServerConfig
 from qa_service.server.models.model_options import ModelOptions
-from tests.support import present
+from tests.support import Lazy, present
 
 NO_LIBRARY = Gpus((), "libcuda.so.1: cannot open shared object file")
 
@@ -191,7 +194,7 @@ def model(sessions, threads=0, devices="cpu"):
 )
 def test_the_threads_of_all_models_count(models, threads):
     found = checked.find_cpu_shortage(models)
-    assert (found.text if found else "") == (
+    assert (found[0] if found else "") == (
         f"{threads} threads of instances share 4 CPUs" if threads else ""
     )
 
@@ -215,10 +218,25 @@ def test_check_warns_of_what_the_start_warns_of(in_models):
 @pytest.mark.parametrize(("limit", "fitting"), [(300, 300 - OTHER_DESCRIPTORS), (100, 0)])
 def test_a_low_limit_of_descriptors_says_how_many_connections_fit(monkeypatch, limit, fitting):
     monkeypatch.setattr(checked, "allow_descriptors", lambda needed: limit)
-    said = present(checked.raise_descriptor_limit(ServerConfig.of(max_connections=1000))).text
+    said = present(checked.raise_descriptor_limit(ServerConfig.of(max_connections=1000)))[0]
     assert f"at most {fitting} of --max_connections 1000 fit into the limit of {limit}" in said
 
 
 def test_a_limit_of_descriptors_that_is_enough_is_not_said(monkeypatch):
     monkeypatch.setattr(checked, "allow_descriptors", lambda needed: needed)
     assert checked.raise_descriptor_limit(ServerConfig()) is None
+
+
+@pytest.mark.parametrize(
+    ("days", "level", "words"),
+    [(-1, Level.WARNING, "and not now: clients refuse it"), (3, Level.WARNING, "it ends soon"),
+     (400, Level.OK, "is valid from ")],
+)  # fmt: skip
+def test_a_certificate_that_has_ended_or_soon_does_is_a_warning(tmp_path, days, level, words):
+    ends = datetime.now(UTC) + timedelta(days=days)
+    began = ends - timedelta(days=500)
+    issued = Lazy("trustme").CA().issue_cert("localhost", not_before=began, not_after=ends)
+    path = tmp_path / "both.pem"
+    issued.private_key_and_cert_chain_pem.write_to_path(path)
+    [finding] = front.check_certificates(ServerConfig(tls=TlsOptions(tls_cert=path, tls_key=path)))
+    assert (finding.level, words in finding.text) == (level, True)

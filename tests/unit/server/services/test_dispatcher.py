@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from qa_service.errors import ERROR_KINDS, TextTooLongError
+from qa_service.errors import ERROR_KINDS, CancelledError, TextTooLongError
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.stages import StagesMs
 from qa_service.instance.worker_messages import Answers, Failure, ModelFacts, Results
@@ -186,6 +186,16 @@ def test_a_request_not_begun_is_requeued_without_an_attempt(setting):
     setting.submit()
     assert setting.lose(were_running=False).attempts == 0
     assert setting.dispatcher.queue_length == 1
+
+
+def test_a_request_that_has_ended_is_not_run_again(setting):
+    call = setting.submit()
+    setting.dispatcher.dispatch()
+    call.fail(CancelledError())
+    setting.dispatcher.on_lost(setting.instance.batches.pop(), were_running=True)
+    setting.dispatcher.dispatch()
+    assert (setting.outcomes, setting.instance.batches) == (["cancelled"], [])
+    assert setting.metrics.request_retries_total == 0
 
 
 def test_a_blameless_request_is_requeued_a_bounded_number_of_times(setting):

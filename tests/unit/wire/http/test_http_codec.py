@@ -310,6 +310,7 @@ def test_a_bad_questions_error_has_its_id_and_the_code_of_frames():
         (b"gzip", gzip.compress),
         (b"X-GZIP", gzip.compress),
         (b"deflate", zlib.compress),
+        (b"identity", bytes),
         (
             b"gzip",
             lambda body: gzip.compress(body[:9]) + gzip.compress(b"") + gzip.compress(body[9:]),

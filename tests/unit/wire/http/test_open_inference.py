@@ -152,6 +152,8 @@ def test_bad_inputs_are_refused(name):
         {"parameters": {"timeout": -1}},
         {"parameters": {"timeout": "soon"}},
         {"parameters": {"priority": 1.5}},
+        {"parameters": {"filter": "status: final"}},
+        {"parameters": {"filter": {"status": "final"}}},
         {"parameters": {"sequence_id": 5}},
         {"parameters": []},
         {"outputs": [{"name": "logits"}]},
