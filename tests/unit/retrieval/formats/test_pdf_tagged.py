@@ -59,6 +59,22 @@ def test_cells_that_are_left_out_shift_no_others():
     )
 
 
+def test_tables_at_the_sides_of_empty_cells_are_one():
+    """A spreadsheet's program names what is left and right of an empty cell one by one."""
+    lefts = (*LEFTS, 344)
+    left = Tagged("Table", [
+        row(700, "Room", "Seats", head=True), row(686, "Blue", "12"), row(672, "Green", "40"),
+    ])  # fmt: skip
+    right = Tagged("Table", [
+        row(700, "Floor", "Price", lefts=lefts[2:], head=True),
+        row(686, "2", "75", lefts=lefts[2:]),
+        row(672, "1", "90", lefts=lefts[2:]),
+    ])  # fmt: skip
+    assert document([left, right]).text == (
+        "Room: Blue; Seats: 12; Floor: 2; Price: 75\nRoom: Green; Seats: 40; Floor: 1; Price: 90"
+    )
+
+
 def test_cells_go_over_columns_and_rows():
     over = [
         Tagged("TD", [text("P", 700, "Room", font="F2")], "/RowSpan 2"),
