@@ -59,10 +59,11 @@ def add_grid(
             is_form = not has_head and _is_form(part)
             titles, rest = _without_titles(part, has_head=has_head, is_form=is_form)
             words = ["; ".join(paired(title)) for title in titles]
-            has_caption = bool(rest and words) and len(words[-1]) <= MAX_CAPTION_CHARS
-            caption = (words[-1], titles[-1].line) if has_caption else ()
-            for title, text in zip(titles[: -1 if has_caption else None], words, strict=False):
-                out.paragraph(text, title.line)
+            lines = [(text, title.line) for text, title in zip(words, titles, strict=True)]
+            short = [n for n, text in enumerate(words) if rest and len(text) <= MAX_CAPTION_CHARS]
+            caption = lines.pop(short[-1]) if short else ()  # long notes may stand below it
+            for text, line in lines:
+                out.paragraph(text, line)
             if is_form:
                 GridTable([], rest, has_sections=True, is_form=True).write(out, rest, *caption)
             elif not rest:

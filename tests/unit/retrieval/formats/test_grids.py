@@ -92,6 +92,20 @@ def test_the_title_next_to_a_table_is_its_caption():
     ]
 
 
+def test_a_long_note_may_stand_between_a_table_and_its_title():
+    note = (
+        "[In thousands, rounded. " + "What was reported after June is not counted here. " * 5 + "]"
+    )
+    out = BlockList()
+    rows = [["Table 4. Guests"], [note], ["Month", "Adults", "Children"], ["May", "12", "5"]]
+    add_grid(out, [Row(n, row) for n, row in enumerate(rows, 1)])
+    assert [(block.kind, block.text) for block in out.blocks] == [
+        (Kind.PARAGRAPH, note),
+        (Kind.CAPTION, "Table 4. Guests"),
+        (Kind.ROW, "Month: May; Adults: 12; Children: 5"),
+    ]
+
+
 def test_keys_and_values_above_a_head_are_titles():
     rows = [["Time sheet"], ["Employee :-", "Ann"], ["Month:- May"], ["Day", "Task", "Hours"],
             ["1 May", "Plan", "4"]]  # fmt: skip
