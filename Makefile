@@ -38,7 +38,7 @@ run: model  ## Serves on port 9999 until Ctrl-C.
 # PyTorch's threads would wait for one another in loops, which take a core.
 test test-fast: export OMP_NUM_THREADS := 1
 
-test: $(COLLECTED)  ## Runs every test but those of `make soak` and `make long`: 7 minutes on two cores.
+test: $(COLLECTED)  ## Runs every test but those of `make soak` and `make long`: 6 minutes on two cores.
 	$(PYTEST) $(PARALLEL) -m "not soak and not long" --durations 20
 
 soak: $(TEST)  ## Runs long loads one by one, and meanwhile 10,000 simulated machines: 6 minutes.
