@@ -328,10 +328,20 @@ def _turned_texts(
     for word, box in words:
         found.setdefault(walls.place(box), []).append((word, box))
     for place, its in found.items():
-        within = [word for word, _ in its]
-        text = joined(piece.text for line in lines_of(pieces_of(within)) for piece in line)
-        is_bold = all(word.is_bold for word in within)
-        yield place, Word(text, around([box for _, box in its]), within[0].order, is_bold)
+        yield place, upright(its)
+
+
+def upright(turned: list[tuple[Word, Box]]) -> Word:
+    """Words in another direction as one that stands as most words do.
+
+    Args:
+        turned: Of one text, each with where it is among the others.
+    """
+    words = [word for word, _ in turned]
+    text = joined(piece.text for line in lines_of(pieces_of(words)) for piece in line)
+    is_bold = all(word.is_bold for word in words)
+    box = around([box for _, box in turned])
+    return Word(text, box, words[0].order, is_bold, tag=words[0].tag)
 
 
 def are_no_cells(texts: dict[tuple[int, int], Text]) -> bool:

@@ -14,7 +14,6 @@ from qa_service.retrieval.formats.cells import MAX_COLUMNS, Grid
 from qa_service.retrieval.formats.pdf_boxes import Box, around
 from qa_service.retrieval.formats.pdf_lines import (
     Piece,
-    joined,
     lines_of,
     pieces_of,
 )
@@ -25,6 +24,7 @@ from qa_service.retrieval.formats.pdf_ruled import (
     as_most,
     holds,
     ruled_tables,
+    upright,
 )
 from qa_service.retrieval.formats.pdf_tables import Columns, Table, cell_of, columns_in, span_of
 from qa_service.retrieval.formats.pdf_tags import Tag, TaggedCell
@@ -78,11 +78,12 @@ def tables_on(page: Page, before: Sequence[Table] = ()) -> tuple[list[Table], li
         turned = [Turned(_outside(part.words, taken), part.quarters) for part in page.turned]
         ruled, outside = ruled_tables(Page(words, turned, page.rules, []), before)
     in_cells = {tag for table in page.tagged for row in table for cell in row for tag in cell.tags}
-    for word in chain.from_iterable(outside):
+    words = list(chain.from_iterable(outside))
+    for word in words:
         if word.tag and word.tag.number in in_cells:
             word.tag = None  # of a table that is none
     if not _are_trusted(outside[0]):
-        for word in chain.from_iterable(outside):
+        for word in words:
             word.tag = None
     return [*tables, *ruled], outside
 
@@ -163,17 +164,12 @@ def _cell(cell: TaggedCell, by_tag: dict[int, list[Word]]) -> _Cell:
 
 def _upright(part: Turned) -> list[Word]:
     """Tagged texts in another direction, each as a word that stands as most words do."""
-    by_tag = dict[Tag, list[Word]]()
+    by_tag = dict[Tag, list[tuple[Word, Box]]]()
     for word in part.words:
         if word.tag:
-            by_tag.setdefault(word.tag, []).append(word)
-    found = list[Word]()
-    for tag, its in by_tag.items():
-        text = joined(piece.text for line in lines_of(pieces_of(its)) for piece in line)
-        box = around([as_most(word.box, part.quarters) for word in its])
-        is_bold = all(word.is_bold for word in its)
-        found.append(Word(text, box, its[0].order, is_bold, tag=tag))
-    return found
+            at = as_most(word.box, part.quarters)
+            by_tag.setdefault(word.tag, []).append((word, at))
+    return list(map(upright, by_tag.values()))
 
 
 def _table(rows: list[_Row], others: list[Word], before: Sequence[Table]) -> Table | None:

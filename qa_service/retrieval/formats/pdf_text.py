@@ -184,19 +184,9 @@ def paragraphs(
             rest = text if label == _DRAWN else rest
         if mark or ends:
             bold = all(piece.is_bold for piece in line)
-            left, words = line[0].box.left, rest if mark else text
-            found.append(
-                Text(
-                    [words],
-                    left,
-                    line[0].size,
-                    bold,
-                    page,
-                    is_full=False,
-                    mark=mark,
-                    tag=line[-1].tag,
-                )
-            )
+            left, words, tag = line[0].box.left, [rest if mark else text], line[-1].tag
+            size = line[0].size
+            found.append(Text(words, left, size, bold, page, is_full=False, mark=mark, tag=tag))
         else:
             last = found[-1]
             last.lines.append(text)
