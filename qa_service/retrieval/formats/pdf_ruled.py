@@ -6,7 +6,7 @@ cell. Rules that only frame a text, or that leave columns or labels out, are no 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from math import inf
@@ -33,6 +33,7 @@ from qa_service.retrieval.formats.pdf_tables import (
     fitted,
     span_of,
 )
+from qa_service.retrieval.formats.pdf_walls import Walls, column_of, middles_in, nearest
 
 _MAX_GROUPS = 300
 """Groups of rules at one height of a page; more are a drawing's."""
@@ -90,7 +91,7 @@ def ruled_tables(page: Page, before: Sequence[Table] = ()) -> tuple[list[Table],
         inside = [word for word in outside if holds(box, word.box)]
         if _goes_on_outside(box, inside, outside):
             continue
-        walls = _Walls(columns, rows, group)
+        walls = Walls(columns, rows, group)
         aside = [
             _naming(walls, inside, [(word, at) for word, at in part if holds(box, at)])
             for part in others
@@ -112,19 +113,19 @@ def as_most(box: Box, quarters: int) -> Box:
 
 
 def _naming(
-    walls: _Walls, words: list[Word], turned: list[tuple[Word, Box]]
+    walls: Walls, words: list[Word], turned: list[tuple[Word, Box]]
 ) -> list[tuple[Word, Box]]:
     """Of turned words those that may name a column, or alone in a cell the rows at its right."""
     lowest, filled = dict[int, float](), set[tuple[int, int]]()
     for word in words if turned else ():
-        column = _column(walls.columns, word.box)
+        column = column_of(walls.columns, word.box)
         lowest[column] = max(word.box.middle, lowest.get(column, -inf))
         filled.add(walls.place(word.box))
     found = list[tuple[Word, Box]]()
     for word, at in turned:
         place = walls.place(at)
         is_group = place not in filled and walls.span(*place)[1] > 1
-        if is_group or at.bottom < lowest.get(_column(walls.columns, at), -inf):
+        if is_group or at.bottom < lowest.get(column_of(walls.columns, at), -inf):
             found.append((word, at))
     return found
 
@@ -182,7 +183,7 @@ def _open_ends(columns: list[float], rows: list[float], rules: list[Box]) -> Ite
         (rows[-1], median_high(max(rule.bottom for rule in its) for its in upright)),
     ):
         parting = [rule for rule in level if abs(rule.top - edge) < _SAME]
-        crossed = {n for rule in parting for n in _middles_in(columns, rule.left, rule.right)}
+        crossed = {n for rule in parting for n in middles_in(columns, rule.left, rule.right)}
         if not rows[0] < end < rows[-1] and len(crossed) == len(columns) - 1:
             yield end
 
@@ -194,7 +195,7 @@ def _open_sides(columns: list[float], rows: list[float], rules: list[Box]) -> It
     reach = [(inf, -inf)] * len(rows)
     for rule in rules:
         if rule.width:
-            row = _nearest(rows, rule.top)
+            row = nearest(rows, rule.top)
             reach[row] = min(reach[row][0], rule.left), max(reach[row][1], rule.right)
     lefts, rights = zip(*reach[1:-1], strict=True)
     for edge, ends in ((columns[0], lefts), (columns[-1], rights)):
@@ -279,7 +280,7 @@ def _distinct(places: Iterable[float]) -> list[float]:
 
 def _ruled_table(
     box: Box,
-    walls: _Walls,
+    walls: Walls,
     words: list[Word],
     turned: list[list[tuple[Word, Box]]],
     head: list[Piece],
@@ -321,7 +322,7 @@ def _ruled_table(
 
 
 def _turned_texts(
-    words: list[tuple[Word, Box]], walls: _Walls
+    words: list[tuple[Word, Box]], walls: Walls
 ) -> Iterator[tuple[tuple[int, int], Word]]:
     """The texts of cells in another direction, each as a word, and the cells' places."""
     found = dict[tuple[int, int], list[tuple[Word, Box]]]()
@@ -369,7 +370,7 @@ def _arranges(cells: dict[tuple[int, int], Text]) -> bool:
     return not left and right > max(_LONG_CHARS, total / 2)
 
 
-def _add_ruled_row(grid: Grid, row: int, walls: _Walls, texts: dict[tuple[int, int], Text]) -> None:
+def _add_ruled_row(grid: Grid, row: int, walls: Walls, texts: dict[tuple[int, int], Text]) -> None:
     cells = list[tuple[Text, int, int]]()
     columns = list(pairwise(walls.columns))
     for column in range(len(columns)):
@@ -428,66 +429,3 @@ def _inner_cells(text: Text, columns: Columns) -> list[Text]:
                 found[column].append([piece])
             return found
     return []
-
-
-def _column(columns: list[float], box: Box) -> int:
-    return _index(columns, (box.left + box.right) / 2)
-
-
-def _index(places: list[float], place: float) -> int:
-    return max(0, min(len(places) - 2, bisect_right(places, place) - 1))
-
-
-class _Walls:
-    """Which of a grid's neighbouring places have a rule between them.
-
-    Attributes:
-        columns: Where vertical rules stand, from left to right.
-        rows: Where horizontal rules stand, from top to bottom.
-    """
-
-    def __init__(self, columns: list[float], rows: list[float], rules: list[Box]) -> None:
-        self.columns, self.rows = columns, rows
-        self._right, self._below = set[tuple[int, int]](), set[tuple[int, int]]()
-        for rule in rules:
-            if rule.width:
-                above = _nearest(rows, rule.top) - 1
-                crossed = _middles_in(columns, rule.left, rule.right)
-                self._below.update((above, column) for column in crossed)
-            else:
-                before = _nearest(columns, rule.left) - 1
-                crossed = _middles_in(rows, rule.top, rule.bottom)
-                self._right.update((row, before) for row in crossed)
-
-    def place(self, box: Box) -> tuple[int, int]:
-        """The upper left place of the cell that a box stands in."""
-        return self.corner(_index(self.rows, box.middle), _column(self.columns, box))
-
-    def corner(self, row: int, column: int) -> tuple[int, int]:
-        """The upper left place of the cell that a place belongs to."""
-        while row > 0 and (row - 1, column) not in self._below:
-            row -= 1
-        while column > 0 and (row, column - 1) not in self._right:
-            column -= 1
-        while row > 0 and (row - 1, column) not in self._below:
-            row -= 1
-        return row, column
-
-    def span(self, row: int, column: int) -> tuple[int, int]:
-        """Over how many columns and rows a cell goes from its upper left place."""
-        right, below = column, row
-        while right < len(self.columns) - 2 and (row, right) not in self._right:
-            right += 1
-        while below < len(self.rows) - 2 and (below, column) not in self._below:
-            below += 1
-        return right - column + 1, below - row + 1
-
-
-def _nearest(places: list[float], place: float) -> int:
-    return min(range(len(places)), key=lambda number: abs(places[number] - place))
-
-
-def _middles_in(places: list[float], start: float, end: float) -> list[int]:
-    """The numbers of the gaps between places whose middle lies here."""
-    gaps = enumerate(pairwise(places))
-    return [number for number, (one, after) in gaps if start < (one + after) / 2 < end]
