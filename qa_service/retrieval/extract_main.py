@@ -18,6 +18,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
 from collections import deque
@@ -191,11 +192,17 @@ class Extractor:
 
     def _start(self) -> subprocess.Popen[bytes]:
         module = "qa_service.retrieval.extract_main"
+        # What it writes for LibreOffice is removed here, since it may be killed at any time.
+        self._folder = tempfile.TemporaryDirectory(prefix="qa-index-", ignore_cleanup_errors=True)
         # NumPy would reserve memory for a thread of each processor, out of what it may have.
         self._process = subprocess.Popen(
             command_of(module, str(self._limits.max_memory_bytes)),
             env=environment_of_programs()
-            | {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+            | {
+                "OPENBLAS_NUM_THREADS": "1",
+                "PYTHONWARNINGS": "ignore",
+                "TMPDIR": self._folder.name,
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -208,6 +215,7 @@ class Extractor:
             self._process.kill()
             with suppress(BrokenPipeError), self._process:
                 pass  # leaving it closes the pipes and waits
+            self._folder.cleanup()
             self._process = None
 
 
