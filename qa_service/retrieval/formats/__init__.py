@@ -115,6 +115,7 @@ FORMATS: dict[str, FileReader] = dict.fromkeys(ENDINGS, read_markup) | {
     ".eml": _imported("eml", "read_eml"),
     ".epub": _imported("epub", "read_epub"),
     ".ipynb": _imported("json_files", "read_notebook"),
+    ".msg": _imported("eml", "read_msg"),
     ".odp": _imported("odf", "read_odf"),
     ".ods": _imported("odf", "read_odf"),
     ".odt": _imported("odf", "read_odf"),

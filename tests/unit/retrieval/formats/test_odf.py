@@ -2,7 +2,6 @@
 
 import io
 import zipfile
-from email.message import EmailMessage
 
 import pytest
 
@@ -134,30 +133,6 @@ def test_slides_have_titles_lists_and_notes():
 def test_what_cannot_be_read_is_named(data, why):
     with pytest.raises(UnreadableError, match=why):
         read("a.odt", data)
-
-
-def test_a_message_says_who_wrote_what():
-    message = EmailMessage()
-    message["Subject"], message["From"], message["To"] = "Größe", "Ann <a@example.org>", "b@x.org"
-    message.set_content("plain")
-    message.add_alternative("<p>It is <b>12</b>.</p><ul><li>one</ul>", subtype="html")
-    message.add_attachment(b"attached", maintype="text", subtype="plain", filename="x.txt")
-    document = read("a.eml", message.as_bytes())
-    assert document.title == "Größe"
-    assert document.text == (
-        "From: Ann <a@example.org>\nTo: b@x.org\nSubject: Größe\n\nIt is 12.\n- one"
-    )
-
-
-@pytest.mark.parametrize("data", [b"", b"\0" * 50, b"words", b"Content-Type: text/plain\n\nx"])
-def test_what_is_no_message_is_named(data):
-    with pytest.raises(UnreadableError, match="not a message"):
-        read("a.eml", data)
-
-
-def test_a_message_in_an_unknown_encoding_is_named():
-    with pytest.raises(UnreadableError, match="not a message"):
-        read("a.eml", b"Subject: x\nContent-Type: text/plain; charset=no-such\n\n\xff")
 
 
 def test_lists_and_headings_have_the_numbers_that_are_shown():
