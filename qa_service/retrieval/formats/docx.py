@@ -1,7 +1,8 @@
 """Word's documents, from their XML: headings, paragraphs, lists with their numbers, tables, notes.
 
-Format: ECMA-376, part 1, 17, and 22.1 for formulas. Text boxes and notes follow the paragraph that
-they are anchored in. What is inserted is there and what is deleted is not, nor are codes of fields.
+Format: ECMA-376, part 1, 17, and 22.1 for formulas. Text boxes, charts and notes follow the
+paragraph that they are anchored in. What is inserted is there and what is deleted is not, nor are
+codes of fields.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from qa_service.retrieval.documents import MAX_NAME_CHARS, BlockList, Document, 
 from qa_service.retrieval.formats.bounded import read_package, reading
 from qa_service.retrieval.formats.cells import Cell, Grid, is_of_heads
 from qa_service.retrieval.formats.grids import add_grid
+from qa_service.retrieval.formats.office_charts import add_chart
 from qa_service.retrieval.formats.office_package import (
     OfficePackage,
     attribute,
@@ -35,10 +37,11 @@ WRAPPERS = frozenset(
     | {"ruby", "rubyBase", "sdt", "sdtContent", "smartTag"}
 )
 """Elements whose content stands where they do."""
+_BOXES = frozenset({"txbxContent", "chart"})
 _SIGNS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 _GREEK = dict(zip(range(ord("a"), ord("p")), "αβχδεφγηιϕκλμνο", strict=True))
 _MATHS = dict(zip(b"\xa3\xae\xb0\xb1\xb3\xb4\xb7\xb8\xb9\xbb", "≤→°±≥×•÷≠≈", strict=True))  # noqa: RUF001, the sign
-_MARKS = dict(zip(b"\x6f\xa8\xe0\xfb\xfc\xfd\xfe", "☐☐→✗✓☒☑", strict=True))
+_MARKS = dict(zip(b"\x6f\xa8\xdf\xe0\xfb\xfc\xfd\xfe", "☐☐←→✗✓☒☑", strict=True))
 _SYMBOLS = {"symbol": _GREEK | _MATHS | {ord("D"): "Δ", ord("W"): "Ω"}, "wingdings": _MARKS}
 """Characters of fonts that have signs in the place of letters."""
 
@@ -67,6 +70,8 @@ class _Reader:
 
     def __init__(self, package: OfficePackage, out: BlockList) -> None:
         self._out = out
+        self._package = package
+        self._relations = package.relations(package.main)
         self._styles = Styles(package.part("styles"))
         self._roles = Roles(self._styles, package.part("numbering"))
         self._notes = {
@@ -113,7 +118,14 @@ class _Reader:
         for note in found.notes:
             self._out.paragraph(self._joined(note, []))
         for box in found.boxes:
-            self.read(box)
+            self._box(box)
+
+    def _box(self, element: Xml.Element) -> None:
+        """Reads what is anchored in a paragraph: a text box, or a chart."""
+        if name_of(element) != "chart":
+            self.read(element)
+        elif part := self._relations.get(attribute(element, "id")):
+            add_chart(self._out, self._package.read(part[1]))
 
     def _table(self, element: Xml.Element) -> None:
         self._out.unnest()
@@ -143,8 +155,8 @@ class _Reader:
         for one in after:
             if name_of(one) == "tbl":
                 self._table(one)
-            elif name_of(one) == "txbxContent":
-                self.read(one)
+            elif name_of(one) in _BOXES:
+                self._box(one)
             else:
                 self._out.paragraph(self._joined(one, []))
 
@@ -233,7 +245,7 @@ class WordText:
     """A paragraph's text, and what is anchored in it.
 
     Attributes:
-        boxes: Its text boxes' contents.
+        boxes: Its text boxes' contents, and its charts.
         notes: Its notes.
     """
 
@@ -310,10 +322,10 @@ def _form_value(field: Xml.Element) -> str:
 
 
 def _boxes(elements: Iterable[Xml.Element]) -> Iterator[Xml.Element]:
-    """The contents of text boxes; where a drawing is there in two ways, of the first."""
+    """The contents of text boxes, and charts; of a drawing that is there in two ways, the first."""
     for one in elements:
         name = name_of(one)
-        if name == "txbxContent":
+        if name in _BOXES:
             yield one
         elif name == "AlternateContent":
             yield from next(filter(None, (list(_boxes(way)) for way in one)), [])

@@ -40,7 +40,8 @@ def control(content: str) -> str:
          "☑ yes"),
         ("<w:r><w:rPr><w:vanish/></w:rPr><w:t>X</w:t></w:r>" + run("seen"), "seen"),
         ("<w:r><w:t>a</w:t><w:tab/><w:t>b</w:t><w:noBreakHyphen/><w:t>c</w:t><w:br/><w:t>d</w:t>"
-         '<w:sym w:font="Symbol" w:char="F0B0"/></w:r>', "a b-c\nd°"),
+         '<w:sym w:font="Symbol" w:char="F0B0"/><w:sym w:font="Wingdings" w:char="F0DF"/></w:r>',
+         "a b-c\nd°←"),
         ("<m:oMath><m:r><m:t>E=m</m:t></m:r><m:sSup><m:sSupPr/><m:e><m:r><m:t>c</m:t></m:r></m:e>"
          "<m:sup><m:r><m:t>2</m:t></m:r></m:sup></m:sSup></m:oMath>", "E=mc^2"),
         ("<m:oMath><m:f><m:num><m:r><m:t>a+b</m:t></m:r></m:num><m:den><m:r><m:t>c</m:t></m:r>"
@@ -95,6 +96,19 @@ STYLES = "".join(
         ("TOC1", "toc 1", ""),
     )
 )
+
+
+def test_a_chart_is_a_table_of_what_it_shows():
+    def points(kind, *texts):
+        found = "".join(f'<pt idx="{n}"><v>{text}</v></pt>' for n, text in enumerate(texts))
+        return f"<{kind}><strCache>{found}</strCache></{kind}>"
+
+    series = (
+        f"<ser>{points('tx', 'Loans')}{points('cat', 'May', 'June')}{points('val', 3, 4.5)}</ser>"
+    )
+    chart = f"<chart><plotArea><barChart>{series}</barChart></plotArea></chart>"
+    drawing = '<w:r><w:drawing><c:chart xmlns:c="c" r:id="r0"/></w:drawing></w:r>'
+    assert read(paragraph(drawing), chart=chart).text == "Loans\nMay: 3\nJune: 4.5"
 
 
 def test_headings_are_found_by_outline_by_the_style_below_and_by_a_translated_name():
