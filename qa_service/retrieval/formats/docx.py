@@ -7,6 +7,7 @@ codes of fields.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 from xml.etree import ElementTree as Xml
@@ -21,9 +22,11 @@ from qa_service.retrieval.formats.office_package import (
     OfficePackage,
     attribute,
     child,
+    descendants,
     is_on,
     name_of,
     number,
+    text_of,
 )
 from qa_service.retrieval.formats.table_heads import MAX_HEAD_ROWS, is_strong
 from qa_service.retrieval.formats.word_styles import Role, Roles, Styles
@@ -34,19 +37,28 @@ _LONG_CELL_CHARS = 300
 """A single row with longer cells arranges the page."""
 _FIRST_ROW, _FIRST_COLUMN = 0x20, 0x80
 """Bits of a table's look: what its style sets off."""
+_MARGINS = frozenset({"headerReference", "footerReference"})
+_PAGE = re.compile(
+    r"\bp ?a?g ?e?\b\.?[\s|]*\d+(?:\s*(?:of|/)\s*\d+)?|\b\d+\s*\|\s*p ?a ?g ?e\b", re.IGNORECASE
+)
+"""A page's number, which is another one on each page."""
+_NUMBER = re.compile(r"(?:p ?a?g ?e?\b|of\b|[\W\d_])*", re.IGNORECASE)
+_DIGITS = re.compile(r"\d+")
 _PLAIN_FILLS = frozenset({"", "auto", "FFFFFF", "ffffff"})
 
 
 def read_docx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
-    """Reads a document's body with its notes and text boxes."""
+    """Reads the pages' heads and feet, then a document's body with its notes and text boxes."""
     data = read_package(stream, max_bytes)
     out = BlockList()
     with reading("a Word document"):
         package = OfficePackage(data)
         reader = _Reader(package, out)
-        reader.read(package.document("document"))
-        title = package.title()
-    yield lay_out(Parsed(out.blocks, title or reader.title), name)
+        document = package.document("document")
+        reader.read(document)
+        title, count = package.title() or reader.title, len(out.blocks)
+        reader.read_margins(document)
+    yield lay_out(Parsed([*out.blocks[count:], *out.blocks[:count]], title), name)
 
 
 class _Reader:
@@ -88,6 +100,36 @@ class _Reader:
             elif name in WRAPPERS:
                 self.read(one)
         self._out.unnest()
+
+    def read_margins(self, document: Xml.Element) -> None:
+        """Adds what stands above and below the pages' texts, once, but for the pages' numbers."""
+        self._width = 0
+        known = {block.text for block in self._out.blocks}
+        found = dict[str, Xml.Element]()
+        for section in descendants(document, "sectPr"):
+            shown = {"default", "first"} if is_on(child(section, "titlePg")) else {"default"}
+            for one in section:
+                entry = self._relations.get(attribute(one, "id"))
+                if entry and name_of(one) in _MARGINS and attribute(one, "type") in shown:
+                    part = self._package.read(entry[1])
+                    found.setdefault(_DIGITS.sub("", text_of(part)), part)
+        for part in found.values():
+            self._margin(part, known)
+
+    def _margin(self, element: Xml.Element, known: set[str]) -> None:
+        for one in element:
+            if name_of(one) == "p":
+                found = WordText(one, self._notes)
+                text = " ".join(_PAGE.sub("", str(found)).split())
+                if text not in known and not _NUMBER.fullmatch(text):
+                    known.add(text)
+                    self._out.paragraph(text)
+                for box in found.boxes:
+                    self._margin(box, known)
+            elif name_of(one) == "tbl":
+                self._table(one)
+            elif name_of(one) in WRAPPERS:
+                self._margin(one, known)
 
     def _paragraph(self, element: Xml.Element) -> None:
         found = WordText(element, self._notes)

@@ -98,6 +98,22 @@ STYLES = "".join(
 )
 
 
+def test_heads_and_feet_of_pages_are_read_once_without_the_pages_numbers():
+    section = "".join(
+        f'<w:{kind}Reference w:type="{type_}" r:id="r{n}"/>'
+        for n, (kind, type_) in enumerate((("header", "default"), ("footer", "first")))
+    )
+    parts = {
+        "header": paragraph("Form 12, May 2031") + table(row("Town of Ulm", "Roads")),
+        "footer": paragraph("Page 3 of 4") + paragraph("We sweep. Page | 3"),
+    }
+    body = paragraph("We sweep.") + within("sectPr", section)
+    assert read(body, **parts).text == "Form 12, May 2031\nTown of Ulm: Roads\n\nWe sweep."
+    body += within("sectPr", section + "<w:titlePg/>") + paragraph("We dig.")
+    parts["footer"] += paragraph("Draft")
+    assert "Ulm: Roads\n\nDraft\n\nWe sweep.\n\nWe dig." in read(body, **parts).text
+
+
 def test_text_boxes_of_a_paragraph_are_read_as_they_stand():
     def older(top, left, text):
         inner = f"<v:textbox><w:txbxContent>{paragraph(text)}</w:txbxContent></v:textbox>"

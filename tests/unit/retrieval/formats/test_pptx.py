@@ -126,10 +126,19 @@ def test_charts_are_tables_of_what_they_show():
     chart = slide.shapes.add_chart(XL_CHART_TYPE.PIE, *place, data).chart
     chart.has_legend = False
     assert read("deck.pptx", saved(deck)).text == "Tests\n\nMay\nPassed: 75%\nFailed: 25%"
-    data.add_series("June", (0.5, None))
+    chart.plots[0].has_data_labels = True
+    labels = chart.plots[0].data_labels
+    labels.show_percentage, labels.show_value = True, False
+    data = CategoryChartData()
+    data.categories = ["Passed", "Failed"]
+    data.add_series("May", (6, 3))
+    chart.replace_data(data)
+    assert read("deck.pptx", saved(deck)).text == "Tests\n\nMay\nPassed: 67%\nFailed: 33%"
+    labels.show_percentage = False
+    data.add_series("June", (5, None))
     chart.replace_data(data)
     chart.has_title = True
     chart.chart_title.text_frame.text = "How many passed"
     assert read("deck.pptx", saved(deck)).text == (
-        "Tests\n\nHow many passed\nPassed; May: 75%; June: 50%\nFailed; May: 25%"
+        "Tests\n\nHow many passed\nPassed; May: 6; June: 5\nFailed; May: 3"
     )
