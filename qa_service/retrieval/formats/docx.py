@@ -27,6 +27,7 @@ from qa_service.retrieval.formats.office_package import (
     name_of,
     number,
     text_of,
+    without_page_number,
 )
 from qa_service.retrieval.formats.table_heads import MAX_HEAD_ROWS, is_strong
 from qa_service.retrieval.formats.word_styles import Role, Roles, Styles
@@ -38,11 +39,6 @@ _LONG_CELL_CHARS = 300
 _FIRST_ROW, _FIRST_COLUMN = 0x20, 0x80
 """Bits of a table's look: what its style sets off."""
 _MARGINS = frozenset({"headerReference", "footerReference"})
-_PAGE = re.compile(
-    r"\bp ?a?g ?e?\b\.?[\s|]*\d+(?:\s*(?:of|/)\s*\d+)?|\b\d+\s*\|\s*p ?a ?g ?e\b", re.IGNORECASE
-)
-"""A page's number, which is another one on each page."""
-_NUMBER = re.compile(r"(?:p ?a?g ?e?\b|of\b|[\W\d_])*", re.IGNORECASE)
 _DIGITS = re.compile(r"\d+")
 _PLAIN_FILLS = frozenset({"", "auto", "FFFFFF", "ffffff"})
 
@@ -120,8 +116,8 @@ class _Reader:
         for one in element:
             if name_of(one) == "p":
                 found = WordText(one, self._notes)
-                text = " ".join(_PAGE.sub("", str(found)).split())
-                if text not in known and not _NUMBER.fullmatch(text):
+                text = without_page_number(str(found))
+                if text and text not in known:
                     known.add(text)
                     self._out.paragraph(text)
                 for box in found.boxes:
