@@ -20,7 +20,7 @@ from qa_service.retrieval.formats.bounded import library, read_package, reading
 from qa_service.retrieval.formats.cells import Cell, Grid
 from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.formats.office_charts import add_chart
-from qa_service.retrieval.formats.office_package import attribute, child, name_of, number
+from qa_service.retrieval.formats.office_package import attribute, name_of, number
 from qa_service.retrieval.formats.word_styles import written
 from qa_service.retrieval.layout import lay_out
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _Shape = Any
 """One of python-pptx's shapes, which have no common class with what is asked of them here."""
+_Element = Any
+"""One of lxml's, as python-pptx has them."""
 _SAME_HEIGHT = 360_000
 """A centimetre; shapes without a gap that begin within one are side by side."""
 _MAY_OVERLAP = 72_000
@@ -41,7 +43,7 @@ _LISTS = frozenset({"BODY", "OBJECT", "VERTICAL_BODY"})
 _MARGINS = frozenset({"DATE", "FOOTER", "SLIDE_NUMBER"})
 _TITLE = re.compile(r"[^\W\d_]{3}")
 _MAX_TITLE_CHARS = 100
-_SIGNS = frozenset({"buNone", "buChar", "buBlip", "buAutoNum"})
+_SIGNS = ("{*}buNone", "{*}buChar", "{*}buBlip", "{*}buAutoNum")
 _NUMBERED = re.compile(
     r"(?P<form>arabic|alphaLc|alphaUc|romanLc|romanUc)(?P<around>Plain|Period|ParenR|ParenBoth)"
 )
@@ -192,27 +194,27 @@ def _cuts(extents: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-def _styles(shape: _Shape, slide: Slide) -> list[Xml.Element]:
+def _styles(shape: _Shape, slide: Slide) -> list[_Element]:
     """What says how a box's levels are written, the nearest first."""
-    found, one = list[Xml.Element | None](), shape
+    found, one = list[_Element](), shape
     while one is not None:
-        found.append(child(one.element, "txBody", "lstStyle"))
+        found.append(one.element.find("{*}txBody/{*}lstStyle"))
         one = getattr(one, "_base_placeholder", None)
     if _kind(shape) in _LISTS:
         master = slide.slide_layout.slide_master.element
-        found.append(child(master, "txStyles", "bodyStyle"))
+        found.append(master.find("{*}txStyles/{*}bodyStyle"))
     return [style for style in found if style is not None]
 
 
-def _read_text(frame: TextFrame, out: BlockList, styles: Sequence[Xml.Element]) -> None:
+def _read_text(frame: TextFrame, out: BlockList, styles: Sequence[_Element]) -> None:
     paragraphs = [one for one in frame.paragraphs if one.text.strip()]
     counts = dict[int, int]()
     for paragraph in paragraphs:
         level, text = paragraph.level, paragraph.text.replace("\v", "\n")
         counts = {its: count for its, count in counts.items() if its <= level}
-        own = child(paragraph._p, "pPr")
-        levels = [own, *(child(style, f"lvl{level + 1}pPr") for style in styles)]
-        mark = _mark(levels, counts, level)
+        own = paragraph._p.find("{*}pPr")
+        levels = [own, *(style.find(f"{{*}}lvl{level + 1}pPr") for style in styles)]
+        mark = _mark([one for one in levels if one is not None], counts, level)
         if mark and (mark != "-" or len(paragraphs) > 1):
             out.item(level + 1, mark, text)
         else:
@@ -221,14 +223,14 @@ def _read_text(frame: TextFrame, out: BlockList, styles: Sequence[Xml.Element]) 
     out.unnest()
 
 
-def _mark(properties: Iterable[Xml.Element | None], counts: dict[int, int], level: int) -> str:
+def _mark(properties: Iterable[_Element], counts: dict[int, int], level: int) -> str:
     """A paragraph's bullet or number, as the first of its properties has it that has one.
 
     Args:
         counts: The last number of each level of a list; counts the paragraph.
     """
-    signs = (one for its in properties for one in (its if its is not None else ()))
-    sign = next((one for one in signs if name_of(one) in _SIGNS), None)
+    signs = (one for its in properties for one in its.iterchildren(*_SIGNS))
+    sign = next(signs, None)
     kind = name_of(sign) if sign is not None else ""
     found = _NUMBERED.fullmatch(attribute(sign, "type"))
     if kind != "buAutoNum" or not found:
