@@ -16,7 +16,9 @@ _NAMES = " ".join(
 MANIFEST = "<manifest/>"
 
 
-def odf_file(kind: str, body: str, styles: str = "", manifest: str = MANIFEST) -> bytes:
+def odf_file(
+    kind: str, body: str, styles: str = "", manifest: str = MANIFEST, pages: str = ""
+) -> bytes:
     content = (
         f"<office:document-content {_NAMES}><office:automatic-styles>{styles}"
         f"</office:automatic-styles><office:body><office:{kind}>{body}</office:{kind}>"
@@ -26,6 +28,10 @@ def odf_file(kind: str, body: str, styles: str = "", manifest: str = MANIFEST) -
     with zipfile.ZipFile(data, "w") as archive:
         archive.writestr("META-INF/manifest.xml", manifest)
         archive.writestr("content.xml", content)
+        if pages:
+            archive.writestr(
+                "styles.xml", f"<office:document-styles {_NAMES}>{pages}</office:document-styles>"
+            )
         archive.writestr("meta.xml", '<m xmlns:dc="urn:x"><dc:title>The costs</dc:title></m>')
     return data.getvalue()
 
@@ -37,6 +43,23 @@ def cell(text: str, more: str = "") -> str:
 def row(*cells: str, more: str = "") -> str:
     inner = "".join(one if one.startswith("<") else cell(one) for one in cells)
     return f"<table:table-row {more}>{inner}</table:table-row>"
+
+
+def test_heads_and_feet_of_the_pages_are_read_once():
+    number = "<text:page-number>3</text:page-number>"
+    pages = "".join(
+        f'<style:master-page style:name="{name}">'
+        f"<style:header><text:p>{head}</text:p></style:header>"
+        f"<style:footer><text:p>{foot}</text:p></style:footer></style:master-page>"
+        for name, head, foot in (
+            ("Standard", "Town of Ulm", f"Page {number}"),
+            ("First_20_Page", "Town of Ulm", "Phone 12"),
+            ("Envelope", "Not here", number),
+        )
+    )
+    first = '<style:style style:name="P1" style:master-page-name="First_20_Page"/>'
+    data = odf_file("text", "<text:p>We sweep.</text:p>", first, pages=pages)
+    assert read("a.odt", data).text == "Town of Ulm\n\nPhone 12\n\nWe sweep."
 
 
 def test_a_text_has_headings_lists_tables_and_notes():
