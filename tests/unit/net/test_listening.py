@@ -134,7 +134,7 @@ def test_a_removed_unix_socket_is_recreated(loop, tmp_path):
 def test_a_file_that_is_no_socket_is_kept_and_named(loop, tmp_path):
     path = tmp_path / "notes"
     path.write_text("mine")
-    with pytest.raises(SetupError, match="cannot listen on .*notes: File exists"):
+    with pytest.raises(SetupError, match=r"cannot listen on .*notes: File exists"):
         UnixListener(loop, path, lambda *_: None)
     assert path.read_text() == "mine"
 
