@@ -25,7 +25,7 @@ MAX_LABEL_CHARS = 60
 
 VALUE = re.compile(
     r"[^\w\s]{0,3}\s?(?:[A-Z]{3}(?: |(?=\d+[.,]\d)))?"
-    r"\d(?![^\W\d_]{3}|\d?\)\s).{0,30}|[-–—.*]{1,5}|[x✓✔]|n/?a",  # noqa: RUF001, dashes
+    r"\d(?![^\W\d_]{3}|\d?\)\s).{0,30}|(?:[$€£]\s?)?[-–—.*]{1,5}|[x✓✔]|n/?a",  # noqa: RUF001, dashes
     re.IGNORECASE,
 )
 """A number with its signs and unit, a date, or what stands for none; not a name ("3Com")."""
@@ -36,7 +36,8 @@ _NUMBER_AS_NAME = re.compile(
 )
 """A year ("2019 Budget"), a range, a date or a time, which may name a column."""
 _TIME = re.compile(r"\d\d?:\d\d")
-_NUMBER = re.compile(r"\d[\d.]*")
+_NUMBER = re.compile(r"\d[\d.]*|\b(?:[ivx]{1,5}|[IVX]{1,5}|[A-Za-z])(?=[.)])")
+_TIME_OF_DAY = re.compile(r"\d\d?[:.]\d\d\s?[ap]\.?m?\b.{0,30}", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]{3}")
 _WORD_OR_UNIT = re.compile(r"[^\W\d_]{3}|\d\s?[^\W\d_]{2}")
 _UNIT = re.compile(r"[(\[].{1,20}[)\]]|[%‰€$£¥]")
@@ -183,7 +184,8 @@ def may_be_head(rows: Sequence[Row], place: int) -> bool:
 def _goes_on(labels: Sequence[str]) -> bool:
     """Whether labels are alike but for their numbers: times, dates, codes, "Week 1"."""
     shapes = {_NUMBER.sub("0", label) for label in labels}
-    return len(set(labels)) == MIN_HEADS and len(shapes) == 1 and "0" in shapes.pop()
+    are_alike = len(set(labels)) == MIN_HEADS and len(shapes) == 1 and "0" in shapes.pop()
+    return are_alike or (len(labels) == MIN_HEADS and all(map(_TIME_OF_DAY.fullmatch, labels)))
 
 
 def _counts_up(texts: Sequence[str]) -> bool:
