@@ -55,6 +55,17 @@ def num_head(rows: Sequence[Row], *, has_head: bool) -> int:
     declared += sum(1 for _ in itertools.takewhile(lambda row: row.is_head, rows[declared:]))
     if 0 < declared < len(rows):
         return declared
+    if (set_off := _num_set_off(rows)) is not None:
+        return set_off
+    if has_head:
+        is_labelled = any(row.at(columns_of(rows)[0]) for row in rows[1:2])
+        return 1 if is_labelled else _with_more_rows(rows)
+    is_head = may_be_head(rows, 0) and (len(columns_of(rows)) > 2 or _heads_pairs(rows))
+    return _with_more_rows(rows) if is_head else 0
+
+
+def _num_set_off(rows: Sequence[Row]) -> int | None:
+    """How many rows are a head that is set off; None if that does not say."""
     strong, most = 0, min(len(rows), MAX_HEAD_ROWS + 1)
     while strong < most and is_strong(rows[strong]) and may_be_head(rows, strong):
         if strong and _is_section(rows[strong], rows[strong - 1]):
@@ -65,13 +76,21 @@ def num_head(rows: Sequence[Row], *, has_head: bool) -> int:
     if 0 < strong < most:
         others = list(map(is_strong, rows[strong : strong + SAMPLE_ROWS]))
         is_usual = len(others) >= MIN_HEADS and 2 * sum(others) > len(others)
+        recurring = (n for n in range(strong) if _recurs(rows[n], rows[n + 1 :]))
+        if is_usual and (first_value := next(recurring, strong)) < strong:
+            return first_value
         if not is_usual or not may_be_head(rows, strong):
             return strong if strong > 1 else _with_more_rows(rows)
-    if has_head:
-        is_labelled = any(row.at(columns_of(rows)[0]) for row in rows[1:2])
-        return 1 if is_labelled else _with_more_rows(rows)
-    is_head = may_be_head(rows, 0) and (len(columns_of(rows)) > 2 or _heads_pairs(rows))
-    return _with_more_rows(rows) if is_head else 0
+    return None
+
+
+def _recurs(row: Row, below: Sequence[Row]) -> bool:
+    """Whether a cell of a row, not its label, is a value below; a head may be repeated whole."""
+    columns = row.columns()[1:]
+    shared = (
+        sum(row.cells[n] == one.at(n) for n in columns if n not in one.from_above) for one in below
+    )
+    return any(0 < number <= len(columns) / 2 for number in shared)
 
 
 def _names_all(rows: Sequence[Row], count: int) -> bool:
