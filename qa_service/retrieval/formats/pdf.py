@@ -43,8 +43,8 @@ from qa_service.retrieval.layout import lay_out
 if TYPE_CHECKING:
     import pypdfium2
 
-_HYPHENATED = re.compile(rf"\b(\w+)(?:{HYPHEN}|[-\u2010])\n(?=(\w+))")
-_WORD = re.compile(r"\w+(?:[-\u2010]\w+)*")
+_HYPHENATED = re.compile(rf"\b(\w+)(?:{HYPHEN}|-)\n(?=(\w+))")
+_WORD = re.compile(r"\w+(?:-\w+)*")
 _CONTENTS = re.compile(
     r"(?:table of )?contents?:?|inhalt(?:sverzeichnis)?|(?:tables? des )?matières|sommaire|índice",
     re.IGNORECASE,

@@ -43,6 +43,8 @@ _BASE = re.compile(r"(?:.*\W)?(?:\d{1,2}|[\w.]*\))")
 _UNIT = re.compile(r"(?:.*[\W\d])?[a-zµ]{1,2}", re.IGNORECASE)
 _MIN_LINES = 3
 """The minimum of lines of a column."""
+_LIST_LINES = 6
+"""The same of a column with words and numbers apart from them, such as a menu with prices."""
 _PROSE_WORDS = 3.5
 """Words in a line of prose in a column, in the mean; cells of tables have fewer."""
 _NUMBERS_SHARE = 0.3
@@ -202,11 +204,16 @@ def _is_apart(piece: list[Word], word: Word) -> bool:
     gap, size = left - right, max(bottom - top, its_bottom - its_top)
     if last.tag and word.tag and last.tag != word.tag and last.tag.kind != "Lbl":
         return True
-    if word.goes_on or gap <= _NUMBER_GAP * size:
+    if word.goes_on or gap <= _NUMBER_GAP * size or _is_amount(last.text, word.text):
         return False
     are_numbers = NUMBER.fullmatch(last.text) and NUMBER.fullmatch(word.text)
     is_item = len(piece) == 1 and is_mark(last.text)
     return gap > (3 if is_item else 1) * (_NUMBER_GAP if are_numbers else CELL_GAP) * size
+
+
+def _is_amount(sign: str, text: str) -> bool:
+    """Whether a number goes on with a currency's sign at the left of its column."""
+    return sign in {"$", "€", "£"} and bool(NUMBER.fullmatch(text))
 
 
 def _piece(words: list[Word], *, is_led: bool = False) -> Piece:
@@ -344,11 +351,29 @@ def _are_columns(left: list[Piece], right: list[Piece]) -> bool:
         return False
     is_painted_apart = _PAINTED_APART * turns <= lines
     if is_painted_apart or num_prose < 2:
-        return is_painted_apart and (num_prose > 0 or (_is_list(left) and _is_list(right)))
+        are_texts = num_prose > 0 or (_is_list(left) and _is_list(right))
+        is_long = lines >= _LIST_LINES and _begins_with_words(left) and _begins_with_words(right)
+        return is_painted_apart and (are_texts or (is_long and not _are_level(left, right)))
     # A table's cells: paragraphs of both parts begin at the same heights.
     starts, others = sorted((_starts(left), _starts(right)), key=len)
     level = sum(any(abs(one - other) < _LEVEL for other in others) for one in starts)
     return len(starts) < _MIN_LINES or _SAME_ROWS * len(others) > level
+
+
+def _begins_with_words(part: list[Piece]) -> bool:
+    lines = lines_of(part)
+    return 2 * sum(NUMBER.fullmatch(line[0].text) is not None for line in lines) < len(lines)
+
+
+def _are_level(left: list[Piece], right: list[Piece]) -> bool:
+    """Whether lines of both parts stand at the same heights, as the cells of a table's rows do."""
+    lines, others = sorted((_heights(left), _heights(right)), key=len)
+    level = sum(any(abs(one - other) < _LEVEL for other in others) for one in lines)
+    return level >= _SAME_ROWS * len(lines)
+
+
+def _heights(part: list[Piece]) -> list[float]:
+    return [line[0].box.middle for line in lines_of(part)]
 
 
 def _starts(part: list[Piece]) -> list[float]:

@@ -27,6 +27,7 @@ from qa_service.retrieval.formats.pdf_boxes import Box, turned
 from qa_service.retrieval.formats.pdf_calls import plain, results
 from qa_service.retrieval.formats.pdf_ligatures import LetterWidths
 from qa_service.retrieval.formats.pdf_rules import rules_on
+from qa_service.retrieval.formats.pdf_signs import as_drawn
 from qa_service.retrieval.formats.pdf_tags import Tag, TaggedTable, Tags, read_tags
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 HYPHEN = "\ufffe"
 """Stands for a hyphen at a line's end that divides a word, as PDFium finds it."""
 _PDFIUM_HYPHENS = [0x02, 0xAD, ord(HYPHEN)]
+_HYPHENS = [0x2010, 0x2011]
+"""Of Unicode, beside the one that is typed."""
 _IS_SPACE = np.array([code == 0 or chr(code).isspace() for code in range(0x3002)])
 """Of code points; none above is one."""
 _LINE_BREAKS = [ord("\n"), ord("\r")]
@@ -212,14 +215,19 @@ class PageReader:
         codes = self._codes(text, number)
         codes[(codes >= 0xD800) & (codes < 0xE000)] = ord("?")  # half of a pair
         codes[np.isin(codes, _PDFIUM_HYPHENS)] = ord(HYPHEN)
+        codes[np.isin(codes, _HYPHENS)] = ord("-")
         is_blank = _IS_SPACE.take(codes, mode="clip")
         is_break = np.isin(codes, _LINE_BREAKS)
         places = np.flatnonzero(~is_blank)
         has_box, sides = self._boxes_of.of(text, places.tolist())
-        places = places[has_box]
+        places, sides = places[has_box], sides[has_box]
+        is_hyphen = np.isin(codes[places], [ord("-"), ord(HYPHEN)])
+        is_again = is_hyphen[1:] & is_hyphen[:-1] & (np.diff(sides, axis=0) == 0).all(axis=1)
+        is_first = np.append(True, ~is_again)[: places.size]
+        places, sides = places[is_first], sides[is_first]
         is_broken = np.diff(np.cumsum(is_break)[places], prepend=-1) > 0
         is_apart = np.diff(np.cumsum(is_blank & ~is_break)[places], prepend=-1) > 0
-        return _Characters(places, codes[places], sides[has_box], is_apart, is_broken)
+        return _Characters(places, codes[places], sides, is_apart, is_broken)
 
     def _codes(self, text: _TextPage, number: int) -> _Array:
         """The code points of a page's characters, int64: at once, if its text has one of each."""
@@ -253,6 +261,7 @@ class PageReader:
         is_shared = np.append(False, (np.diff(characters.sides, axis=0) == 0).all(axis=1))
         fonts = [look.font for look in looks]
         spelled = self._widths.spelled(characters.codes, widths, is_shared, firsts, fonts)
+        spelled = list(map(as_drawn, spelled, fonts))
         goes_on = [False, *(~is_apart[firsts[1:]]).tolist()]
         are_bold, are_aslant = zip(*[(look.is_bold, look.is_aslant) for look in looks], strict=True)
         boxed = map(Box._make, boxes)

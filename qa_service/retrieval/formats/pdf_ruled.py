@@ -58,6 +58,8 @@ _OFF_MIDDLE = 0.5
 _LEVEL = 0.3
 """Of a font's size; lines of a row differ less in height."""
 _VALUE_WORDS = 3
+_MANY_FRAMES = 5
+"""Cells over several rows, if most words are in such."""
 _MANY_IN_A_CELL = 0.3
 """Of the lines in cells; if so many are wide apart in themselves, not all columns are ruled."""
 _LONG_CHARS = 300
@@ -302,6 +304,9 @@ def _ruled_table(
     blocks = [its for corner, its in places.items() if min(walls.span(*corner)) > 1]
     if 3 * sum(map(len, blocks)) > len(words):  # a drawing, or a page's frame
         return None
+    tall = [its for corner, its in places.items() if walls.span(*corner)[1] > 1]
+    if len(tall) >= _MANY_FRAMES and 3 * sum(map(len, tall)) > 2 * len(words):
+        return None  # frames side by side, each of its own height
     for part in turned:
         for place, word in _turned_texts(part, walls):
             places.setdefault(place, []).append(word)

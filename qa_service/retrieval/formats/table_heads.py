@@ -25,7 +25,7 @@ MAX_LABEL_CHARS = 60
 
 VALUE = re.compile(
     r"[^\w\s]{0,3}\s?(?:[A-Z]{3}(?: |(?=\d+[.,]\d)))?"
-    r"\d(?![^\W\d_]{3}|\d?\)\s).{0,30}|[-–—.*]{1,5}|[x✓✔]|n/?a",  # noqa: RUF001, dashes
+    r"\d(?![^\W\d_]{3}|\d?\)\s).{0,30}|(?:[$€£]\s?)?[-–—.*]{1,5}|[x✓✔]|n/?a",  # noqa: RUF001, dashes
     re.IGNORECASE,
 )
 """A number with its signs and unit, a date, or what stands for none; not a name ("3Com")."""
@@ -36,7 +36,8 @@ _NUMBER_AS_NAME = re.compile(
 )
 """A year ("2019 Budget"), a range, a date or a time, which may name a column."""
 _TIME = re.compile(r"\d\d?:\d\d")
-_NUMBER = re.compile(r"\d[\d.]*")
+_NUMBER = re.compile(r"\d[\d.]*|\b(?:[ivx]{1,5}|[IVX]{1,5}|[A-Za-z])(?=[.)])")
+_TIME_OF_DAY = re.compile(r"\d\d?[:.]\d\d\s?[ap]\.?m?\b.{0,30}", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]{3}")
 _WORD_OR_UNIT = re.compile(r"[^\W\d_]{3}|\d\s?[^\W\d_]{2}")
 _UNIT = re.compile(r"[(\[].{1,20}[)\]]|[%‰€$£¥]")
@@ -54,6 +55,17 @@ def num_head(rows: Sequence[Row], *, has_head: bool) -> int:
     declared += sum(1 for _ in itertools.takewhile(lambda row: row.is_head, rows[declared:]))
     if 0 < declared < len(rows):
         return declared
+    if (set_off := _num_set_off(rows)) is not None:
+        return set_off
+    if has_head:
+        is_labelled = any(row.at(columns_of(rows)[0]) for row in rows[1:2])
+        return 1 if is_labelled else _with_more_rows(rows)
+    is_head = may_be_head(rows, 0) and (len(columns_of(rows)) > 2 or _heads_pairs(rows))
+    return _with_more_rows(rows) if is_head else 0
+
+
+def _num_set_off(rows: Sequence[Row]) -> int | None:
+    """How many rows are a head that is set off; None if that does not say."""
     strong, most = 0, min(len(rows), MAX_HEAD_ROWS + 1)
     while strong < most and is_strong(rows[strong]) and may_be_head(rows, strong):
         if strong and _is_section(rows[strong], rows[strong - 1]):
@@ -64,13 +76,21 @@ def num_head(rows: Sequence[Row], *, has_head: bool) -> int:
     if 0 < strong < most:
         others = list(map(is_strong, rows[strong : strong + SAMPLE_ROWS]))
         is_usual = len(others) >= MIN_HEADS and 2 * sum(others) > len(others)
+        recurring = (n for n in range(strong) if _recurs(rows[n], rows[n + 1 :]))
+        if is_usual and (first_value := next(recurring, strong)) < strong:
+            return first_value
         if not is_usual or not may_be_head(rows, strong):
             return strong if strong > 1 else _with_more_rows(rows)
-    if has_head:
-        is_labelled = any(row.at(columns_of(rows)[0]) for row in rows[1:2])
-        return 1 if is_labelled else _with_more_rows(rows)
-    is_head = may_be_head(rows, 0) and (len(columns_of(rows)) > 2 or _heads_pairs(rows))
-    return _with_more_rows(rows) if is_head else 0
+    return None
+
+
+def _recurs(row: Row, below: Sequence[Row]) -> bool:
+    """Whether a cell of a row, not its label, is a value below; a head may be repeated whole."""
+    columns = row.columns()[1:]
+    shared = (
+        sum(row.cells[n] == one.at(n) for n in columns if n not in one.from_above) for one in below
+    )
+    return any(0 < number <= len(columns) / 2 for number in shared)
 
 
 def _names_all(rows: Sequence[Row], count: int) -> bool:
@@ -183,7 +203,8 @@ def may_be_head(rows: Sequence[Row], place: int) -> bool:
 def _goes_on(labels: Sequence[str]) -> bool:
     """Whether labels are alike but for their numbers: times, dates, codes, "Week 1"."""
     shapes = {_NUMBER.sub("0", label) for label in labels}
-    return len(set(labels)) == MIN_HEADS and len(shapes) == 1 and "0" in shapes.pop()
+    are_alike = len(set(labels)) == MIN_HEADS and len(shapes) == 1 and "0" in shapes.pop()
+    return are_alike or (len(labels) == MIN_HEADS and all(map(_TIME_OF_DAY.fullmatch, labels)))
 
 
 def _counts_up(texts: Sequence[str]) -> bool:

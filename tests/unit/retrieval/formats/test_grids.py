@@ -45,6 +45,29 @@ def test_times_that_count_up_in_each_row_are_no_head():
     assert written(rows)[1] == "Bus: 2; T1: 6:30; T2: 7:30; T3: 8:30"
 
 
+@pytest.mark.parametrize(
+    "labels", [("I.", "II.", "III."), ("a)", "b)", "c)"), ("9:00a", "9:00a", "10:30 a.m.")]
+)
+def test_items_numbers_and_times_at_the_left_are_of_rows(labels):
+    texts = (("Opening", "Ann"), ("Minutes", "Ben"), ("Any other business", "Cy"))
+    rows = [[label, *text] for label, text in zip(labels, texts, strict=True)]
+    assert written(rows) == ["; ".join(row) for row in rows]
+
+
+def test_of_rows_in_bold_one_whose_value_recurs_is_no_head():
+    races = [["Race", "First", "Second"], ["5 July", "Ann", "Ben"], ["Junior", "Cy", "Di"],
+             ["18 July", "Ann", "Eve"], ["25 July", "Cy", "Fay"], ["Herreshoff", "Ed", "Gus"],
+             ["8 August", "Di", "Ben"], ["Open", "Flo", "Ann"]]  # fmt: skip
+    rows = [Row(0, cells, strong={0, 1, 2}) for cells in races]
+    assert written(rows)[0] == "Race: 5 July; First: Ann; Second: Ben"
+    assert written(rows[1:])[0] == "5 July; Ann; Ben"
+
+
+def test_a_currencys_sign_with_a_dash_is_a_value():
+    rows = [["Deposit", "$ -", "$ 1,250"], ["Land", "23,102", "12,299"], ["All", "5", "6"]]
+    assert written(rows)[0] == "Deposit; $ -; $ 1,250"
+
+
 def test_a_form_has_keys_in_its_rows_and_no_head():
     rows = [["Name:", "Ann", "Born:", "1 May"], ["Street:", "", "City:", "Ulm"], ["Phone:", "12"]]
     assert written(rows) == ["Name: Ann; Born: 1 May", "Street:; City: Ulm", "Phone: 12"]

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from tests.unit.retrieval.formats.pdf_files import rule, words
+from tests.unit.retrieval.formats.pdf_files import lines, rule, words
 from tests.unit.retrieval.formats.test_pdf import box, table, text_of
 
 LEFT, MIDDLE, RIGHT = 70, 160, 250
@@ -210,3 +210,15 @@ def test_lines_of_a_cell_may_have_several_values():
         f"Office: {name}; Plan: {plan}; Over, under: {over} 9"
         for name, plan, over in (("Fire", 12, 1), ("Law", 22, 3), ("Labor", 32, 5))
     ]
+
+
+def test_frames_side_by_side_of_their_own_heights_are_no_table():
+    page = ""
+    for x, tops in ((70, (700, 610, 570, 500, 440)), (290, (700, 660, 590, 540, 440))):
+        for number, (top, bottom) in enumerate(pairwise(tops)):
+            page += rule(x, top, x + 220, top) + rule(x, bottom, x + 220, bottom)
+            page += rule(x, top, x, bottom) + rule(x + 220, top, x + 220, bottom)
+            page += lines(x + 6, top - 14, f"Notice {x}{number} of the parish:", "all are welcome")
+    text = text_of(page)
+    assert text.index("Notice 703") < text.index("Notice 2900")
+    assert "Notice 2900 of the parish:; " not in text
