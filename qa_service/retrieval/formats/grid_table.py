@@ -149,7 +149,7 @@ class GridTable:
 
     def _written(self, rows: Sequence[Row]) -> list[tuple[int, Sequence[str]]]:
         """Rows as a table has them; a cell over several columns is the first one's."""
-        found = _labelled(rows, self._label)
+        found = rows if self._keys is not None else _labelled(rows, self._label)
         found = _grouped(found, self._columns[0]) if self._has_groups else found
         return [(row.line, self._cells(row)) for row in found]
 
@@ -250,7 +250,8 @@ def _labelled(rows: Sequence[Row], column: int) -> Sequence[Row]:
     for row in rows:
         cells, label = list(row.cells), row.at(column)
         if label and column not in row.from_above and not TOTAL.match(label):
-            level = bisect_right(levels, row.indent)
+            is_of_group = any(row.cells[:column])  # the indent is of the group's label
+            level = bisect_right(levels, levels[0] if is_of_group else row.indent)
             path = {its: text for its, text in path.items() if its < level and text != label}
             cells[column] = ", ".join([*path.values(), label])
             path[level] = label[:MAX_LABEL_CHARS]
@@ -265,9 +266,10 @@ def _names(head: Sequence[Row]) -> list[str]:
     width = max(len(row.cells) for row in head)
     rows = [[row.at(column) for column in range(width)] for row in head]
     repeated = {name for name, times in Counter(filter(None, rows[-1])).items() if times > 1}
-    for texts in rows[:-1]:  # "Q1" stands over the first of its columns alone
-        over = (n for n, text in enumerate(texts) if text and rows[-1][n] in repeated)
-        for column in range(next(over, width) + 1, width):
+    corner = min(row.columns()[0] for row in head)
+    first = corner + (rows[-1][corner] not in repeated)
+    for texts in rows[:-1] if repeated else ():  # "Q1" stands over the first of its columns alone
+        for column in range(first + 1, width):
             texts[column] = texts[column] or texts[column - 1]
     return [" ".join(dict.fromkeys(filter(None, names))) for names in zip(*rows, strict=True)]
 

@@ -213,16 +213,16 @@ def _are_apart(rows: list[Row], column: int, end: int | None) -> bool:
     left = [any(row.cells[:column]) for row in rows]
     right = [any(row.cells[column:]) for row in rows]
     words = [not VALUE.fullmatch(row.at(column)) for row in rows if row.at(column)]
-    spare = 2 * sum(words) - sum(any(row.cells[column:end]) for row in rows)
-    if len(words) < MIN_HEADS or spare < 0:
+    if len(words) < MIN_HEADS or 2 * sum(words) < sum(any(row.cells[column:end]) for row in rows):
         return False
     num_alone = sum(one != other for one, other in zip(left, right, strict=True))
-    is_alone = spare > 0 and FEW * num_alone >= len(rows)
+    is_alone = 2 * sum(words) > sum(right) and FEW * num_alone >= len(rows)
     first, last = right.index(True), len(right) - right[::-1].index(True)
     if all(len(row.cells) <= column + 1 or not any(row.cells[column + 1 :]) for row in rows):
         return first > 0 and left[0] and is_alone
-    names = [rows[first].cells[:column], rows[first].cells[column:end]]
-    are_same = len(set(filter(None, names[0])) & set(filter(None, names[1]))) > 0
+    names = [{one.cells[n] for n in one.columns()} for one in (
+        _part(rows[first], 0, column), _part(rows[first], column, end))]  # fmt: skip
+    are_same = bool(names[0] & names[1])
     parts = [_part(row, column, None) for row in rows[first:last]]
     has_own = num_head([part for part in parts if part.columns()], has_head=False) > 0
     return has_own and (are_same or is_alone)

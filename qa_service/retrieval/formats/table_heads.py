@@ -68,7 +68,7 @@ def num_head(rows: Sequence[Row], *, has_head: bool) -> int:
         others = list(map(is_strong, rows[strong : strong + SAMPLE_ROWS]))
         is_usual = len(others) >= MIN_HEADS and 2 * sum(others) > len(others)
         if not is_usual or not may_be_head(rows, strong):
-            return _with_more_rows(rows, strong)
+            return strong + _has_units(rows, strong) if strong > 1 else _with_more_rows(rows)
     if has_head:
         is_labelled = any(row.at(columns_of(rows)[0]) for row in rows[1:2])
         return 1 if is_labelled else _with_more_rows(rows)
@@ -108,10 +108,17 @@ def _names_values(cells: Sequence[str]) -> bool:
     return has_values and not VALUE.fullmatch(cells[0])
 
 
-def _with_more_rows(rows: Sequence[Row], first: int = 1) -> int:
-    """How many rows are the head, of which the first ones are."""
-    further = range(first, min(MAX_HEAD_ROWS, len(rows) - 1))
-    return first + sum(1 for _ in itertools.takewhile(lambda n: _goes_on_head(rows, n), further))
+def _has_units(rows: Sequence[Row], place: int) -> bool:
+    """Whether a row without a label has words over each column of values."""
+    row, values = rows[place], value_columns(rows[place + 1 : place + SAMPLE_ROWS])
+    are_words = all(row.at(n) and not VALUE.fullmatch(row.at(n)) for n in values)
+    return are_words and bool(values) and not row.at(columns_of(rows)[0])
+
+
+def _with_more_rows(rows: Sequence[Row]) -> int:
+    """How many rows are the head, of which the first one is."""
+    further = range(1, min(MAX_HEAD_ROWS, len(rows) - 1))
+    return 1 + sum(1 for _ in itertools.takewhile(lambda n: _goes_on_head(rows, n), further))
 
 
 def _goes_on_head(rows: Sequence[Row], place: int) -> bool:

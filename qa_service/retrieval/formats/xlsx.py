@@ -187,9 +187,7 @@ def _formats(styles: Xml.Element) -> dict[str, _Format]:
         ground = _at(grounds, fill)
         is_strong = bool(_at(bold, font)) or ground not in {None, "", _WHITE}
         is_hidden = _at(inks, font) == ground != ""
-        alignment = child(one, "alignment")
-        is_left = attribute(alignment, "horizontal") in {"", "general", "left"}
-        indent = is_left * _INDENT_POINTS * (number(alignment, "indent") or 0)
+        indent = _INDENT_POINTS * (number(child(one, "alignment"), "indent") or 0)
         code_text = codes.get(code) or BUILT_IN.get(code, GENERAL)
         found[str(place)] = _Format(code_text, is_strong, indent, is_hidden)
     return found

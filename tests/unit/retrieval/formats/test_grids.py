@@ -674,8 +674,9 @@ def test_labels_next_to_a_groups_label_have_those_that_they_are_indented_below()
              ["", "Pass", "5", "6"], ["", "Sub-total", "12", "14"], ["", "Child", "", ""],
              ["", "Cash", "1", "2"], ["", "Pass", "3", "4"], ["Where", "Bus", "9", "9"],
              ["", "Tram", "3", "5"]]  # fmt: skip
-    indents = [0.0, 0.0, 15.0, 12.0, 6.0, 0.0, 15.0, 12.0, 0.0, 0.0]
+    indents = [0.0, 0.0, 15.0, 12.0, 6.0, 0.0, 15.0, 12.0, 9.0, 0.0]
     rows = [Row(n, row, indent=indents[n]) for n, row in enumerate(cells)]
+    assert written(rows)[7] == "Where; Fare: Bus; 2030: 9; 2031: 9"
     assert written(rows)[1:7] == [
         "Who; Fare: Adult, Cash; 2030: 7; 2031: 8",
         "Who; Fare: Adult, Pass; 2030: 5; 2031: 6",
@@ -684,3 +685,9 @@ def test_labels_next_to_a_groups_label_have_those_that_they_are_indented_below()
         "Who; Fare: Child, Cash; 2030: 1; 2031: 2",
         "Who; Fare: Child, Pass; 2030: 3; 2031: 4",
     ]
+
+
+def test_a_key_of_a_form_has_none_before_it_however_it_is_indented():
+    rows = [["Firm:", "Ulm Toys", "Phone:", "12"], ["For:", "Ann", "Fax:", "13"]]
+    made = [Row(n, row, indent=9.0 * n) for n, row in enumerate([*rows, ["Street:", "Mill 1"]])]
+    assert written(made) == ["Firm: Ulm Toys; Phone: 12", "For: Ann; Fax: 13", "Street: Mill 1"]

@@ -58,3 +58,12 @@ def test_a_corner_is_no_name_of_the_columns_beside_it():
             ["Ann", "900", "1700", "-", "-"], ["Bob", "800", "1600", "-", "-"]]  # fmt: skip
     strong = [Row(n, row, strong={*range(5 * (n < 3))}) for n, row in enumerate(rows, 1)]
     assert written(strong)[0] == ("2: Ann; Mon Start: 900; Mon End: 1700; Tue Start: -; Tue End: -")
+
+
+def test_a_name_stands_over_columns_from_its_own_on():
+    rows = [["", "Arts", "", "Sums", ""], ["Name", "Songs", "Grade", "Cubes", "Grade"],
+            ["Ann", "7", "A", "9", "B"], ["Bob", "3", "C", "5", "D"]]  # fmt: skip
+    strong = [Row(n, row, strong={*range(5 * (n < 3))}) for n, row in enumerate(rows, 1)]
+    assert written(strong)[0] == (
+        "Name: Ann; Arts Songs: 7; Arts Grade: A; Sums Cubes: 9; Sums Grade: B"
+    )

@@ -324,9 +324,3 @@ def test_a_text_in_the_colour_of_its_ground_is_left_out():
     assert "EUR" not in read(book).text
     sheet.add_table(Table(displayName="Plans", ref="B1:C3"))
     assert read(book).text == "Plan: Solo; EUR: 5\nPlan: Team; EUR: 18"
-
-
-def test_an_indent_from_the_right_is_none_of_a_label():
-    book, sheet = book_of(["Item", "EUR"], ["Staff", 9], ["Wages", 7], ["Travel", 2])
-    sheet["A3"].alignment = Alignment(horizontal="right", indent=1)
-    assert read(book).text.splitlines()[1] == "Item: Wages; EUR: 7"
