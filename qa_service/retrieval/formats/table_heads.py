@@ -136,8 +136,7 @@ def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
     below = rows[place + 1 : place + SAMPLE_ROWS]
     if len(texts) == 1 and any(len(one.columns()) == 1 for one in below):
         return False  # it names the rows below, as others do
-    label, values = above.columns()[0], value_columns(below)
-    is_labelled = bool(row.at(label)) and label not in row.from_above
+    is_labelled, values = bool(row.at(above.columns()[0])), value_columns(below)
     has_words = all(row.at(column) for column in values) and len(values) > is_labelled
     may_go_on = has_words or (bool(above.from_left) and not is_labelled)
     may_go_on |= bool(above.from_left) and _alone_is_full(rows, place)
@@ -185,7 +184,7 @@ def may_be_head(rows: Sequence[Row], place: int) -> bool:
         for column in row.columns()[1:]
         if VALUE.fullmatch(row.at(column))
         and column + 1 not in row.from_left & parted
-        and not _is_name_over_nothing(rows, place, column)
+        and not (place == 0 and _is_name_over_nothing(rows, column))
     ]
     if not numbers:
         return all(len(row.at(column)) <= _MAX_NAME_CHARS for column in row.columns()[1:])
@@ -212,10 +211,10 @@ def may_be_head(rows: Sequence[Row], place: int) -> bool:
     )
 
 
-def _is_name_over_nothing(rows: Sequence[Row], place: int, column: int) -> bool:
+def _is_name_over_nothing(rows: Sequence[Row], column: int) -> bool:
     """Whether a number with words ("5 year trend") that is set off has no cell below it."""
-    has_words = is_strong(rows[place]) and bool(_WORD.search(rows[place].at(column)))
-    return has_words and not any(one.at(column) for one in rows[place + 1 : place + SAMPLE_ROWS])
+    has_words = is_strong(rows[0]) and bool(_WORD.search(rows[0].at(column)))
+    return has_words and not any(row.at(column) for row in rows[1:SAMPLE_ROWS])
 
 
 def _goes_on(labels: Sequence[str]) -> bool:
