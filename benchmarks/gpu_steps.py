@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from benchmarks.load import Item, figures, load, measure
@@ -27,15 +28,20 @@ from benchmarks.record import command, machine, now, versions
 from benchmarks.targets import Running, ours
 from harness.process import wait_until
 from harness.server import ROOT, RunningServer, running_server
+from qa_service.instance.arrays import Int64Array, Logits
 from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.engines.base import Engine
 from qa_service.instance.model_folder.manifest import (
+    KNOWN_ANSWERS_FILE,
     TOKENIZER_FILE,
     Manifest,
     ReadingConfig,
     load_manifest,
     save_manifest,
 )
+from qa_service.machine import num_cpus
+from qa_service.preparation.encoders import sha256_of
+from qa_service.preparation.known import known_answers
 from qa_service.programs.bounds import Spent
 
 PROTOTYPE_MS = {1: 20.5, 5: 30.8, 20: 96.1, 50: 177.0}
@@ -102,12 +108,14 @@ def random_bert(plan: Plan, folder: Path) -> Path:
     from transformers import BertConfig, BertForQuestionAnswering  # noqa: PLC0415
 
     torch.manual_seed(0)
+    torch.set_num_threads(num_cpus())
     config = BertConfig()  # 12 layers of 768, 12 heads, 110 M weights
     if plan.flags.rehearse:
         config.hidden_size, config.intermediate_size = 64, 128
         config.num_hidden_layers = config.num_attention_heads = 2
     source = folder / PROTOTYPE
-    BertForQuestionAnswering(config).eval().save_pretrained(source)
+    model = BertForQuestionAnswering(config).eval()
+    model.save_pretrained(source)
     shutil.copyfile(plan.flags.models[0] / TOKENIZER_FILE, source / TOKENIZER_FILE)
     manifest = Manifest(
         name=PROTOTYPE,
@@ -121,7 +129,15 @@ def random_bert(plan: Plan, folder: Path) -> Path:
         reading=ReadingConfig(),
         versions={},
     )
-    save_manifest(source, manifest)
+
+    def logits(ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
+        with torch.inference_mode():
+            found = model(*map(torch.from_numpy, (ids, mask, types)))
+        return found.start_logits.numpy(), found.end_logits.numpy()
+
+    known = source / KNOWN_ANSWERS_FILE
+    known.write_bytes(msgspec.json.encode(known_answers(source, manifest, logits)))
+    save_manifest(source, msgspec.structs.replace(manifest, files={known.name: sha256_of(known)}))
     return source
 
 

@@ -122,10 +122,12 @@ class Bridge:
             self._send(results)
             os._exit(1)
         assert isinstance(results, Results | Checked)
-        # The clocks' offset, if both ways take equally long (RFC 5905, section 8).
-        offset_s = ((came_s - sent_s) + (went_s - time.monotonic())) / 2
-        started_s = max(sent_s, results.started_s - offset_s)
-        self._send(msgspec.structs.replace(results, started_s=started_s))
+        if isinstance(results, Results):
+            # The clocks' offset, if both ways take equally long (RFC 5905, section 8).
+            offset_s = ((came_s - sent_s) + (went_s - time.monotonic())) / 2
+            started_s = max(sent_s, results.started_s - offset_s)
+            results = msgspec.structs.replace(results, started_s=started_s)
+        self._send(results)
 
     def _watch(self) -> None:
         import ray  # noqa: PLC0415 - not before it is known to be installed

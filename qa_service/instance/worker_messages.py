@@ -136,11 +136,9 @@ class Results(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Checked(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The instance has given a known answer, in `took_ms`, from `started_s` on."""
+    """The instance has given a known answer."""
 
     number: int
-    started_s: float
-    took_ms: float
 
 
 ToWorker = Setup | Batch | Check

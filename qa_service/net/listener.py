@@ -304,6 +304,8 @@ def _try_path(path: Path) -> None:
         fault = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
     elif not os.access(path.parent, os.W_OK | os.X_OK):
         fault = errno.EACCES
+    elif _file_at(path) and not path.is_socket():
+        fault = errno.EEXIST
     elif _file_at(path) and not _is_stale(path):
         fault = errno.EADDRINUSE
     if fault:
@@ -335,9 +337,7 @@ def _file_at(path: Path) -> _File | None:
 
 
 def _is_stale(path: Path) -> bool:
-    """Whether it is a socket that nobody listens on any more."""
-    if not path.is_socket():
-        return False
+    """Whether nobody listens on a socket any more."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.setblocking(False)
         try:

@@ -40,7 +40,7 @@ MAX_READERS = 8
 READER_BYTES = 1 << 20
 """Of the files, for each process: to start one for less takes as long as reading it."""
 LANGUAGE = "english"
-PACKAGES = ("markdown-it-py", "pypdfium2", "python-pptx", "selectolax", "tantivy")
+PACKAGES = ("markdown-it-py", "pypdfium2", "python-oxmsg", "python-pptx", "selectolax", "tantivy")
 """What documents are read and indexed with; a manifest names their versions."""
 EMBEDDED_LANGUAGES = ("english", "none")
 """The encoder has learned from English texts; others are embedded if one asks for it."""

@@ -1,11 +1,11 @@
 """The process that reads files: a hostile file costs bounded memory and time, and no more.
 
-    python -P -m qa_service.retrieval.extract_main MAX_MEMORY_BYTES
+    python -P -m qa_service.retrieval.extract_main MAX_MEMORY_BYTES FOLDER
 
 takes `ReadFile` orders on its standard input, a line of JSON each, and writes to its standard
 output the file's documents, cut into passages, and faults and then null, likewise. A document that
 takes more processor time than it may, for both, ends the process by SIGXCPU; `Extractor`, in its
-parent, sees that and starts another.
+parent, sees that and starts another. What the process writes for LibreOffice is in the folder.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import gzip
 import logging
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
 from collections import deque
@@ -53,13 +55,18 @@ def main() -> None:
     gc.set_threshold(50_000)  # words and elements, of which a page has thousands, are in no circles
     _limit(resource.RLIMIT_AS, int(sys.argv[1]))
     _limit(resource.RLIMIT_CORE, 0)
+    tempfile.tempdir = sys.argv[2]
     output = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no message
-    for line in sys.stdin.buffer:
-        for message in _messages(msgspec.json.decode(line, type=ReadFile)):
-            _write(output, message)
-        _write(output, None)
-        output.flush()
+    try:
+        for line in sys.stdin.buffer:
+            for message in _messages(msgspec.json.decode(line, type=ReadFile)):
+                _write(output, message)
+            _write(output, None)
+            output.flush()
+    except BrokenPipeError:  # its parent has died
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
+    shutil.rmtree(tempfile.tempdir, ignore_errors=True)
 
 
 def _write(output: BinaryIO, message: Message) -> None:
@@ -191,9 +198,10 @@ class Extractor:
 
     def _start(self) -> subprocess.Popen[bytes]:
         module = "qa_service.retrieval.extract_main"
+        self._folder = tempfile.TemporaryDirectory(prefix="qa-index-", ignore_cleanup_errors=True)
         # NumPy would reserve memory for a thread of each processor, out of what it may have.
         self._process = subprocess.Popen(
-            command_of(module, str(self._limits.max_memory_bytes)),
+            command_of(module, str(self._limits.max_memory_bytes), self._folder.name),
             env=environment_of_programs()
             | {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
             stdin=subprocess.PIPE,
@@ -208,6 +216,7 @@ class Extractor:
             self._process.kill()
             with suppress(BrokenPipeError), self._process:
                 pass  # leaving it closes the pipes and waits
+            self._folder.cleanup()
             self._process = None
 
 

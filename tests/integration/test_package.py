@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 SOURCES = ("LICENSE", "README.md", "models", "pyproject.toml", "qa_service")
 MORE_SOURCES = ("CHANGELOG.md", "MANIFEST.in", "constraints.txt", "docs")
 OLDEST_EXTRAS = ("reading", "serve", "collections", "load", "jobs")
-TEST_TOOLS = ("hypothesis", "pytest==", "pytest-timeout", "trustme")
+TEST_TOOLS = ("openpyxl", "python-docx", "hypothesis", "pytest==", "pytest-timeout", "trustme")
 OLDEST_TESTS = tuple(
     f"tests/unit/{name}" for name in ("aio", "programs", "retrieval", "test_client.py", "wire")
 )

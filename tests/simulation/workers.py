@@ -238,7 +238,7 @@ class Process(Peer):
             self._end_wrong()
             return
         self._running = None
-        self._send(Checked(check.number, self._world.time_s, 1.0))
+        self._send(Checked(check.number))
         if self.sock.out_ended:
             self.die(0)
         self._run_next()

@@ -45,7 +45,7 @@ _PACKAGE_ERRORS = (
 )
 """What libraries raise over a zip archive that is no document of their kind."""
 _MAX_NUL_SHARE = 0.01
-_COMPOUND_FILE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+COMPOUND_FILE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 """How a file begins that Office encrypts, or wrote before 2007."""
 
 
@@ -76,7 +76,7 @@ def read_package(stream: BinaryIO, max_bytes: int) -> bytes:
         UnreadableError: It is none, or longer than the bound, also unpacked.
     """
     data = read_bytes(stream, max_bytes)
-    if data.startswith(_COMPOUND_FILE):
+    if data.startswith(COMPOUND_FILE):
         raise UnreadableError(
             "it is encrypted, or of Office before 2007: save it anew as .docx, .xlsx or .pptx"
         )

@@ -1,61 +1,60 @@
 """Word's documents, from their XML: headings, paragraphs, lists with their numbers, tables, notes.
 
-Format: ECMA-376, part 1, 17, and 22.1 for formulas. Text boxes and notes follow the paragraph that
-they are anchored in. What is inserted is there and what is deleted is not, nor are codes of fields.
+Format: ECMA-376, part 1, 17. Text boxes, charts and notes follow the
+paragraph that they are anchored in. What is inserted is there and what is deleted is not, nor are
+codes of fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 from xml.etree import ElementTree as Xml
 
 from qa_service.retrieval.documents import MAX_NAME_CHARS, BlockList, Document, Parsed
 from qa_service.retrieval.formats.bounded import read_package, reading
-from qa_service.retrieval.formats.cells import Cell, Grid, is_of_heads
+from qa_service.retrieval.formats.cells import Cell, Grid, Row, is_of_heads
+from qa_service.retrieval.formats.grid_table import GridTable
 from qa_service.retrieval.formats.grids import add_grid
+from qa_service.retrieval.formats.office_charts import add_chart
 from qa_service.retrieval.formats.office_package import (
     OfficePackage,
     attribute,
     child,
+    descendants,
     is_on,
     name_of,
     number,
+    text_of,
+    without_page_number,
 )
+from qa_service.retrieval.formats.table_heads import MAX_HEAD_ROWS, is_strong
 from qa_service.retrieval.formats.word_styles import Role, Roles, Styles
+from qa_service.retrieval.formats.word_text import BOXES, WRAPPERS, WordText
 from qa_service.retrieval.layout import lay_out
 
 _LONG_CELL_CHARS = 300
 """A single row with longer cells arranges the page."""
 _FIRST_ROW, _FIRST_COLUMN = 0x20, 0x80
 """Bits of a table's look: what its style sets off."""
+_MARGINS = frozenset({"headerReference", "footerReference"})
+_DIGITS = re.compile(r"\d+")
 _PLAIN_FILLS = frozenset({"", "auto", "FFFFFF", "ffffff"})
-WRAPPERS = frozenset(
-    {"Choice", "bdo", "body", "customXml", "dir", "fldSimple", "hyperlink", "ins", "moveTo"}
-    | {"ruby", "rubyBase", "sdt", "sdtContent", "smartTag"}
-)
-"""Elements whose content stands where they do."""
-_SIGNS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
-_GREEK = dict(zip(range(ord("a"), ord("p")), "αβχδεφγηιϕκλμνο", strict=True))
-_MATHS = dict(zip(b"\xa3\xae\xb0\xb1\xb3\xb4\xb7\xb8\xb9\xbb", "≤→°±≥×•÷≠≈", strict=True))  # noqa: RUF001, the sign
-_MARKS = dict(zip(b"\x6f\xa8\xe0\xfb\xfc\xfd\xfe", "☐☐→✗✓☒☑", strict=True))
-_SYMBOLS = {"symbol": _GREEK | _MATHS | {ord("D"): "Δ", ord("W"): "Ω"}, "wingdings": _MARKS}
-"""Characters of fonts that have signs in the place of letters."""
-
-Notes = Mapping[tuple[str, str], Xml.Element]
-"""Foot- and endnotes by their kind and number."""
 
 
 def read_docx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
-    """Reads a document's body with its notes and text boxes."""
+    """Reads the pages' heads and feet, then a document's body with its notes and text boxes."""
     data = read_package(stream, max_bytes)
     out = BlockList()
     with reading("a Word document"):
         package = OfficePackage(data)
         reader = _Reader(package, out)
-        reader.read(package.document("document"))
-        title = package.title()
-    yield lay_out(Parsed(out.blocks, title or reader.title), name)
+        document = package.document("document")
+        reader.read(document)
+        title, count = package.title() or reader.title, len(out.blocks)
+        reader.read_margins(document)
+    yield lay_out(Parsed([*out.blocks[count:], *out.blocks[:count]], title), name)
 
 
 class _Reader:
@@ -67,6 +66,8 @@ class _Reader:
 
     def __init__(self, package: OfficePackage, out: BlockList) -> None:
         self._out = out
+        self._package = package
+        self._relations = package.relations(package.main)
         self._styles = Styles(package.part("styles"))
         self._roles = Roles(self._styles, package.part("numbering"))
         self._notes = {
@@ -76,6 +77,11 @@ class _Reader:
         }
         self._carried = ""
         """The text of a paragraph whose end is deleted: it goes on in the next one."""
+        self._above: Sequence[GridTable] = ()
+        self._width = self._end = 0
+        """Of the table above, if it has a head: its columns, and how many blocks end with it."""
+        self._fields = list[bool]()
+        """Of each field that is open, whether it makes a table of contents."""
         self.title = ""
 
     def read(self, element: Xml.Element) -> None:
@@ -91,6 +97,36 @@ class _Reader:
                 self.read(one)
         self._out.unnest()
 
+    def read_margins(self, document: Xml.Element) -> None:
+        """Adds what stands above and below the pages' texts, once, but for the pages' numbers."""
+        self._width = 0
+        known = {block.text for block in self._out.blocks}
+        found = dict[str, Xml.Element]()
+        for section in descendants(document, "sectPr"):
+            shown = {"default", "first"} if is_on(child(section, "titlePg")) else {"default"}
+            for one in section:
+                entry = self._relations.get(attribute(one, "id"))
+                if entry and name_of(one) in _MARGINS and attribute(one, "type") in shown:
+                    part = self._package.read(entry[1])
+                    found.setdefault(_DIGITS.sub("", text_of(part)), part)
+        for part in found.values():
+            self._margin(part, known)
+
+    def _margin(self, element: Xml.Element, known: set[str]) -> None:
+        for one in element:
+            if name_of(one) == "p":
+                found = WordText(one, self._notes)
+                text = without_page_number(str(found))
+                if text and text not in known:
+                    known.add(text)
+                    self._out.paragraph(text)
+                for box in found.boxes:
+                    self._margin(box, known)
+            elif name_of(one) == "tbl":
+                self._table(one)
+            elif name_of(one) in WRAPPERS:
+                self._margin(one, known)
+
     def _paragraph(self, element: Xml.Element) -> None:
         found = WordText(element, self._notes)
         text = self._carried + str(found)
@@ -99,10 +135,13 @@ class _Reader:
             self._carried = text
             return
         role = self._roles.of(element)
-        if not text.strip() or role.is_contents:
+        is_in_contents = self._is_in_contents(found) and not role.heading
+        is_entry = is_in_contents and text.rstrip()[-1:].isdecimal()
+        if not text.strip() or role.is_contents or is_entry:
             pass
         elif role.heading and len(text) <= MAX_NAME_CHARS:
             self._out.unnest()
+            self._fields.clear()
             self.title = self.title or (text if role.is_title else "")
             self._out.heading(role.heading, _numbered(role, text))
         elif role.depth and role.mark:
@@ -113,7 +152,25 @@ class _Reader:
         for note in found.notes:
             self._out.paragraph(self._joined(note, []))
         for box in found.boxes:
-            self.read(box)
+            self._box(box)
+
+    def _is_in_contents(self, paragraph: WordText) -> bool:
+        """Whether a paragraph, or a part of it, is in a field that makes a table of contents."""
+        is_in = any(self._fields)
+        for code in paragraph.codes:
+            if code is not None:
+                self._fields.append(code.split()[:1] == ["TOC"])
+                is_in |= self._fields[-1]
+            elif self._fields:
+                self._fields.pop()
+        return is_in
+
+    def _box(self, element: Xml.Element) -> None:
+        """Reads what is anchored in a paragraph: a text box, or a chart."""
+        if name_of(element) != "chart":
+            self.read(element)
+        elif part := self._relations.get(attribute(element, "id")):
+            add_chart(self._out, self._package.read(part[1]))
 
     def _table(self, element: Xml.Element) -> None:
         self._out.unnest()
@@ -139,14 +196,23 @@ class _Reader:
                 for cell in cells:
                     self.read(cell)
             return
-        add_grid(self._out, grid.rows)
+        self._add_table(grid.rows)
         for one in after:
             if name_of(one) == "tbl":
                 self._table(one)
-            elif name_of(one) == "txbxContent":
-                self.read(one)
+            elif name_of(one) in BOXES:
+                self._box(one)
             else:
                 self._out.paragraph(self._joined(one, []))
+
+    def _add_table(self, rows: list[Row]) -> None:
+        """Adds a table, or further rows of the one right above it: some part tables at pages."""
+        width = max(len(row.cells) for row in rows)
+        has_head = any(row.is_head or is_strong(row) for row in rows[:MAX_HEAD_ROWS])
+        goes_on = not has_head and self._width == width and self._end == len(self._out.blocks)
+        self._above = add_grid(self._out, rows, above=self._above if goes_on else ())
+        self._width = width if has_head or goes_on else 0
+        self._end = len(self._out.blocks)
 
     def _cell(self, cell: Xml.Element, after: list[Xml.Element], *, is_strong: bool) -> Cell:
         merged = child(cell, "tcPr", "vMerge")
@@ -227,116 +293,3 @@ def _arranges(grid: Grid, within: list[Xml.Element]) -> bool:
     is_wide = any(len(cell) > _LONG_CELL_CHARS for row in grid.rows for cell in row.cells)
     has_tables = any(name_of(one) == "tbl" for one in within)
     return len(grid.rows) == 1 and (is_wide or has_tables)
-
-
-class WordText:
-    """A paragraph's text, and what is anchored in it.
-
-    Attributes:
-        boxes: Its text boxes' contents.
-        notes: Its notes.
-    """
-
-    def __init__(self, paragraph: Xml.Element, notes: Notes) -> None:
-        self._all_notes = notes
-        self._parts = list[str]()
-        self._fields = list[bool]()
-        """Of each field that is open, whether its code has ended."""
-        self.boxes = list[Xml.Element]()
-        self.notes = list[Xml.Element]()
-        self.is_bold = True
-        self._add(paragraph)
-
-    def __str__(self) -> str:
-        """What a person sees."""
-        return "".join(self._parts)
-
-    def _add(self, element: Xml.Element) -> None:
-        for one in element:
-            name = name_of(one)
-            if name == "r":
-                self._add_run(one)
-            elif name in {"oMath", "oMathPara"}:
-                self._parts.append(_formula(one))
-            elif name in WRAPPERS:
-                self._add(one)
-
-    def _add_run(self, run: Xml.Element) -> None:
-        is_hidden = is_on(child(run, "rPr", "vanish"))
-        before = len(self._parts)
-        for one in run:
-            name = name_of(one)
-            if name == "fldChar":
-                self._at_field(one)
-            elif is_hidden or not all(self._fields):
-                continue
-            elif name in {"footnoteReference", "endnoteReference"}:
-                note = self._all_notes.get((name.removesuffix("Reference"), attribute(one, "id")))
-                self.notes += [note] if note is not None else []
-            elif name in {"drawing", "pict", "object", "AlternateContent"}:
-                self.boxes += _boxes([one])
-            elif name == "t":
-                self._parts.append(one.text or "")
-            elif name == "sym" and (code := attribute(one, "char")[-2:]):
-                signs = _SYMBOLS.get(attribute(one, "font").lower(), {})
-                self._parts.append(signs.get(int(code, 16), ""))
-            else:
-                self._parts.append(_SIGNS.get(name, ""))
-        if any(part.strip() for part in self._parts[before:]):
-            self.is_bold &= is_on(child(run, "rPr", "b"))
-
-    def _at_field(self, element: Xml.Element) -> None:
-        """A field begins, its result begins, or it ends; old forms' fields hold their values."""
-        kind = attribute(element, "fldCharType")
-        if kind == "begin":
-            self._parts.append(_form_value(element))
-            self._fields.append(False)
-        elif kind == "separate" and self._fields:
-            self._fields[-1] = True
-        elif kind == "end" and self._fields:
-            self._fields.pop()
-
-
-def _form_value(field: Xml.Element) -> str:
-    """A box that is ticked or not, or the choice in a list."""
-    if (box := child(field, "ffData", "checkBox")) is not None:
-        is_ticked = child(box, "checked")
-        return "☑ " if is_on(child(box, "default") if is_ticked is None else is_ticked) else "☐ "
-    if (choice := child(field, "ffData", "ddList")) is not None:
-        entries = [attribute(one) for one in choice if name_of(one) == "listEntry"]
-        place = number(child(choice, "result")) or 0
-        return "".join(entries[place : place + 1])
-    return ""
-
-
-def _boxes(elements: Iterable[Xml.Element]) -> Iterator[Xml.Element]:
-    """The contents of text boxes; where a drawing is there in two ways, of the first."""
-    for one in elements:
-        name = name_of(one)
-        if name == "txbxContent":
-            yield one
-        elif name == "AlternateContent":
-            yield from next(filter(None, (list(_boxes(way)) for way in one)), [])
-        else:
-            yield from _boxes(one)
-
-
-def _formula(element: Xml.Element) -> str:
-    """A formula in a line: `(a+b)/c`, `x^2`."""
-    name = name_of(element)
-    if name == "t":
-        return element.text or ""
-    parts = [_formula(one) for one in element if not name_of(one).endswith("Pr")]
-    if name in {"f", "sSup", "sSub", "rad"} and len(parts) == 2:
-        sign = {"f": "/", "sSup": "^", "sSub": "_", "rad": "√"}[name]
-        return f"{_grouped(parts[0]) if name != 'sSup' else parts[0]}{sign}{_grouped(parts[1])}"
-    if name == "sSubSup" and len(parts) == 3:
-        return f"{parts[0]}_{_grouped(parts[1])}^{_grouped(parts[2])}"
-    if name == "nary":
-        sign = attribute(child(element, "naryPr", "chr")) or "∫"
-        return f"{sign}_{_grouped(parts[0])}^{_grouped(parts[1])} {''.join(parts[2:])}"
-    return f"({', '.join(parts)})" if name == "d" else "".join(parts)
-
-
-def _grouped(part: str) -> str:
-    return part if part.isalnum() or len(part) < 2 else f"({part})"

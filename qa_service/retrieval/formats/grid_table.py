@@ -53,7 +53,8 @@ class GridTable:
     Args:
         body: The rows below, by which it is known whether others go on with it.
         has_sections: Whether a row of one cell may name the rows below it.
-        is_form: Whether its keys end in a colon.
+        is_form: Whether it has keys and their values.
+        has_blanks: Whether it has keys, and empty cells for their values.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class GridTable:
         *,
         has_sections: bool,
         is_form: bool = False,
+        has_blanks: bool = False,
     ) -> None:
         self._names = _names(head)
         self._head = [row.cells for row in head]
@@ -75,6 +77,7 @@ class GridTable:
         self._label = self._columns[int(self._has_groups)] if self._columns else 0
         self._has_sections = has_sections and len(self._columns) > 1
         self._has_pairs = not head and _has_pairs(body, self._columns)
+        self._has_blanks = has_blanks
         self._values = value_columns(body)
         cells = [(n, row.cells[n]) for row in body[:SAMPLE_ROWS] for n in row.columns()]
         self._words = {n for n, text in cells if _is_word(text)} - self._values
@@ -128,24 +131,45 @@ class GridTable:
     ) -> None:
         """Adds rows; the caption of those below a row that names them is its text."""
         held = list[Row]()
+        names = [] if goes_on else self._unwritten(rows)
         last = max((n for n, row in enumerate(rows) if len(row.columns()) > 1), default=-1)
         for place, row in enumerate(rows):
             if self._is_apart(row, is_below=place > last):
-                self._add(out, held, caption, at, goes_on=goes_on)
-                held, caption, at = [], row.cells[row.columns()[0]], row.line
+                self._add(out, held, caption, at, goes_on=goes_on, names=names)
+                held, names, caption, at = [], [], row.cells[row.columns()[0]], row.line
                 goes_on = True
             elif row.cells not in self._head:
                 held.append(row)
-        self._add(out, held, caption, at, goes_on=goes_on)
+        self._add(out, held, caption, at, goes_on=goes_on, names=names)
+
+    def _unwritten(self, rows: Sequence[Row]) -> list[str]:
+        """The columns' names, if below all but the first one is empty: no row has them.
+
+        Values, keys with theirs, and sentences are no names, but a line above the rows.
+        """
+        names = list(dict.fromkeys(filter(None, self._names)))
+        used = {column for row in rows for column in row.columns()}
+        is_empty = self._has_sections and used <= set(self._columns[:1])
+        are_names = not any(VALUE.fullmatch(name) or _KEYED.match(name) for name in names)
+        are_short = all(len(name) <= MAX_CAPTION_CHARS for name in names)
+        return names if is_empty and are_names and are_short and len(names) > 1 else []
 
     def _add(
-        self, out: BlockList, rows: Sequence[Row], caption: str, at: int, *, goes_on: bool
+        self,
+        out: BlockList,
+        rows: Sequence[Row],
+        caption: str,
+        at: int,
+        *,
+        goes_on: bool,
+        names: Sequence[str],
     ) -> None:
-        is_title_or_section = bool(rows) or not goes_on
+        is_title_or_section = bool(rows or names) or not goes_on
         if caption and not (is_title_or_section and len(caption) <= MAX_CAPTION_CHARS):
             out.paragraph(caption, at)
             caption = ""
-        out.table(self._names, self._written(rows), caption, at, goes_on=goes_on)
+        above = [(at, [*[""] * len(self._names), *names])] if names else []
+        out.table(self._names, [*above, *self._written(rows)], caption, at, goes_on=goes_on)
 
     def _written(self, rows: Sequence[Row]) -> list[tuple[int, Sequence[str]]]:
         """Rows as a table has them; a cell over several columns is the first one's."""
@@ -156,7 +180,7 @@ class GridTable:
     def _cells(self, row: Row) -> list[str]:
         """A row's cells; keys and their values stand behind those that have names."""
         if not self._names:
-            return paired(row, self._keys, has_pairs=self._has_pairs)
+            return paired(row, self._keys, has_pairs=self._has_pairs, has_blanks=self._has_blanks)
         columns = row.columns()
         is_pair = len(columns) == 2 and bool(VALUE.fullmatch(row.cells[columns[1]]))
         keys = [n for n, column in enumerate(columns)
@@ -289,21 +313,25 @@ def _has_pairs(rows: Sequence[Row], columns: Sequence[int]) -> bool:
     return are_alike and has_numbers and not any(_DIGIT.search(c) for one in keys for c in one)
 
 
-def paired(row: Row, keys: Set[int] | None = None, *, has_pairs: bool = False) -> list[str]:
+def paired(
+    row: Row, keys: Set[int] | None = None, *, has_pairs: bool = False, has_blanks: bool = False
+) -> list[str]:
     """A row's cells where no head names them: a key is written before its value.
 
     Args:
         keys: The columns of a form's keys.
         has_pairs: Whether each second cell is the value of the one before.
+        has_blanks: Whether a key before an empty cell has no value.
     """
     columns = row.columns()
     parts, place = list[str](), 0
     is_pair = len(columns) == 2 and not (row.is_head or are_keyed(row))
-    is_pair &= keys is None or columns[0] in keys
+    is_pair &= keys is None or (columns[0] in keys and not is_strong(row))
     while place < len(columns):
         column, *after = columns[place : place + 2]
         text = row.cells[column]
-        if after and row.cells[after[0]].endswith(":"):
+        is_blank = has_blanks and _is_before_blank(row, column)
+        if is_blank or (after and row.cells[after[0]].endswith(":")):
             after = []  # another key
         is_set_off = column in row.strong and row.strong.isdisjoint(after)
         is_key = text.endswith(":") or is_set_off or is_pair
@@ -315,6 +343,29 @@ def paired(row: Row, keys: Set[int] | None = None, *, has_pairs: bool = False) -
             parts.append(text)
             place += 1
     return parts
+
+
+def have_blanks(rows: Sequence[Row]) -> bool:
+    """Whether most rows have words before empty cells alone, as a form has that is empty."""
+    written = [row for row in rows if row.columns()]
+    first = next((row for row in written if len(row.columns()) > 1), None)
+    cells = (row.cells[column] for row in written for column in row.columns())
+    return (
+        first is not None
+        and len(written) > 1
+        and _is_blank(first)
+        and 2 * sum(map(_is_blank, written)) > len(written)
+        and not any(map(VALUE.fullmatch, cells))
+    )
+
+
+def _is_blank(row: Row) -> bool:
+    return all(_is_before_blank(row, column) for column in row.columns())
+
+
+def _is_before_blank(row: Row, column: int) -> bool:
+    after = next((n for n in range(column + 1, len(row.cells)) if n not in row.from_left), None)
+    return after is not None and not row.cells[after]
 
 
 def are_keyed(row: Row) -> bool:

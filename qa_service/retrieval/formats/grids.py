@@ -12,7 +12,7 @@ does, by what cells hold and how they are set off:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from qa_service.retrieval.documents import BlockList
 from qa_service.retrieval.formats.cells import Row
@@ -21,6 +21,7 @@ from qa_service.retrieval.formats.grid_table import (
     TOTAL,
     GridTable,
     are_keyed,
+    have_blanks,
     paired,
 )
 from qa_service.retrieval.formats.table_heads import (
@@ -57,16 +58,22 @@ def add_grid(
     for region in _regions(rows):
         made = list[GridTable]()
         for part in [region] if has_head else _tables(region):
-            is_form = not has_head and _is_form(part)
-            titles, rest = _without_titles(part, has_head=has_head, is_form=is_form)
+            has_blanks = not has_head and have_blanks(part)
+            is_form = not (has_head or has_blanks) and _is_form(part)
+            titles, rest = list[Row](), part
+            if not has_blanks:
+                titles, rest = _without_titles(part, has_head=has_head, is_form=is_form)
             words = ["; ".join(paired(title)) for title in titles]
             lines = [(text, title.line) for text, title in zip(words, titles, strict=True)]
             short = [n for n, text in enumerate(words) if rest and len(text) <= MAX_CAPTION_CHARS]
             caption = lines.pop(short[-1]) if short else ()  # long notes may stand below it
             for text, line in lines:
                 out.paragraph(text, line)
-            if is_form:
-                GridTable([], rest, has_sections=True, is_form=True).write(out, rest, *caption)
+            if is_form or has_blanks:
+                form = GridTable(
+                    [], rest, has_sections=is_form, is_form=True, has_blanks=has_blanks
+                )
+                form.write(out, rest, *caption)
             elif not rest:
                 made += [table for table in open_tables if table.is_wide]
             elif table := next((one for one in open_tables if one.goes_on_with(rest)), None):
@@ -280,18 +287,28 @@ def _heads(rows: list[Row], below: list[Row]) -> bool:
 
 
 def _is_form(rows: Sequence[Row]) -> bool:
-    """Whether most rows have a key that ends in a colon before a value, not all in one column."""
+    """Whether most rows have a key before a value, not all in one column.
+
+    A key ends in a colon; or all cells of its row are by turns in columns that are set off, as keys
+    that are words, and in others.
+    """
     rows = [row for row in rows if len(row.columns()) > 1]
-    keys = [
-        [
-            key
-            for key, value in itertools.pairwise(row.columns())
-            if row.cells[key].endswith(":") and not row.cells[value].endswith(":")
-        ]
-        for row in rows
-    ]
+    plain = {n for row in rows for n in row.columns() if n not in row.strong}
+    keys = [_keys(row, plain) for row in rows]
     is_usual = 2 * sum(map(bool, keys)) > len(rows) > 1 and bool(keys[0])
     return is_usual and not rows[0].is_head and len(set(itertools.chain(*keys))) > 1
+
+
+def _keys(row: Row, plain: Collection[int]) -> list[int]:
+    columns = row.columns()
+    are_set_off = [column not in plain for column in columns] == [True, False] * (len(columns) // 2)
+    if are_set_off and not any(VALUE.fullmatch(row.cells[column]) for column in columns[::2]):
+        return columns[::2]
+    return [
+        key
+        for key, value in itertools.pairwise(columns)
+        if row.cells[key].endswith(":") and not row.cells[value].endswith(":")
+    ]
 
 
 def _without_titles(

@@ -18,7 +18,14 @@ from qa_service.retrieval.formats.bounded import read_package, reading
 from qa_service.retrieval.formats.cells import ERROR, MAX_COLUMNS, Cell, Grid, is_of_heads
 from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.formats.odf_lists import OUTLINE, Numbers
-from qa_service.retrieval.formats.office_package import attribute, child, name_of, number, text_of
+from qa_service.retrieval.formats.office_package import (
+    attribute,
+    child,
+    name_of,
+    number,
+    text_of,
+    without_page_number,
+)
 from qa_service.retrieval.layout import lay_out, says_something
 
 _ENCRYPTED = b"encryption-data"
@@ -32,6 +39,8 @@ _LEFT_OUT = frozenset(
     {"tracked-changes", "annotation", "annotation-end", "table-of-content", "alphabetical-index"}
     | {"ruby-text", "forms", "note-citation", "illustration-index", "desc", "title"}
 )
+_USUAL_PAGE = "Standard"
+_MARGINS = frozenset({"header", "header-first", "footer", "footer-first"})
 _ASIDE = frozenset({"note", "frame", "custom-shape", "table"})
 """What follows the paragraph that it stands in."""
 
@@ -69,6 +78,7 @@ class _Reader:
         self._numbers = Numbers(
             {attribute(one, "name") if name_of(one) != OUTLINE else OUTLINE: one for one in lists}
         )
+        self._margins = _margins(content, styles)
         self._mark = ""
         """Of the item whose text follows."""
 
@@ -89,6 +99,8 @@ class _Reader:
                 self._blocks([slide])
             return
         if name_of(self._body) != "spreadsheet":
+            for text in self._margins:
+                self._out.paragraph(text)
             self._blocks(self._body)
             return
         sheets = list[Xml.Element]()
@@ -175,6 +187,20 @@ class _Reader:
             line += times
         add_grid(self._out, grid.rows)
         self._blocks(aside)
+
+
+def _margins(content: Xml.Element, styles: Xml.Element | None) -> list[str]:
+    """What stands above and below the texts of the pages that there are, but for their numbers."""
+    named = {attribute(one, "master-page-name") for one in content.iter()} | {_USUAL_PAGE}
+    parts = (
+        part
+        for page in (styles.iter() if styles is not None else ())
+        if name_of(page) == "master-page" and attribute(page, "name") in named
+        for part in page
+        if name_of(part) in _MARGINS and attribute(part, "display") != "false"
+    )
+    lines = (_text(one)[0] for part in parts for one in part.iter() if name_of(one) == "p")
+    return list(dict.fromkeys(filter(None, map(without_page_number, lines))))
 
 
 def _paragraphs(element: Xml.Element) -> Iterator[Xml.Element]:

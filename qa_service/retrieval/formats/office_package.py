@@ -9,12 +9,17 @@ from __future__ import annotations
 import functools
 import io
 import posixpath
+import re
 import zipfile
 from collections.abc import Iterator
 from typing import IO
 from xml.etree import ElementTree as Xml
 
 _TITLE = "docProps/core.xml"
+_PAGE = re.compile(
+    r"\bp ?a?g ?e?\b\.?[\s|]*\d+(?:\s*(?:of|/)\s*\d+)?|\b\d+\s*\|\s*p ?a ?g ?e\b", re.IGNORECASE
+)
+_NUMBER = re.compile(r"(?:p ?a?g ?e?\b|of\b|[\W\d_])*", re.IGNORECASE)
 
 
 class OfficePackage:
@@ -120,3 +125,9 @@ def descendants(element: Xml.Element, name: str) -> Iterator[Xml.Element]:
 def text_of(element: Xml.Element | None) -> str:
     """All text below an element, with single spaces."""
     return " ".join("".join(element.itertext()).split()) if element is not None else ""
+
+
+def without_page_number(line: str) -> str:
+    """What a line above or below a page's text says on all pages; "" if it is the page's number."""
+    words = " ".join(_PAGE.sub("", line).split())
+    return "" if _NUMBER.fullmatch(words) else words

@@ -19,6 +19,9 @@ from qa_service.retrieval.documents import BlockList, Document, Parsed
 from qa_service.retrieval.formats.bounded import library, read_package, reading
 from qa_service.retrieval.formats.cells import Cell, Grid
 from qa_service.retrieval.formats.grids import add_grid
+from qa_service.retrieval.formats.office_charts import add_chart
+from qa_service.retrieval.formats.office_package import attribute, name_of, number
+from qa_service.retrieval.formats.word_styles import written
 from qa_service.retrieval.layout import lay_out
 
 if TYPE_CHECKING:
@@ -29,15 +32,27 @@ if TYPE_CHECKING:
 
 _Shape = Any
 """One of python-pptx's shapes, which have no common class with what is asked of them here."""
+_Element = Any
+"""One of lxml's, as python-pptx has them."""
 _SAME_HEIGHT = 360_000
 """A centimetre; shapes without a gap that begin within one are side by side."""
 _MAY_OVERLAP = 72_000
 """Two millimetres: boxes are larger than what is written in them."""
 _LISTS = frozenset({"BODY", "OBJECT", "VERTICAL_BODY"})
-"""Placeholders whose paragraphs are a list's: those of a slide's content, not a subtitle's."""
+"""Placeholders that are written as the master's body is."""
 _MARGINS = frozenset({"DATE", "FOOTER", "SLIDE_NUMBER"})
 _TITLE = re.compile(r"[^\W\d_]{3}")
 _MAX_TITLE_CHARS = 100
+_SIGNS = ("{*}buNone", "{*}buChar", "{*}buBlip", "{*}buAutoNum")
+_NUMBERED = re.compile(
+    r"(?P<form>arabic|alphaLc|alphaUc|romanLc|romanUc)(?P<around>Plain|Period|ParenR|ParenBoth)"
+)
+_FORMS = {
+    "arabic": "decimal", "alphaLc": "lowerLetter", "alphaUc": "upperLetter",
+    "romanLc": "lowerRoman", "romanUc": "upperRoman",
+}  # fmt: skip
+_AROUND = {"Plain": ("", "."), "Period": ("", "."), "ParenR": ("", ")"), "ParenBoth": ("(", ")")}
+"""What stands around a list's number; without any, the text would begin with it."""
 _USUAL_SIZE = 228_600
 """Eighteen points: what a box has that does not say."""
 _MAX_SHAPES = 10_000
@@ -51,8 +66,8 @@ def read_pptx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
     with reading("a presentation"):
         presentation: Presentation = package.Presentation(io.BytesIO(data))
     out = BlockList()
-    for number, slide in enumerate(presentation.slides, 1):
-        out.page, out.part = number, f"slide {number}"
+    for place, slide in enumerate(presentation.slides, 1):
+        out.page, out.part = place, f"slide {place}"
         if slide.element.get("show") != "0":
             _read_slide(slide, out)
     title = presentation.core_properties.title or ""
@@ -71,15 +86,14 @@ def _read_slide(slide: Slide, out: BlockList) -> None:
         if shape.has_table:
             _read_table(shape.table, out)
         elif shape.has_chart:
-            if shape.chart.has_title and shape.chart.chart_title.has_text_frame:
-                out.paragraph(shape.chart.chart_title.text_frame.text)
+            add_chart(out, Xml.fromstring(shape.chart.part.blob))
         elif shape.has_text_frame:
-            _read_text(shape.text_frame, out, is_list=kind in _LISTS)
+            _read_text(shape.text_frame, out, _styles(shape, slide))
     for part in slide.part.rels.values():
         if part.reltype.endswith("/diagramData") and not part.is_external:
             _read_diagram(part.target_part.blob, out)
     if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame) is not None:
-        _read_text(notes, out, is_list=False)
+        _read_text(notes, out, [])
 
 
 def _kind(shape: _Shape) -> str:
@@ -161,35 +175,70 @@ def _by_height(box: _Box) -> tuple[int, int]:
 
 def _parts(boxes: list[_Box]) -> list[list[_Box]]:
     """Boxes cut into bands or columns, whichever are further apart; all in one if none are."""
-    sides = (operator.attrgetter("down"), operator.attrgetter("across"))
-    orders = [sorted(boxes, key=side) for side in sides]
-    cuts = [_cuts(list(map(side, order))) for side, order in zip(sides, orders, strict=True)]
+    keys = (operator.attrgetter("down"), operator.attrgetter("across"))
+    orders = [sorted(boxes, key=key) for key in keys]
+    cuts = [_cuts(list(map(key, order))) for key, order in zip(keys, orders, strict=True)]
     widest = [max(one, default=(0, 0))[0] for one in cuts]
-    number = 0 if widest[0] >= widest[1] else 1
-    places = [at for gap, at in cuts[number] if 2 * gap >= widest[number]]
-    return [orders[number][a:b] for a, b in itertools.pairwise([0, *places, len(boxes)])]
+    side = 0 if widest[0] >= widest[1] else 1
+    places = [at for gap, at in cuts[side] if 2 * gap >= widest[side]]
+    return [orders[side][a:b] for a, b in itertools.pairwise([0, *places, len(boxes)])]
 
 
 def _cuts(extents: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The gaps between extents, which are in order, and the number of the one behind each."""
     found, end = [], -_MAY_OVERLAP
-    for number, (start, stop) in enumerate(extents):
-        if number and start + _MAY_OVERLAP > end:
-            found.append((start + _MAY_OVERLAP - end, number))
+    for place, (start, stop) in enumerate(extents):
+        if place and start + _MAY_OVERLAP > end:
+            found.append((start + _MAY_OVERLAP - end, place))
         end = max(end, stop)
     return found
 
 
-def _read_text(frame: TextFrame, out: BlockList, *, is_list: bool) -> None:
+def _styles(shape: _Shape, slide: Slide) -> list[_Element]:
+    """What says how a box's levels are written, the nearest first."""
+    found, one = list[_Element](), shape
+    while one is not None:
+        found.append(one.element.find("{*}txBody/{*}lstStyle"))
+        one = getattr(one, "_base_placeholder", None)
+    if _kind(shape) in _LISTS:
+        master = slide.slide_layout.slide_master.element
+        found.append(master.find("{*}txStyles/{*}bodyStyle"))
+    return [style for style in found if style is not None]
+
+
+def _read_text(frame: TextFrame, out: BlockList, styles: Sequence[_Element]) -> None:
     paragraphs = [one for one in frame.paragraphs if one.text.strip()]
-    is_list = is_list and len(paragraphs) > 1
+    counts = dict[int, int]()
     for paragraph in paragraphs:
-        text = paragraph.text.replace("\v", "\n")
-        if is_list:
-            out.item(paragraph.level + 1, "-", text)
+        level, text = paragraph.level, paragraph.text.replace("\v", "\n")
+        counts = {its: count for its, count in counts.items() if its <= level}
+        own = paragraph._p.find("{*}pPr")
+        levels = [own, *(style.find(f"{{*}}lvl{level + 1}pPr") for style in styles)]
+        mark = _mark([one for one in levels if one is not None], counts, level)
+        if mark and (mark != "-" or len(paragraphs) > 1):
+            out.item(level + 1, mark, text)
         else:
+            out.unnest()
             out.paragraph(text)
     out.unnest()
+
+
+def _mark(properties: Iterable[_Element], counts: dict[int, int], level: int) -> str:
+    """A paragraph's bullet or number, as the first of its properties has it that has one.
+
+    Args:
+        counts: The last number of each level of a list; counts the paragraph.
+    """
+    signs = (one for its in properties for one in its.iterchildren(*_SIGNS))
+    sign = next(signs, None)
+    kind = name_of(sign) if sign is not None else ""
+    found = _NUMBERED.fullmatch(attribute(sign, "type"))
+    if kind != "buAutoNum" or not found:
+        counts.pop(level, None)
+        return "-" if kind in {"buChar", "buBlip"} else ""
+    counts[level] = counts.get(level, (number(sign, "startAt") or 1) - 1) + 1
+    before, after = _AROUND[found["around"]]
+    return f"{before}{written(counts[level], _FORMS[found['form']])}{after}"
 
 
 def _read_table(table: Table, out: BlockList) -> None:

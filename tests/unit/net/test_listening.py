@@ -131,6 +131,14 @@ def test_a_removed_unix_socket_is_recreated(loop, tmp_path):
     assert not path.exists()
 
 
+def test_a_file_that_is_no_socket_is_kept_and_named(loop, tmp_path):
+    path = tmp_path / "notes"
+    path.write_text("mine")
+    with pytest.raises(SetupError, match=r"cannot listen on .*notes: File exists"):
+        UnixListener(loop, path, lambda *_: None)
+    assert path.read_text() == "mine"
+
+
 def test_a_lack_of_descriptors_is_logged_once_a_minute(loop, caplog):
     accepted: list[socket.socket] = []
     [listener] = tcp_listeners(loop, "127.0.0.1", 0, lambda sock, _: accepted.append(sock))

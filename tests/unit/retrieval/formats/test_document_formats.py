@@ -208,7 +208,7 @@ def test_names_are_short_lines():
         ("a.html.md.j2", ".md"),
         ("a.j2", ""),
         ("a.xlsx", ".xlsx"),
-        ("a.xls", ""),
+        ("a.pages", ""),
         ("md", ""),
     ],
 )

@@ -40,7 +40,8 @@ def control(content: str) -> str:
          "☑ yes"),
         ("<w:r><w:rPr><w:vanish/></w:rPr><w:t>X</w:t></w:r>" + run("seen"), "seen"),
         ("<w:r><w:t>a</w:t><w:tab/><w:t>b</w:t><w:noBreakHyphen/><w:t>c</w:t><w:br/><w:t>d</w:t>"
-         '<w:sym w:font="Symbol" w:char="F0B0"/></w:r>', "a b-c\nd°"),
+         '<w:sym w:font="Symbol" w:char="F0B0"/><w:sym w:font="Wingdings" w:char="F0DF"/></w:r>',
+         "a b-c\nd°←"),
         ("<m:oMath><m:r><m:t>E=m</m:t></m:r><m:sSup><m:sSupPr/><m:e><m:r><m:t>c</m:t></m:r></m:e>"
          "<m:sup><m:r><m:t>2</m:t></m:r></m:sup></m:sSup></m:oMath>", "E=mc^2"),
         ("<m:oMath><m:f><m:num><m:r><m:t>a+b</m:t></m:r></m:num><m:den><m:r><m:t>c</m:t></m:r>"
@@ -95,6 +96,55 @@ STYLES = "".join(
         ("TOC1", "toc 1", ""),
     )
 )
+
+
+def test_heads_and_feet_of_pages_are_read_once_without_the_pages_numbers():
+    section = "".join(
+        f'<w:{kind}Reference w:type="{type_}" r:id="r{n}"/>'
+        for n, (kind, type_) in enumerate((("header", "default"), ("footer", "first")))
+    )
+    parts = {
+        "header": paragraph("Form 12, May 2031") + table(row("Town of Ulm", "Roads")),
+        "footer": paragraph("Page 3 of 4") + paragraph("We sweep. Page | 3"),
+    }
+    body = paragraph("We sweep.") + within("sectPr", section)
+    assert read(body, **parts).text == "Form 12, May 2031\nTown of Ulm: Roads\n\nWe sweep."
+    body += within("sectPr", section + "<w:titlePg/>") + paragraph("We dig.")
+    parts["footer"] += paragraph("Draft")
+    assert "Ulm: Roads\n\nDraft\n\nWe sweep.\n\nWe dig." in read(body, **parts).text
+
+
+def test_text_boxes_of_a_paragraph_are_read_as_they_stand():
+    def older(top, left, text):
+        inner = f"<v:textbox><w:txbxContent>{paragraph(text)}</w:txbxContent></v:textbox>"
+        style = f"position:absolute;margin-left:{left}pt;margin-top:{top}pt;width:9pt"
+        return f'<w:r><w:pict><v:shape style="{style}">{inner}</v:shape></w:pict></w:r>'
+
+    def newer(top, left, text):
+        sides = "".join(
+            f'<wp:position{side} relativeFrom="paragraph"><wp:posOffset>{12700 * place}'
+            f"</wp:posOffset></wp:position{side}>" for side, place in (("V", top), ("H", left))
+        )  # fmt: skip
+        inner = f"<wps:txbx><w:txbxContent>{paragraph(text)}</w:txbxContent></wps:txbx>"
+        return f"<w:r><w:drawing><wp:anchor>{sides}{inner}</wp:anchor></w:drawing></w:r>"
+
+    boxes = newer(90, 0, "Tuesday") + older(3, 200, "at ten") + older(2.5, "-.5", "Monday")
+    assert read(paragraph(boxes)).text == "Monday\n\nat ten\n\nTuesday"
+    inline = newer(0, 0, "Plan").replace("anchor", "inline")
+    assert read(paragraph(boxes + inline)).text == "Tuesday\n\nat ten\n\nMonday\n\nPlan"
+
+
+def test_a_chart_is_a_table_of_what_it_shows():
+    def points(kind, *texts):
+        found = "".join(f'<pt idx="{n}"><v>{text}</v></pt>' for n, text in enumerate(texts))
+        return f"<{kind}><strCache>{found}</strCache></{kind}>"
+
+    series = (
+        f"<ser>{points('tx', 'Loans')}{points('cat', 'May', 'June')}{points('val', 3, 4.5)}</ser>"
+    )
+    chart = f"<chart><plotArea><barChart>{series}</barChart></plotArea></chart>"
+    drawing = '<w:r><w:drawing><c:chart xmlns:c="c" r:id="r0"/></w:drawing></w:r>'
+    assert read(paragraph(drawing), chart=chart).text == "Loans\nMay: 3\nJune: 4.5"
 
 
 def test_headings_are_found_by_outline_by_the_style_below_and_by_a_translated_name():
@@ -198,11 +248,34 @@ def test_a_tables_head_is_what_word_repeats_or_the_style_sets_off():
     assert read(table(keys)).text == "Width: 5\nHeight: 5"
 
 
+def test_a_table_goes_on_in_one_right_below_without_a_head():
+    """As of those who part it at a page's end."""
+    head = row("Week", "Topic", "Due", properties="<w:tblHeader/>")
+    rows = [row(f"{n} May", f"Chapter {n}", "a test") for n in range(1, 5)]
+    parts = table(head, *rows[:2]) + paragraph("") + table(*rows[2:])
+    assert read(parts).text.splitlines()[-1] == "Week: 4 May; Topic: Chapter 4; Due: a test"
+    parts = table(head, *rows[:2]) + paragraph("Then:") + table(*rows[2:])
+    assert "Week: 4 May" not in read(parts).text
+
+
 def test_tables_within_tables_are_read():
     inner = table(row("k", "v"), row("k2", "v2"))
     body = table(row("A", cell(paragraph("outer") + inner)), row("B", "c"))
     assert read(body).text == "A: outer\nB: c\n\nk: v\nk2: v2"
     assert read(table(row(cell(paragraph("Page") + inner)))).text == "Page\nk: v\nk2: v2"
+
+
+def test_entries_of_contents_without_a_style_are_left_out():
+    """As Google Docs writes them."""
+    begin, separate, end = (
+        f'<w:r><w:fldChar w:fldCharType="{kind}"/></w:r>' for kind in ("begin", "separate", "end")
+    )
+    code = "<w:r><w:instrText> {} </w:instrText></w:r>"
+    page = begin + code.format("PAGEREF _a") + separate + run("4") + end
+    first = begin + code.format("TOC \\h") + separate + run("Scope ") + page
+    contents = paragraph(first) + paragraph(run("Staff ") + page) + paragraph(end)
+    body = paragraph(run("See page ") + page) + paragraph("In 2031")
+    assert read(contents + body).text == "See page 4\n\nIn 2031"
 
 
 def test_a_document_that_is_nested_too_deep_is_named():

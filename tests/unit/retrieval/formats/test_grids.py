@@ -34,6 +34,31 @@ def test_a_form_has_keys_in_its_rows_and_no_head():
     assert written(rows) == ["Name: Ann; Born: 1 May", "Street:; City: Ulm", "Phone: 12"]
 
 
+def test_a_form_has_keys_that_are_set_off_in_more_columns_than_one():
+    cells = [
+        ["Project", "Barley", "", ""],
+        ["Lead", "Ann", "Date", "1 May"],
+        ["Budget", "", "Until", ""],
+    ]
+    rows = [Row(n, row, strong={0, 2}) for n, row in enumerate(cells, 1)]
+    assert written(rows) == ["Project: Barley", "Lead: Ann; Date: 1 May", "Budget; Until"]
+    rows[2] = rows[2]._replace(strong={0})  # what is set off here and there is no key
+    assert written(rows)[2] == "Budget: Until"
+
+
+def test_an_empty_form_has_keys_before_empty_cells_and_no_head():
+    rows = merged(["Name", Cell("", columns=3)], ["Born", "", "Sex", ""], ["Faith", "", "Town", ""],
+                  ["Number", Cell("if known", columns=3)])  # fmt: skip
+    assert written(rows) == ["Name", "Born; Sex", "Faith; Town", "Number: if known"]
+    assert written([["Plan", "", "EUR", ""], ["Solo", "", "5", ""]]) == ["Plan: Solo; EUR: 5"]
+
+
+def test_the_names_of_a_table_without_values_are_written():
+    rows = [["", "Mon", "Tue"], ["morning", "", ""], ["evening", "", ""]]
+    made = [Row(n, row, strong={0, *(1, 2)[: 2 * (n == 1)]}) for n, row in enumerate(rows, 1)]
+    assert written(made) == ["Mon; Tue", "morning", "evening"]
+
+
 def test_words_and_numbers_by_turns_are_keys_and_values():
     rows = [["A", "100% to 93%", "B+", "< 90%"], ["A-", "< 93%", "B", "< 87%"], ["F", "< 60%"]]
     assert written(rows) == ["A: 100% to 93%; B+: < 90%", "A-: < 93%; B: < 87%", "F: < 60%"]

@@ -2,7 +2,6 @@
 
 import io
 import zipfile
-from email.message import EmailMessage
 
 import pytest
 
@@ -17,7 +16,9 @@ _NAMES = " ".join(
 MANIFEST = "<manifest/>"
 
 
-def odf_file(kind: str, body: str, styles: str = "", manifest: str = MANIFEST) -> bytes:
+def odf_file(
+    kind: str, body: str, styles: str = "", manifest: str = MANIFEST, pages: str = ""
+) -> bytes:
     content = (
         f"<office:document-content {_NAMES}><office:automatic-styles>{styles}"
         f"</office:automatic-styles><office:body><office:{kind}>{body}</office:{kind}>"
@@ -27,6 +28,10 @@ def odf_file(kind: str, body: str, styles: str = "", manifest: str = MANIFEST) -
     with zipfile.ZipFile(data, "w") as archive:
         archive.writestr("META-INF/manifest.xml", manifest)
         archive.writestr("content.xml", content)
+        if pages:
+            archive.writestr(
+                "styles.xml", f"<office:document-styles {_NAMES}>{pages}</office:document-styles>"
+            )
         archive.writestr("meta.xml", '<m xmlns:dc="urn:x"><dc:title>The costs</dc:title></m>')
     return data.getvalue()
 
@@ -38,6 +43,23 @@ def cell(text: str, more: str = "") -> str:
 def row(*cells: str, more: str = "") -> str:
     inner = "".join(one if one.startswith("<") else cell(one) for one in cells)
     return f"<table:table-row {more}>{inner}</table:table-row>"
+
+
+def test_heads_and_feet_of_the_pages_are_read_once():
+    number = "<text:page-number>3</text:page-number>"
+    pages = "".join(
+        f'<style:master-page style:name="{name}">'
+        f"<style:header><text:p>{head}</text:p></style:header>"
+        f"<style:footer><text:p>{foot}</text:p></style:footer></style:master-page>"
+        for name, head, foot in (
+            ("Standard", "Town of Ulm", f"Page {number}"),
+            ("First_20_Page", "Town of Ulm", "Phone 12"),
+            ("Envelope", "Not here", number),
+        )
+    )
+    first = '<style:style style:name="P1" style:master-page-name="First_20_Page"/>'
+    data = odf_file("text", "<text:p>We sweep.</text:p>", first, pages=pages)
+    assert read("a.odt", data).text == "Town of Ulm\n\nPhone 12\n\nWe sweep."
 
 
 def test_a_text_has_headings_lists_tables_and_notes():
@@ -134,30 +156,6 @@ def test_slides_have_titles_lists_and_notes():
 def test_what_cannot_be_read_is_named(data, why):
     with pytest.raises(UnreadableError, match=why):
         read("a.odt", data)
-
-
-def test_a_message_says_who_wrote_what():
-    message = EmailMessage()
-    message["Subject"], message["From"], message["To"] = "Größe", "Ann <a@example.org>", "b@x.org"
-    message.set_content("plain")
-    message.add_alternative("<p>It is <b>12</b>.</p><ul><li>one</ul>", subtype="html")
-    message.add_attachment(b"attached", maintype="text", subtype="plain", filename="x.txt")
-    document = read("a.eml", message.as_bytes())
-    assert document.title == "Größe"
-    assert document.text == (
-        "From: Ann <a@example.org>\nTo: b@x.org\nSubject: Größe\n\nIt is 12.\n- one"
-    )
-
-
-@pytest.mark.parametrize("data", [b"", b"\0" * 50, b"words", b"Content-Type: text/plain\n\nx"])
-def test_what_is_no_message_is_named(data):
-    with pytest.raises(UnreadableError, match="not a message"):
-        read("a.eml", data)
-
-
-def test_a_message_in_an_unknown_encoding_is_named():
-    with pytest.raises(UnreadableError, match="not a message"):
-        read("a.eml", b"Subject: x\nContent-Type: text/plain; charset=no-such\n\n\xff")
 
 
 def test_lists_and_headings_have_the_numbers_that_are_shown():

@@ -4,8 +4,13 @@ import copy
 import io
 
 import pptx
+from pptx.chart.data import CategoryChartData
+from pptx.enum.chart import XL_CHART_TYPE
+from pptx.oxml import parse_xml
 
 from tests.unit.retrieval.formats.reading import read
+
+NAMESPACE = "http://schemas.openxmlformats.org/drawingml/2006/main"
 
 
 def saved(deck) -> bytes:
@@ -82,3 +87,58 @@ def test_a_slides_number_is_no_text_of_it():
             slide.shapes[-1].text_frame.text = "17"
     assert len(slide.placeholders) == 5
     assert read("deck.pptx", saved(deck)).text == "Steps\n\nDig"
+
+
+def test_lists_are_what_is_written_with_bullets_or_numbers():
+    """In any box; in that of a slide's content but where its paragraphs or its layout have none."""
+    deck = pptx.Presentation()
+    slide = deck.slides.add_slide(deck.slide_layouts[1])
+    slide.shapes.title.text = "Steps"
+    slide.placeholders[1].text = "Dig.\nPlant."
+    box = slide.shapes.add_textbox(0, 6_200_000, 8_000_000, 400_000).text_frame
+    box.text = "To be there:\nSpade\nSoil\nFirst\nby hand\nSecond"
+    signs = ("", *2 * ('buChar char="•"',), *3 * ('buAutoNum type="alphaUcPeriod" startAt="3"',))
+    for paragraph, sign in zip(box.paragraphs, signs, strict=True):
+        if sign:
+            add_sign(paragraph, sign)
+    box.paragraphs[4].level = 1
+    assert read("deck.pptx", saved(deck)).text == (
+        "Steps\n\n- Dig.\n- Plant.\n\nTo be there:\n"
+        "- Spade\n- Soil\nC. First\n  C. by hand\nD. Second"
+    )
+    for paragraph in slide.placeholders[1].text_frame.paragraphs:
+        add_sign(paragraph, "buNone")
+    assert "\n\nDig.\n\nPlant.\n\n" in read("deck.pptx", saved(deck)).text
+
+
+def add_sign(paragraph, sign):
+    paragraph._p.get_or_add_pPr().append(parse_xml(f'<a:{sign} xmlns:a="{NAMESPACE}"/>'))
+
+
+def test_charts_are_tables_of_what_they_show():
+    deck = pptx.Presentation()
+    slide = deck.slides.add_slide(deck.slide_layouts[5])
+    slide.shapes.title.text = "Tests"
+    data = CategoryChartData(number_format="0%")
+    data.categories = ["Passed", "Failed"]
+    data.add_series("May", (0.75, 0.25))
+    place = (0, 2_000_000, 4_000_000, 2_000_000)
+    chart = slide.shapes.add_chart(XL_CHART_TYPE.PIE, *place, data).chart
+    chart.has_legend = False
+    assert read("deck.pptx", saved(deck)).text == "Tests\n\nMay\nPassed: 75%\nFailed: 25%"
+    chart.plots[0].has_data_labels = True
+    labels = chart.plots[0].data_labels
+    labels.show_percentage, labels.show_value = True, False
+    data = CategoryChartData()
+    data.categories = ["Passed", "Failed"]
+    data.add_series("May", (6, 3))
+    chart.replace_data(data)
+    assert read("deck.pptx", saved(deck)).text == "Tests\n\nMay\nPassed: 67%\nFailed: 33%"
+    labels.show_percentage = False
+    data.add_series("June", (5, None))
+    chart.replace_data(data)
+    chart.has_title = True
+    chart.chart_title.text_frame.text = "How many passed"
+    assert read("deck.pptx", saved(deck)).text == (
+        "Tests\n\nHow many passed\nPassed; May: 6; June: 5\nFailed; May: 3"
+    )

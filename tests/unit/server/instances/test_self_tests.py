@@ -33,7 +33,7 @@ def pass_test(setting, number):
     worker = setting.workers[number]
     test = worker.peer.receive()
     assert isinstance(test, Check)
-    worker.peer.send(Checked(test.number, 0.0, 1.0))
+    worker.peer.send(Checked(test.number))
     run_until(setting.loop, lambda: test.number not in worker.in_flight)
 
 
@@ -161,5 +161,5 @@ def test_a_test_result_in_reply_to_a_batch_ends_the_instance(serving):
     setting = serving(1)
     batch = setting.give(0, make_ticket(number=3))
     assert isinstance(batch, Batch)
-    setting.end(0, Checked(batch.number, 0.0, 1.0))
+    setting.end(0, Checked(batch.number))
     assert setting.lost == [(3, True)]
