@@ -60,6 +60,8 @@ _LEVEL = 0.3
 _VALUE_WORDS = 3
 _MANY_IN_A_CELL = 0.3
 """Of the lines in cells; if so many are wide apart in themselves, not all columns are ruled."""
+_FRAMED = 0.75
+"""Of a table's words; if more are in one cell over all columns, it is no table."""
 _LONG_CHARS = 300
 """A list that is longer is no cell."""
 _MAX_LINES = 400
@@ -300,8 +302,10 @@ def _ruled_table(
     if len({column for _, column in places}) < 2 or len({row for row, _ in places}) < min_rows:
         return None
     blocks = [its for corner, its in places.items() if min(walls.span(*corner)) > 1]
-    if 3 * sum(map(len, blocks)) > len(words):  # a drawing, or a page's frame
-        return None
+    whole = [its for corner, its in places.items() if walls.span(*corner)[0] == len(columns) - 1]
+    most = max(map(len, whole), default=0)
+    if 3 * sum(map(len, blocks)) > len(words) or most > _FRAMED * len(words):
+        return None  # a drawing, or a page's frame
     for part in turned:
         for place, word in _turned_texts(part, walls):
             places.setdefault(place, []).append(word)
