@@ -30,7 +30,7 @@ _SAME_LINE = 0.5
 _LEADERS = ".·…_"
 _LEADER = re.compile(f"[{_LEADERS}]+")
 _MIN_LEADERS = 3
-NUMBERED = re.compile(r"[(（]?(?P<number>\d{1,3}|[a-z]|[ivx]{1,4})[.)．）]")  # noqa: RUF001, wide signs
+NUMBERED = re.compile(r"[(（]?(?P<number>\d{1,3}|[A-Za-z]|[ivx]{1,4})[.)．）]")  # noqa: RUF001, wide signs
 """A number or letter before an item."""
 _UNSPACED = "[\u0e00-\u0e7f\u3000-\u9fff\uf900-\ufaff\uff00-\uffef]"
 """Letters and signs of scripts without spaces: Thai, Japanese, Chinese."""
@@ -39,12 +39,14 @@ _SPACED_LETTERS, _WIDER = 4, 1.4
 """Letters of a word that is spaced out, at a minimum; and how much wider a gap between words is."""
 _RAISED_SIZE, _RAISED_BY = 0.85, 0.12
 _NOTE_MARK = re.compile(r"\d{1,3}(?:[,-]\d{1,3})*|[a-z]|[*†‡§]+")
-_BASE = re.compile(r"(?:.*\W)?(?:\d{1,2}|[\w.]*\))")
+_BASE = re.compile(r"(?:.*[\Wx])?(?:\d{1,2}|[\w.]*\))|.*\N{MINUS SIGN}")
 _UNIT = re.compile(r"(?:.*[\W\d])?[a-zµ]{1,2}", re.IGNORECASE)
 _MIN_LINES = 3
 """The minimum of lines of a column."""
 _PROSE_WORDS = 3.5
 """Words in a line of prose in a column, in the mean; cells of tables have fewer."""
+_TEXT_WORDS = 4.5
+"""The same of short parts whose lines are painted in turns."""
 _NUMBERS_SHARE = 0.3
 _PAINTED_APART = 3
 """Lines for each time that the painter goes from one part to the other, at a minimum."""
@@ -336,7 +338,8 @@ def _are_columns(left: list[Piece], right: list[Piece]) -> bool:
     painted = sorted([(piece.order, 0) for piece in left] + [(piece.order, 1) for piece in right])
     sides = [side for _, side in painted]
     turns = sum(map(ne, sides, sides[1:]))
-    num_prose = _is_prose(left) + _is_prose(right)
+    both = left, right
+    num_prose = sum(map(_is_prose, both))
     if num_prose < 2 and _PAINTED_APART * turns > most_lines:
         return False
     lines = min(len(lines_of(left)), len(lines_of(right)))
@@ -347,8 +350,12 @@ def _are_columns(left: list[Piece], right: list[Piece]) -> bool:
         return is_painted_apart and (num_prose > 0 or (_is_list(left) and _is_list(right)))
     # A table's cells: paragraphs of both parts begin at the same heights.
     starts, others = sorted((_starts(left), _starts(right)), key=len)
+    others = [one for one in others if starts[0] - _LEVEL < one < starts[-1] + _LEVEL]
     level = sum(any(abs(one - other) < _LEVEL for other in others) for one in starts)
-    return len(starts) < _MIN_LINES or _SAME_ROWS * len(others) > level
+    if len(starts) < _MIN_LINES:
+        is_painted_in_rows = turns >= _SAME_ROWS * lines
+        return not is_painted_in_rows or all(_has_words(part, _TEXT_WORDS) for part in both)
+    return _SAME_ROWS * len(others) > level
 
 
 def _starts(part: list[Piece]) -> list[float]:
@@ -362,8 +369,12 @@ def _starts(part: list[Piece]) -> list[float]:
 
 
 def _is_prose(part: list[Piece]) -> bool:
-    words = sum(len(piece.words) for piece in part)
-    return words >= _PROSE_WORDS * len(part) and not _has_numbers(part)
+    return _has_words(part, _PROSE_WORDS) and not _has_numbers(part)
+
+
+def _has_words(part: list[Piece], number: float) -> bool:
+    """Whether a part's pieces have so many words in the mean."""
+    return sum(len(piece.words) for piece in part) >= number * len(part)
 
 
 def _is_list(part: list[Piece]) -> bool:
