@@ -14,7 +14,14 @@ from typing import NamedTuple
 
 from qa_service.retrieval.formats.cells import Cell, Grid
 from qa_service.retrieval.formats.pdf_boxes import Box, around
-from qa_service.retrieval.formats.pdf_lines import NUMBER, NUMBERED, Piece, cut_at, joined
+from qa_service.retrieval.formats.pdf_lines import (
+    NUMBER,
+    NUMBERED,
+    Piece,
+    cut_at,
+    is_mark,
+    joined,
+)
 from qa_service.retrieval.formats.pdf_page import HYPHEN
 
 MIN_ROWS = 3
@@ -36,6 +43,8 @@ _MAX_HEAD_LINES = 8
 _GAP_IN_HEAD = 2.0
 _TITLE_SIZE = 1.15
 """Of the table's font; a larger line above it is its title."""
+_TITLES = 2
+"""Lines of a page, at most, above a table that goes on from the page before."""
 _NAME_WORDS = 6
 """Words of a name that goes over several columns, at most."""
 _APART = 1.3
@@ -44,6 +53,9 @@ _OFF_MIDDLE = 0.25
 """Of a column's width; a name over several columns stands so near to their middle."""
 _WRAPPED = 1.35
 """Of a font's size; lines of one cell are no farther apart."""
+_CLAUSE = re.compile(r"\d{1,2}(?:\.\d{1,2})+\.?")
+"""The number of a clause."""
+_WORD = re.compile(r"[^\W\d_]{2}")
 
 Columns = list[tuple[float, float]]
 """From where to where each column of a table goes."""
@@ -55,21 +67,30 @@ class Table(NamedTuple):
     Attributes:
         page: Its number, from 1.
         is_tagged: Whether the file names it.
+        columns: Of a table without rules.
     """
 
     box: Box
     grid: Grid
     page: int = 0
     is_tagged: bool = False
+    columns: Sequence[tuple[float, float]] = ()
 
 
-def split_tables(lines: Sequence[list[Piece]]) -> list[list[list[Piece]] | Table]:
-    """A region's lines, with a table in the place of those that stand in columns."""
+def split_tables(
+    lines: Sequence[list[Piece]], before: Sequence[tuple[float, float]] = ()
+) -> list[list[list[Piece]] | Table]:
+    """A region's lines, with a table in the place of those that stand in columns.
+
+    Args:
+        before: The columns of a table at the end of the page before, which may go on here.
+    """
     found = list[list[list[Piece]] | Table]()
     text, start = list[list[Piece]](), 0
     while start < len(lines):
         end = _end_of_run(lines, start)
-        table = _aligned_table(lines[start:end], text) if end - start >= MIN_ROWS else None
+        near = before if start <= _TITLES else ()
+        table = _aligned_table(lines[start:end], text, near) if end - start >= MIN_ROWS else None
         if table:
             found += [text, table] if text else [table]
             text, start = [], end
@@ -102,16 +123,23 @@ def _gap(above: list[Piece], below: list[Piece]) -> float:
     return (below[0].box.middle - above[0].box.middle) / max(below[0].size, above[0].size, 1)
 
 
-def _aligned_table(lines: Sequence[list[Piece]], above: list[list[Piece]]) -> Table | None:
+def _aligned_table(
+    lines: Sequence[list[Piece]],
+    above: list[list[Piece]],
+    before: Sequence[tuple[float, float]],
+) -> Table | None:
     """A table of lines whose pieces stand below one another; None if they do not.
 
     Args:
         above: Lines above these, from which those that name columns are taken, and to which titles
             are given.
+        before: The columns of a table that may go on here.
     """
     full = [line for line in lines if len(line) > 1]
     columns = columns_in(full)
-    if len(full) < MIN_ROWS or len(columns) < 2:
+    if len(before) > len(columns) and _stand_in(full, before):
+        columns = list(before)
+    if len(full) < MIN_ROWS or len(columns) < 2 or all(map(_is_item, full)):
         return None
     spans = [(piece, span_of(columns, piece.box)) for line in full for piece in line]
     fitting = sum(first == last for _, (first, last) in spans)
@@ -137,7 +165,24 @@ def _aligned_table(lines: Sequence[list[Piece]], above: list[list[Piece]]) -> Ta
         grid.add_row(_cells(row, columns, _spreads(row, columns)), is_head=True)
     for row in _rows(whole[num_head:], columns):
         grid.add_row(_cells(row, columns, [span_of(columns, piece.box) for piece in row]))
-    return Table(around([piece.box for line in lines for piece in line]), grid)
+    box = around([piece.box for line in lines for piece in line])
+    return Table(box, grid, columns=columns)
+
+
+def _stand_in(lines: Iterable[list[Piece]], columns: Sequence[tuple[float, float]]) -> bool:
+    """Whether each piece of lines is in a column of its own."""
+    met = [
+        [n for piece in line for n, (left, right) in enumerate(columns)
+         if left < piece.box.right and piece.box.left < right]
+        for line in lines
+    ]  # fmt: skip
+    return all(len(line) == len(ns) == len(set(ns)) for line, ns in zip(lines, met, strict=True))
+
+
+def _is_item(line: list[Piece]) -> bool:
+    """Whether a line is but a text with marks before it: an item, or a clause with its number."""
+    marks = [is_mark(piece.text) or _CLAUSE.fullmatch(piece.text) for piece in line[:-1]]
+    return all(marks) and bool(_WORD.search(line[-1].text))
 
 
 def _names(line: list[Piece], below: list[Piece], columns: Columns) -> list[Piece]:

@@ -1,0 +1,114 @@
+"""What long documents have: clauses, running heads, tables on several pages."""
+
+import pytest
+
+from tests.unit.retrieval.formats import reading
+from tests.unit.retrieval.formats.pdf_files import content, lines, pdf_of, rule, words
+
+PROSE = (
+    "The committee met in spring and agreed on a new way of counting the",
+    "visitors that come to the old town hall in each of the months.",
+)
+
+
+def text_of(*pages: str) -> str:
+    return reading.read("a.pdf", pdf_of([content(page) for page in pages])).text
+
+
+def row(y: float, *cells: tuple[float, str]) -> str:
+    return "".join(words(x, y, cell) for x, cell in cells)
+
+
+def test_clauses_whose_numbers_stand_apart_are_no_table():
+    page = ""
+    for n, number in enumerate(("4.1.", "4.1.1.", "4.2.")):
+        page += words(72, 700 - 40 * n, number) + lines(140, 700 - 40 * n, *PROSE)
+    clause = " ".join(PROSE)
+    assert text_of(page) == f"4.1. {clause}\n\n4.1.1. {clause}\n\n4.2. {clause}"
+
+
+@pytest.mark.parametrize("marks", [("A.", "B.", "C.", "D."), ("3.1", "•", "•", "3.2")])
+def test_items_whose_marks_stand_apart_are_no_table(marks):
+    texts = ("Low voltage", "Long refresh time", "Flexible", "Friendly")
+    placed = [(100 if mark == "•" else 72, mark) for mark in marks]
+    page = "".join(
+        row(700 - 14 * n, mark, (150, text))
+        for n, (mark, text) in enumerate(zip(placed, texts, strict=True))
+    )
+    shown = [line for line in text_of(page).splitlines() if line]
+    assert [line.replace("-", "•").split()[0] for line in shown] == list(marks)
+
+
+def test_a_large_line_that_most_pages_begin_with_is_a_running_head():
+    head = words(72, 760, "Secretary of State", size=18)
+    pages = [head + lines(72, 700, f"County {n}.", *PROSE) for n in range(4)]
+    assert text_of(*pages).count("Secretary of State") == 1
+
+
+def test_a_caption_and_a_record_at_pages_ends_are_no_running_heads():
+    record = "Survey record: surveys/{} is kept for the years to come"
+    pages = []
+    for n in range(5):
+        records = (lines(72, y, record.format(n * 900 + y), *PROSE) for y in range(700, 300, -90))
+        pages.append(words(72, 740, f"Table {n + 1}: What is counted") + "".join(records))
+    text = text_of(*pages)
+    assert [text.count(f"Table {n + 1}:") for n in range(5)] == [1] * 5
+    assert text.count("Survey record") == 25
+
+
+def table_of_taxa(first: int) -> str:
+    names = (300, "Reef"), (370, "Base"), (440, "Middle"), (510, "Source")
+    page = row(740, (72, "Taxon"), *names)
+    for n in range(8):
+        values = ((x, str(10 * n + x)) for x, _ in names)
+        page += row(720 - 14 * n, (72, f"Kind {'abcdefghijklmnop'[first + n]}"), *values)
+    return page
+
+
+def test_columns_names_that_each_page_has_are_no_running_head():
+    text = text_of(*(table_of_taxa(first) for first in (0, 4, 8)))
+    assert text.count("Reef: ") == 24
+
+
+def test_a_table_goes_on_in_the_columns_of_the_page_before():
+    head = row(700, (72, "County"), (130, "Candidate"), (300, "Votes"), (355, "Percent"))
+    rows = [((130, name), (300, f"1,{n}16"), (360, f"{n}4.5%")) for n, name in enumerate("ABCD")]
+    first = head + words(72, 680, "BARTON", font="F2")
+    first += "".join(row(660 - 15 * n, *cells) for n, cells in enumerate(rows))
+    second = words(72, 720, "BOURBON", font="F2")
+    second += "".join(row(700 - 15 * n, *cells) for n, cells in enumerate(rows))
+    assert text_of(first, second).count("Candidate: C; Votes: 1,216; Percent: 24.5%") == 2
+
+
+def test_a_power_is_no_mark_of_a_note():
+    assert text_of(words(72, 700, "3x10") + words(93, 704, "11", size=6)) == "3x10^11"
+
+
+def test_capital_letters_before_items_are_marks():
+    texts = ("A. to be treated with respect;", "B. to be safe;", "C. to vote;")
+    page = lines(72, 700, "The rights of all are:") + lines(90, 680, *texts)
+    assert text_of(page).splitlines()[1:] == list(texts)
+    bold = words(72, 700, "A. Wages", font="F2") + lines(72, 680, *PROSE)
+    document = reading.read("a.pdf", pdf_of([content(bold)]))
+    assert [one.text for one in document.headings] == ["A. Wages"]
+
+
+def test_a_text_below_a_row_of_its_frame_is_no_cell():
+    xs = (60, 180, 300, 420, 540)
+    frame = "".join(rule(60, y, 540, y) for y in (760, 740, 100))
+    frame += "".join(rule(x, 760, x, 740) for x in xs) + rule(60, 740, 60, 100)
+    frame += rule(540, 740, 540, 100)
+    head = row(746, *zip((64, 184, 304, 424), ("Methods", "2011", "Revised", "Page"), strict=True))
+    text = text_of(frame + head + lines(80, 700, "A. Take your board.", *PROSE, *PROSE))
+    assert "\nA. Take your board.\n" in text
+
+
+def test_short_cells_painted_in_rows_are_no_columns():
+    page = ""
+    for n, (place, day) in enumerate((("Barn", "Mondays"), ("Green", "Fridays"))):
+        y = 700 - 40 * n
+        page += words(72, y, f"Summer market at the {place}") + words(400, y, f"{day}, 4-7 PM")
+        page += words(72, y - 13, "One Place, Exeter, RI 02822") + words(
+            400, y - 13, "Jun 3 - Aug 26"
+        )
+    assert "Summer market at the Barn: Mondays, 4-7 PM\n" in text_of(page)
