@@ -23,7 +23,14 @@ from qa_service.retrieval.documents import (
 from qa_service.retrieval.formats.bounded import library, read_bytes
 from qa_service.retrieval.formats.cells import Row
 from qa_service.retrieval.formats.grids import add_grid
-from qa_service.retrieval.formats.pdf_lines import Piece, in_columns, joined, lines_of, pieces_of
+from qa_service.retrieval.formats.pdf_lines import (
+    Piece,
+    in_columns,
+    joined,
+    lines_of,
+    pieces_of,
+    with_rules,
+)
 from qa_service.retrieval.formats.pdf_page import HYPHEN, Page, PageReader, Word
 from qa_service.retrieval.formats.pdf_tables import MIN_ROWS, Table, split_tables
 from qa_service.retrieval.formats.pdf_tagged import tables_on
@@ -135,7 +142,7 @@ def _blocks(pages: list[Page]) -> list[Block]:
         if 2 * sum(map(bool, ends)) > len(ends) and _is_contents(lines):
             found, lines = [], lines_of(pieces_of(page.words))
         tables.append(found)
-        split.append(lines)
+        split.append(with_rules(lines, page.rules))
         turned.append(others)
     kept, heads = without_margins(split)
     kept = _without_contents(kept)

@@ -58,7 +58,9 @@ _EDGE = 3.0
 _MAX_GUTTERS = 16
 """So many are tried: those that fewest pieces cross."""
 _MAX_DEPTH = 6
-_LEFT = attrgetter("box.left")
+_BELOW = 0.6
+"""Of a font's size; a rule below a name is so near to its lower end."""
+_LEFT, _TOP = attrgetter("box.left"), attrgetter("top")
 
 
 class Piece(msgspec.Struct):
@@ -69,6 +71,7 @@ class Piece(msgspec.Struct):
         size: Of most of its text, in points.
         text: Its words with a space between them; of raised marks, powers alone.
         is_led: Whether dots lead to it.
+        rule: Close below it, if there is one.
     """
 
     words: list[Word]
@@ -76,6 +79,7 @@ class Piece(msgspec.Struct):
     size: float
     text: str = ""
     is_led: bool = False
+    rule: Box | None = None
 
     @property
     def is_bold(self) -> bool:
@@ -120,6 +124,40 @@ def pieces_of(words: Iterable[Word]) -> list[Piece]:
         if piece:
             found.append(_piece(piece, is_led=was_led))
     return found
+
+
+def with_rules(lines: Iterable[list[Piece]], rules: Iterable[Box]) -> list[list[Piece]]:
+    """Lines whose pieces have the rule that is close below them, and below no other one.
+
+    A piece that stands over several rules is cut between them.
+    """
+    level = sorted((rule for rule in rules if rule.width > rule.height), key=_TOP)
+    tops, found = [rule.top for rule in level], list[list[Piece]]()
+    for line in lines:
+        bottom, near = line[0].box.bottom, _BELOW * line[0].size
+        below = level[bisect_left(tops, bottom - near) : bisect_right(tops, bottom + near)]
+        parts = [part for piece in line for part in _cut_over(piece, below)] if below else line
+        for rule in below:
+            over = [
+                part for part in parts if rule.left < part.box.right and part.box.left < rule.right
+            ]
+            if len(over) == 1 and _holds(rule, over[0].box):
+                over[0].rule = rule
+        found.append(parts)
+    return found
+
+
+def _cut_over(piece: Piece, rules: Iterable[Box]) -> list[Piece]:
+    """A piece, or its parts if each of them stands over a rule of its own."""
+    found = {rule[::2]: [word for word in piece.words if _holds(rule, word.box)] for rule in rules}
+    parts = [part for _, part in sorted(found.items()) if part]
+    words = [word for part in parts for word in part]
+    is_whole = list(map(id, words)) == list(map(id, piece.words))
+    return list(map(_piece, parts)) if is_whole and len(parts) > 1 else [piece]
+
+
+def _holds(rule: Box, box: Box) -> bool:
+    return rule.left - _EDGE < box.left and box.right < rule.right + _EDGE
 
 
 def _with_joined_letters(line: list[Word]) -> list[Word]:

@@ -59,6 +59,7 @@ _WORD = re.compile(r"[^\W\d_]{2}")
 
 Columns = list[tuple[float, float]]
 """From where to where each column of a table goes."""
+_Spread = dict[int, tuple[int, int]]
 
 
 class Table(NamedTuple):
@@ -161,8 +162,9 @@ def _aligned_table(
     if _are_keys(whole, columns):
         num_head, whole = 1, [whole[0], [piece for line in whole[1:] for piece in line]]
     grid = Grid()
-    for row in _head_rows(whole[:num_head], columns):
-        grid.add_row(_cells(row, columns, _spreads(row, columns)), is_head=True)
+    spread = _ruled_over(whole[:num_head], columns)
+    for row in _head_rows(whole[:num_head], columns, spread):
+        grid.add_row(_cells(row, columns, _spreads(row, columns, spread)), is_head=True)
     for row in _rows(whole[num_head:], columns):
         grid.add_row(_cells(row, columns, [span_of(columns, piece.box) for piece in row]))
     box = around([piece.box for line in lines for piece in line])
@@ -269,23 +271,40 @@ def _is_value(piece: Piece) -> bool:
     return bool(NUMBER.fullmatch(piece.text)) and not _NAME.search(piece.text)
 
 
-def _head_rows(lines: Sequence[list[Piece]], columns: Columns) -> list[list[Piece]]:
+def _ruled_over(lines: Iterable[list[Piece]], columns: Columns) -> _Spread:
+    """The columns of names below which a rule goes over several; by the id of each."""
+    found = _Spread()
+    for piece in itertools.chain.from_iterable(lines):
+        left, _, right, _ = piece.rule or piece.box
+        over = [n for n, sides in enumerate(columns) if left < sum(sides) / 2 < right]
+        if piece.rule and 1 < len(over) < len(columns):
+            found[id(piece)] = over[0], over[-1]
+    return found
+
+
+def _head_rows(
+    lines: Sequence[list[Piece]], columns: Columns, spread: _Spread
+) -> list[list[Piece]]:
     """A head's lines as rows: a name over several lines is one, one over several columns apart."""
     rows = list[list[Piece]]()
     for line in lines:
         is_near = bool(rows) and _gap(rows[-1][-1:], line) < _WRAPPED
         is_like = is_near and abs(rows[-1][0].size - line[0].size) < 1
-        if is_like and all(first == last for first, last in _spreads(rows[-1], columns)):
+        if is_like and all(first == last for first, last in _spreads(rows[-1], columns, spread)):
             rows[-1] += line
         else:
             rows.append(list(line))
     return rows
 
 
-def _spreads(row: list[Piece], columns: Columns) -> list[tuple[int, int]]:
-    """The columns that each name of a row is for: those that it stands over the middle of."""
-    own = [span_of(columns, piece.box) for piece in row]
-    if 2 * len(row) > len(columns):
+def _spreads(row: list[Piece], columns: Columns, spread: _Spread) -> list[tuple[int, int]]:
+    """The columns that each name of a row is for: those that it stands over the middle of.
+
+    Args:
+        spread: What rules say of it; if they do of one, others are for their own columns.
+    """
+    own = [spread.get(id(piece)) or span_of(columns, piece.box) for piece in row]
+    if 2 * len(row) > len(columns) or spread:
         return own
     found, free = list[tuple[int, int]](), 1
     pitch = (columns[-1][1] - columns[0][0]) / len(columns)

@@ -112,3 +112,51 @@ def test_short_cells_painted_in_rows_are_no_columns():
             400, y - 13, "Jun 3 - Aug 26"
         )
     assert "Summer market at the Barn: Mondays, 4-7 PM\n" in text_of(page)
+
+
+def test_a_rule_says_which_columns_a_name_is_for():
+    columns = (
+        (170, "Habitat"),
+        (240, "No."),
+        (300, "Long"),
+        (360, "Low"),
+        (420, "Area"),
+        (480, "Site"),
+    )
+    head = row(720, (282, "Survey of 9"), (470, "Place")) + rule(238, 715, 380, 715)
+    head += rule(418, 715, 500, 715) + row(700, (72, "Platform"), *columns)
+    body = "".join(
+        row(680 - 14 * n, (72, name), (170, "Base"), *((x, f"{n}{x}") for x, _ in columns[1:]))
+        for n, name in enumerate(("Irene", "Holly", "Gail"))
+    )
+    assert text_of(head + body).splitlines()[0] == (
+        "Platform: Irene; Habitat: Base; Survey of 9 No.: 0240; Survey of 9 Long: 0300; "
+        "Survey of 9 Low: 0360; Place Area: 0420; Place Site: 0480"
+    )
+
+
+def test_names_that_touch_are_cut_where_their_rules_end():
+    columns = (200, "Min"), (260, "Max"), (320, "Low"), (380, "High")
+    head = words(190, 720, "sizes in all the years weights in the years") + rule(190, 715, 281, 715)
+    head += rule(284, 715, 400, 715) + row(700, (72, "Name"), *columns)
+    body = "".join(
+        row(680 - 14 * n, (72, name), *((x, f"{n}{x}") for x, _ in columns))
+        for n, name in enumerate(("Irene", "Holly", "Gail"))
+    )
+    assert text_of(head + body).startswith("Name: Irene; sizes in all the years Min: 0200; ")
+
+
+def test_rows_of_known_kinds_without_a_label_have_that_of_the_row_above():
+    rows = (("Irene", "Base"), ("", "Midwater"), ("Holly", "Midwater"), ("Gail", "Base"))
+    head = row(700, (72, "Site"), (160, "Habitat"), (260, "Surveys"), (330, "Depth"))
+    body = "".join(
+        row(
+            680 - 14 * n,
+            *([(72, site)] if site else []),
+            (160, kind),
+            (260, f"{n}2"),
+            (330, f"{n}7"),
+        )
+        for n, (site, kind) in enumerate(rows)
+    )
+    assert "Site: Irene; Habitat: Midwater; Surveys: 12" in text_of(head + body)
