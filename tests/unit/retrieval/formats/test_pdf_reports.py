@@ -160,3 +160,13 @@ def test_rows_of_known_kinds_without_a_label_have_that_of_the_row_above():
         for n, (site, kind) in enumerate(rows)
     )
     assert "Site: Irene; Habitat: Midwater; Surveys: 12" in text_of(head + body)
+
+
+def test_dots_that_touch_a_number_lead_to_it():
+    rows = ("1. Driver, single ........$44.35 per hour", "2. Driver, doubles ....$44.80 per hour")
+    page = lines(72, 700, *rows, "3. Sorters..............$43.48 per hour")
+    assert text_of(page).splitlines() == [
+        "1. Driver, single: $44.35 per hour", "2. Driver, doubles: $44.80 per hour",
+        "3. Sorters: $43.48 per hour",
+    ]  # fmt: skip
+    assert text_of(words(72, 700, "How do we?.....How can we?")) == "How do we?.....How can we?"
