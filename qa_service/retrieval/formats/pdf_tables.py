@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from qa_service.retrieval.formats.cells import Cell, Grid
 from qa_service.retrieval.formats.pdf_boxes import Box, around
 from qa_service.retrieval.formats.pdf_lines import (
@@ -49,6 +51,10 @@ _NAME_WORDS = 6
 """Words of a name that goes over several columns, at most."""
 _APART = 1.3
 """Times the distance of lines in a row; rows of texts that are set apart are so far apart."""
+_LEVEL = 1.0
+"""Points; lines of a cell begin so near to one another."""
+_HALF = 0.8
+"""Of a font's size; a label between two lines of its group is so near to both."""
 _OFF_MIDDLE = 0.25
 """Of a column's width; a name over several columns stands so near to their middle."""
 _WRAPPED = 1.35
@@ -116,7 +122,18 @@ def _end_of_run(lines: Sequence[list[Piece]], start: int) -> int:
             end = number
         elif number - 1 == start:
             break
+    while start < end < len(lines) and _wraps(lines[end - 1], lines[end]):
+        end += 1
     return end
+
+
+def _wraps(above: list[Piece], line: list[Piece]) -> bool:
+    """Whether a line but goes on with a cell of the line above, not with its first."""
+    first, rest = above[0].words, [piece.words for piece in above[1:]]
+    begin = [first[1:] if is_mark(first[0].text) else [], *rest] if rest else [first]
+    lefts = [words[0].box.left for words in begin if words]
+    is_below = any(abs(left - line[0].box.left) < _LEVEL for left in lefts)
+    return len(line) == 1 and is_below and _gap(above, line) < _WRAPPED
 
 
 def _gap(above: list[Piece], below: list[Piece]) -> float:
@@ -140,7 +157,7 @@ def _aligned_table(
     columns = columns_in(full)
     if len(before) > len(columns) and _stand_in(full, before):
         columns = list(before)
-    if len(full) < MIN_ROWS or len(columns) < 2 or all(map(_is_item, full)):
+    if len(full) < MIN_ROWS or len(columns) < 2 or _are_items(full, columns):
         return None
     spans = [(piece, span_of(columns, piece.box)) for line in full for piece in line]
     fitting = sum(first == last for _, (first, last) in spans)
@@ -165,7 +182,7 @@ def _aligned_table(
     spread = _ruled_over(whole[:num_head], columns)
     for row in _head_rows(whole[:num_head], columns, spread):
         grid.add_row(_cells(row, columns, _spreads(row, columns, spread)), is_head=True)
-    for row in _rows(whole[num_head:], columns):
+    for row in _rows(_with_labels(whole[num_head:], columns), columns):
         grid.add_row(_cells(row, columns, [span_of(columns, piece.box) for piece in row]))
     box = around([piece.box for line in lines for piece in line])
     return Table(box, grid, columns=columns)
@@ -181,8 +198,17 @@ def _stand_in(lines: Iterable[list[Piece]], columns: Sequence[tuple[float, float
     return all(len(line) == len(ns) == len(set(ns)) for line, ns in zip(lines, met, strict=True))
 
 
+def _are_items(lines: Sequence[list[Piece]], columns: Columns) -> bool:
+    """Whether lines are but texts with marks before them: items, or clauses with their numbers.
+
+    All are, or most are and go over columns, which words far apart in another line make.
+    """
+    items = list(filter(_is_item, lines))
+    spans = (span_of(columns, line[-1].box) for line in items)
+    return len(items) == len(lines) or 2 * sum(one < last for one, last in spans) > len(lines)
+
+
 def _is_item(line: list[Piece]) -> bool:
-    """Whether a line is but a text with marks before it: an item, or a clause with its number."""
     marks = [is_mark(piece.text) or _CLAUSE.fullmatch(piece.text) for piece in line[:-1]]
     return all(marks) and bool(_WORD.search(line[-1].text))
 
@@ -323,6 +349,28 @@ def _spreads(row: list[Piece], columns: Columns, spread: _Spread) -> list[tuple[
         found.append((first, last))
         free = last + 1
     return found
+
+
+def _with_labels(lines: list[list[Piece]], columns: Columns) -> list[list[Piece]]:
+    """Lines of which each has the label that stands halfway down the lines of its group."""
+    firsts = [span_of(columns, line[0].box)[0] for line in lines]
+    gaps = [_gap(above, line) for above, line in pairwise(lines)]
+    found, start, dropped = list(lines), 0, set[int]()
+    for number in range(1, len(lines) - 1):
+        if len(lines[number]) > 1 or firsts[number] or max(gaps[number - 1 : number + 1]) > _HALF:
+            continue
+        above = list(itertools.takewhile(firsts.__getitem__, range(number - 1, start - 1, -1)))
+        below = range(number + 1, number + 1 + len(above))
+        if not all(firsts[number + 1 : below.stop]) or below.stop > len(lines):
+            return lines
+        (label,) = lines[number]
+        for place in (*above, *below):
+            box = lines[place][0].box
+            at = label.box._replace(top=box.top, bottom=box.bottom)
+            found[place] = [replace(label, box=at), *lines[place]]
+        start = below.stop
+        dropped.add(number)
+    return [line for number, line in enumerate(found) if number not in dropped]
 
 
 def _rows(lines: Sequence[list[Piece]], columns: Columns) -> list[list[Piece]]:

@@ -170,3 +170,41 @@ def test_dots_that_touch_a_number_lead_to_it():
         "3. Sorters: $43.48 per hour",
     ]  # fmt: skip
     assert text_of(words(72, 700, "How do we?.....How can we?")) == "How do we?.....How can we?"
+
+
+def test_a_label_halfway_down_its_group_is_that_of_all_its_rows():
+    page = row(720, (72, "Isolate"), (150, "Method"), (240, "Beetles"), (320, "Died"))
+    ys = (700, 688, 670, 658, 646, 634)
+    page += "".join(
+        row(y, (150, f"Kind {n}"), (240, f"{n}1"), (320, f"{n}7")) for n, y in enumerate(ys)
+    )
+    page += words(72, 694, "PNG") + words(72, 652, "MALB")
+    shown = text_of(page).splitlines()
+    assert [line.partition(";")[0] for line in shown] == ["Isolate: PNG"] * 2 + [
+        "Isolate: MALB"
+    ] * 4
+
+
+def test_the_last_cell_of_a_table_has_its_second_line():
+    rows = (("(i)", "A person of the city", "Chair"), ("(ii)", "A teacher", "Member"))
+    page = "".join(
+        row(700 - 16 * n, *zip((72, 110, 300), cells, strict=True))
+        for n, cells in enumerate((*rows, ("(iii)", "A technologist who has", "Member")))
+    )
+    page += words(110, 656, "been a member before")
+    assert text_of(page).splitlines() == [
+        "(i); A person of the city; Chair", "(ii); A teacher; Member",
+        "(iii); A technologist who has been a member before; Member",
+    ]  # fmt: skip
+
+
+def test_clauses_of_which_one_is_justified_are_no_table():
+    page = words(72, 700, "1.1.1") + lines(120, 700, *PROSE)
+    page += words(72, 660, "1.1.2") + lines(120, 660, *PROSE)
+    texts = ("Probation.", "A", "warning", "given", "to", "a", "student", "whose")
+    page += words(72, 620, "1.1.3")
+    page += row(620, *zip((120, 180, 200, 255, 300, 325, 345, 400), texts, strict=True))
+    page += words(120, 608, "performance falls below what is required of all students.")
+    page += words(72, 580, "1.1.4") + lines(120, 580, *PROSE)
+    assert "; " not in text_of(page)
+    assert text_of(page).count("\n\n1.1.") == 3
