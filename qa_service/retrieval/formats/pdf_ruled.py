@@ -15,6 +15,7 @@ from statistics import median_high, median_low
 from qa_service.retrieval.formats.cells import Cell, Grid
 from qa_service.retrieval.formats.pdf_boxes import Box, around
 from qa_service.retrieval.formats.pdf_boxes import turned as turned_box
+from qa_service.retrieval.formats.pdf_columns import Columns, cell_of, fitted, span_of
 from qa_service.retrieval.formats.pdf_lines import (
     Piece,
     has_bullet,
@@ -25,14 +26,7 @@ from qa_service.retrieval.formats.pdf_lines import (
 )
 from qa_service.retrieval.formats.pdf_page import Page, Word
 from qa_service.retrieval.formats.pdf_rules import MIN_RULE
-from qa_service.retrieval.formats.pdf_tables import (
-    MIN_ROWS,
-    Columns,
-    Table,
-    cell_of,
-    fitted,
-    span_of,
-)
+from qa_service.retrieval.formats.pdf_tables import MIN_ROWS, Table
 from qa_service.retrieval.formats.pdf_walls import Walls, column_of, middles_in, nearest
 
 _MAX_GROUPS = 300

@@ -16,15 +16,18 @@ from msgspec.structs import replace
 
 from qa_service.retrieval.formats.cells import Cell, Grid
 from qa_service.retrieval.formats.pdf_boxes import Box, around
-from qa_service.retrieval.formats.pdf_lines import (
-    NUMBER,
-    NUMBERED,
-    Piece,
-    cut_at,
-    is_mark,
-    joined,
+from qa_service.retrieval.formats.pdf_columns import (
+    HEAD_GAP,
+    Columns,
+    cell_of,
+    columns_in,
+    fitted,
+    gap,
+    is_value,
+    span_of,
+    stand_in,
 )
-from qa_service.retrieval.formats.pdf_page import HYPHEN
+from qa_service.retrieval.formats.pdf_lines import NUMBERED, Piece, cut_at, is_mark
 
 MIN_ROWS = 3
 """Lines with several cells of a table without rules."""
@@ -36,11 +39,7 @@ _GAP_IN_WIDE_TABLE, _MANY_CELLS = 6.0, 4
 """The same between lines of so many pieces each."""
 _FITTING = 0.7
 """Of its pieces; so many stand in one column each."""
-_NAME = re.compile(r"[A-Za-z]|\b(?:19|20)\d\d\b")
-"""In a cell that may name a column, if it is bold: a total may be bold too."""
 _AMOUNT = re.compile(r"[$€£]?\d")
-_HEAD_GAP = 0.4
-"""Of a font's size; columns' names may be no farther apart."""
 _MAX_HEAD_LINES = 8
 _GAP_IN_HEAD = 2.0
 _TITLE_SIZE = 1.15
@@ -63,8 +62,6 @@ _CLAUSE = re.compile(r"\d{1,2}(?:\.\d{1,2})+\.?")
 """The number of a clause."""
 _WORD = re.compile(r"[^\W\d_]{2}")
 
-Columns = list[tuple[float, float]]
-"""From where to where each column of a table goes."""
 _Spread = dict[int, tuple[int, int]]
 
 
@@ -115,7 +112,7 @@ def _end_of_run(lines: Sequence[list[Piece]], start: int) -> int:
             counts = sorted((len(lines[max(start, end - 1)]), len(lines[number])))
             is_row = counts[0] >= _MANY_CELLS and 3 * counts[0] >= 2 * counts[1]
             most = _GAP_IN_WIDE_TABLE if is_row else _GAP_IN_TABLE
-            if _gap(lines[number - 1], lines[number]) > most:
+            if gap(lines[number - 1], lines[number]) > most:
                 break
         number += 1
         if len(lines[number - 1]) > 1:
@@ -133,12 +130,7 @@ def _wraps(above: list[Piece], line: list[Piece]) -> bool:
     begin = [first[1:] if is_mark(first[0].text) else [], *rest] if rest else [first]
     lefts = [words[0].box.left for words in begin if words]
     is_below = any(abs(left - line[0].box.left) < _LEVEL for left in lefts)
-    return len(line) == 1 and is_below and _gap(above, line) < _WRAPPED
-
-
-def _gap(above: list[Piece], below: list[Piece]) -> float:
-    """How far two lines are apart, of their size."""
-    return (below[0].box.middle - above[0].box.middle) / max(below[0].size, above[0].size, 1)
+    return len(line) == 1 and is_below and gap(above, line) < _WRAPPED
 
 
 def _aligned_table(
@@ -155,7 +147,7 @@ def _aligned_table(
     """
     full = [line for line in lines if len(line) > 1]
     columns = columns_in(full)
-    if len(before) > len(columns) and _stand_in(full, before):
+    if len(before) > len(columns) and stand_in(full, before):
         columns = list(before)
     if len(full) < MIN_ROWS or len(columns) < 2 or _are_items(full, columns):
         return None
@@ -188,16 +180,6 @@ def _aligned_table(
     return Table(box, grid, columns=columns)
 
 
-def _stand_in(lines: Iterable[list[Piece]], columns: Sequence[tuple[float, float]]) -> bool:
-    """Whether each piece of lines is in a column of its own."""
-    met = [
-        [n for piece in line for n, (left, right) in enumerate(columns)
-         if left < piece.box.right and piece.box.left < right]
-        for line in lines
-    ]  # fmt: skip
-    return all(len(line) == len(ns) == len(set(ns)) for line, ns in zip(lines, met, strict=True))
-
-
 def _are_items(lines: Sequence[list[Piece]], columns: Columns) -> bool:
     """Whether lines are but texts with marks before them: items, or clauses with their numbers.
 
@@ -215,9 +197,9 @@ def _is_item(line: list[Piece]) -> bool:
 
 def _names(line: list[Piece], below: list[Piece], columns: Columns) -> list[Piece]:
     """The names of columns that a line above a table holds; none if it holds none."""
-    if _gap(line, below) > _GAP_IN_HEAD:
+    if gap(line, below) > _GAP_IN_HEAD:
         return []
-    names = [name for piece in line for name in cut_at(piece, _HEAD_GAP)]
+    names = [name for piece in line for name in cut_at(piece, HEAD_GAP)]
     spans = [span_of(columns, name.box) for name in names]
     is_apart = all(one[1] < after[0] for one, after in pairwise(spans))
     is_narrow = all(first == last for first, last in spans) or len(names) > 1
@@ -232,40 +214,9 @@ def _is_title(line: list[Piece], columns: Columns, size: float) -> bool:
     return any(first < last for first, last in long)
 
 
-def fitted(line: list[Piece], columns: Columns) -> list[Piece]:
-    """A line whose pieces over several columns are cut, if their parts stand in one each."""
-    found = list[Piece]()
-    for piece in line:
-        parts = cut_at(piece, _HEAD_GAP)
-        spans = [span_of(columns, part.box) for part in parts]
-        is_apart = all(one[1] < after[0] for one, after in pairwise(spans))
-        found += parts if is_apart and all(first == last for first, last in spans) else [piece]
-    return found
-
-
-def columns_in(lines: Iterable[list[Piece]]) -> Columns:
-    """From where to where each column goes, as the lines with most pieces have it."""
-    columns = list[tuple[float, float]]()
-    for line in sorted(lines, key=len, reverse=True):
-        for piece in line:
-            left, right = piece.box.left, piece.box.right
-            met = [column for column in columns if column[0] < right and left < column[1]]
-            if len(met) < 2:
-                columns = [column for column in columns if column not in met]
-                met.append((left, right))
-                columns.append((min(met)[0], max(right for _, right in met)))
-    return sorted(columns)
-
-
-def span_of(columns: Columns, box: Box) -> tuple[int, int]:
-    """The first and the last column that a piece is in."""
-    met = [n for n, (left, right) in enumerate(columns) if left < box.right and box.left < right]
-    return (met[0], met[-1]) if met else (0, 0)
-
-
 def _num_head(lines: Sequence[list[Piece]], columns: Columns) -> int:
     """How many lines name the columns of numbers below them; 0 if there are no numbers."""
-    plain = [not any(map(_is_value, line)) for line in lines]
+    plain = [not any(map(is_value, line)) for line in lines]
     if all(plain):
         return 0
     num = plain.index(False)
@@ -281,7 +232,7 @@ def _are_keys(lines: Sequence[list[Piece]], columns: Columns) -> bool:
     """Whether the first line has keys side by side, and those below the lines of their values."""
     ends = [[piece.text.endswith(":") for piece in line] for line in lines]
     is_first = ends[0] == [True] * len(columns) and not any(map(any, ends[1:]))
-    return is_first and not any(_is_value(piece) for line in lines for piece in line)
+    return is_first and not any(is_value(piece) for line in lines for piece in line)
 
 
 def _are_names_and_amounts(names: list[Piece], line: list[Piece], columns: Columns) -> bool:
@@ -291,10 +242,6 @@ def _are_names_and_amounts(names: list[Piece], line: list[Piece], columns: Colum
     ]
     is_row = is_corner and len(line) == len(columns) and span_of(columns, line[0].box)[0] == 0
     return is_row and all(_AMOUNT.match(piece.text) for piece in line[1:])
-
-
-def _is_value(piece: Piece) -> bool:
-    return bool(NUMBER.fullmatch(piece.text)) and not _NAME.search(piece.text)
 
 
 def _ruled_over(lines: Iterable[list[Piece]], columns: Columns) -> _Spread:
@@ -314,7 +261,7 @@ def _head_rows(
     """A head's lines as rows: a name over several lines is one, one over several columns apart."""
     rows = list[list[Piece]]()
     for line in lines:
-        is_near = bool(rows) and _gap(rows[-1][-1:], line) < _WRAPPED
+        is_near = bool(rows) and gap(rows[-1][-1:], line) < _WRAPPED
         is_like = is_near and abs(rows[-1][0].size - line[0].size) < 1
         if is_like and all(first == last for first, last in _spreads(rows[-1], columns, spread)):
             rows[-1] += line
@@ -354,7 +301,7 @@ def _spreads(row: list[Piece], columns: Columns, spread: _Spread) -> list[tuple[
 def _with_labels(lines: list[list[Piece]], columns: Columns) -> list[list[Piece]]:
     """Lines of which each has the label that stands halfway down the lines of its group."""
     firsts = [span_of(columns, line[0].box)[0] for line in lines]
-    gaps = [_gap(above, line) for above, line in pairwise(lines)]
+    gaps = [gap(above, line) for above, line in pairwise(lines)]
     found, start, dropped = list(lines), 0, set[int]()
     for number in range(1, len(lines) - 1):
         if len(lines[number]) > 1 or firsts[number] or max(gaps[number - 1 : number + 1]) > _HALF:
@@ -378,14 +325,14 @@ def _rows(lines: Sequence[list[Piece]], columns: Columns) -> list[list[Piece]]:
     rows = list[list[Piece]]()
     tight = _tight_gap(lines, columns)
     for above, line in zip([None, *lines], lines, strict=False):
-        is_text = not any(map(_is_value, line))
-        gap = _gap(above, line) if above else _GAP_IN_TABLE
+        is_text = not any(map(is_value, line))
+        apart = gap(above, line) if above else _GAP_IN_TABLE
         is_lower = line[0].text[:1].islower()
         column = span_of(columns, line[0].box)[0]
         is_within = column > 0 or (len(line) == 1 and is_lower)
         is_item = column == 0 and NUMBERED.fullmatch(line[0].words[0].text)
         is_label = bool(rows) and len(rows[-1]) == 1 and is_lower
-        goes_on = gap < tight or (gap < _WRAPPED and (is_label or (is_text and is_within)))
+        goes_on = apart < tight or (apart < _WRAPPED and (is_label or (is_text and is_within)))
         if goes_on and not is_item:
             rows[-1] += line
         else:
@@ -398,8 +345,8 @@ def _tight_gap(lines: Sequence[list[Piece]], columns: Columns) -> float:
 
     Where most lines have all columns and one gap alone is wide, that is the head's.
     """
-    gaps = sorted(_gap(above, line) for above, line in pairwise(lines))
-    if len(gaps) < 2 or any(_is_value(piece) for line in lines for piece in line):
+    gaps = sorted(gap(above, line) for above, line in pairwise(lines))
+    if len(gaps) < 2 or any(is_value(piece) for line in lines for piece in line):
         return 0.0
     are_rows = 2 * sum(len(line) == len(columns) for line in lines) > len(lines) > MIN_ROWS
     if are_rows and gaps[-2] <= _APART * gaps[0]:
@@ -420,11 +367,3 @@ def _cells(row: list[Piece], columns: Columns, spans: Iterable[tuple[int, int]])
         found.append(cell_of([cells.get(column, [])], width))
         column += width
     return found
-
-
-def cell_of(lines: Iterable[list[Piece]], columns: int = 1, rows: int = 1) -> Cell:
-    pieces = [piece for line in lines for piece in line]
-    text = joined(piece.text for piece in pieces).replace(f"{HYPHEN} ", "")
-    is_strong = _NAME.search(text) is not None and all(piece.is_bold for piece in pieces)
-    indent = pieces[0].box.left if pieces else 0.0
-    return Cell(text, columns, rows, is_strong, indent=indent)

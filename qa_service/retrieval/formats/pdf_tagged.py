@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from qa_service.retrieval.formats.cells import MAX_COLUMNS, Grid
 from qa_service.retrieval.formats.pdf_boxes import Box, around
+from qa_service.retrieval.formats.pdf_columns import Columns, cell_of, columns_in, span_of
 from qa_service.retrieval.formats.pdf_lines import (
     Piece,
     lines_of,
@@ -26,7 +27,7 @@ from qa_service.retrieval.formats.pdf_ruled import (
     ruled_tables,
     upright,
 )
-from qa_service.retrieval.formats.pdf_tables import Columns, Table, cell_of, columns_in, span_of
+from qa_service.retrieval.formats.pdf_tables import Table
 from qa_service.retrieval.formats.pdf_tags import Tag, TaggedCell
 
 _NEAR = 2.0

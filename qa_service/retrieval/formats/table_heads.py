@@ -37,7 +37,6 @@ _NUMBER_AS_NAME = re.compile(
 """A year ("2019 Budget"), a range, a date or a time, which may name a column."""
 _TIME = re.compile(r"\d\d?:\d\d")
 _NUMBER = re.compile(r"\d[\d.]*")
-_MARK = re.compile(r"(?<=^\()(?:[ivxl]{1,5}|[a-z])(?=\)$)", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]{3}")
 _WORD_OR_UNIT = re.compile(r"[^\W\d_]{3}|\d\s?[^\W\d_]{2}")
 _UNIT = re.compile(r"[(\[].{1,20}[)\]]|[%‰€$£¥]")
@@ -182,8 +181,8 @@ def may_be_head(rows: Sequence[Row], place: int) -> bool:
 
 
 def _goes_on(labels: Sequence[str]) -> bool:
-    """Whether labels are alike but for their numbers: times, dates, codes, "Week 1", "(ii)"."""
-    shapes = {_MARK.sub("0", _NUMBER.sub("0", label)) for label in labels}
+    """Whether labels are alike but for their numbers: times, dates, codes, "Week 1"."""
+    shapes = {_NUMBER.sub("0", label) for label in labels}
     return len(set(labels)) == MIN_HEADS and len(shapes) == 1 and "0" in shapes.pop()
 
 

@@ -186,15 +186,15 @@ def test_a_label_halfway_down_its_group_is_that_of_all_its_rows():
 
 
 def test_the_last_cell_of_a_table_has_its_second_line():
-    rows = (("(i)", "A person of the city", "Chair"), ("(ii)", "A teacher", "Member"))
+    rows = (("1.", "A person of the city", "Chair"), ("2.", "A teacher", "Member"))
     page = "".join(
         row(700 - 16 * n, *zip((72, 110, 300), cells, strict=True))
-        for n, cells in enumerate((*rows, ("(iii)", "A technologist who has", "Member")))
+        for n, cells in enumerate((*rows, ("3.", "A technologist who has", "Member")))
     )
     page += words(110, 656, "been a member before")
     assert text_of(page).splitlines() == [
-        "(i); A person of the city; Chair", "(ii); A teacher; Member",
-        "(iii); A technologist who has been a member before; Member",
+        "1.; A person of the city; Chair", "2.; A teacher; Member",
+        "3.; A technologist who has been a member before; Member",
     ]  # fmt: skip
 
 
