@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from qa_service.retrieval.formats.cells import Cell
+from qa_service.retrieval.formats.cells import Cell, Grid
 from qa_service.retrieval.formats.pdf_boxes import Box
 from qa_service.retrieval.formats.pdf_lines import NUMBER, Piece, cut_at, joined
 from qa_service.retrieval.formats.pdf_page import HYPHEN
@@ -15,6 +15,8 @@ Columns = list[tuple[float, float]]
 """From where to where each column of a table goes."""
 HEAD_GAP = 0.4
 """Of a font's size; columns' names may be no farther apart."""
+_SAME_MIDDLE = 3.0
+"""Points; the middles of centred texts differ by less."""
 _NAME = re.compile(r"[A-Za-z]|\b(?:19|20)\d\d\b")
 """In a cell that may name a column, if it is bold: a total may be bold too."""
 
@@ -75,3 +77,16 @@ def cell_of(lines: Iterable[list[Piece]], columns: int = 1, rows: int = 1) -> Ce
     is_strong = _NAME.search(text) is not None and all(piece.is_bold for piece in pieces)
     indent = pieces[0].box.left if pieces else 0.0
     return Cell(text, columns, rows, is_strong, indent=indent)
+
+
+def level_centred(grid: Grid, labels: Sequence[Sequence[list[Piece]]]) -> None:
+    """Takes the indents from rows whose labels stand in the middle of their column.
+
+    Args:
+        labels: The lines of each.
+    """
+    lines = [line for label in labels for line in label]
+    lefts = [line[0].box.left for line in lines]
+    middles = [(line[0].box.left + line[-1].box.right) / 2 for line in lines]
+    if lines and max(middles) - min(middles) < _SAME_MIDDLE < max(lefts) - min(lefts):
+        grid.rows[:] = [row._replace(indent=0.0) for row in grid.rows]

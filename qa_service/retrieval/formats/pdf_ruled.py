@@ -15,7 +15,13 @@ from statistics import median_high, median_low
 from qa_service.retrieval.formats.cells import Cell, Grid
 from qa_service.retrieval.formats.pdf_boxes import Box, around
 from qa_service.retrieval.formats.pdf_boxes import turned as turned_box
-from qa_service.retrieval.formats.pdf_columns import Columns, cell_of, fitted, span_of
+from qa_service.retrieval.formats.pdf_columns import (
+    Columns,
+    cell_of,
+    fitted,
+    level_centred,
+    span_of,
+)
 from qa_service.retrieval.formats.pdf_lines import (
     Piece,
     has_bullet,
@@ -316,6 +322,7 @@ def _ruled_table(
     for row in range(len(rows) - 1):
         if row not in gaps:
             _add_ruled_row(grid, row, walls, texts)
+    level_centred(grid, [text for (_, column), text in texts.items() if not column])
     return Table(around([box, *(name.box for name in head)]), grid)
 
 

@@ -208,3 +208,14 @@ def test_clauses_of_which_one_is_justified_are_no_table():
     page += words(72, 580, "1.1.4") + lines(120, 580, *PROSE)
     assert "; " not in text_of(page)
     assert text_of(page).count("\n\n1.1.") == 3
+
+
+def test_labels_in_the_middle_of_their_column_are_not_indented():
+    rows = ((116, "Operating warmth", "-20", "60"), (121, "Storage warmth", "-40", "70"))
+    edges = [711 - 14 * n for n in range(4)]
+    page = "".join(rule(70, y, 400, y) for y in edges)
+    page += "".join(rule(x, edges[0], x, edges[-1]) for x in (70, 240, 320, 400))
+    page += row(700, (143, "Value"), (250, "Min"), (330, "Max"))
+    for n, (left, label, low, high) in enumerate(rows, 1):
+        page += row(700 - 14 * n, (left, label), (250, low), (330, high))
+    assert text_of(page).splitlines()[-1] == "Value: Storage warmth; Min: -40; Max: 70"
