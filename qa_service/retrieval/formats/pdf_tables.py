@@ -60,6 +60,8 @@ _WRAPPED = 1.35
 """Of a font's size; lines of one cell are no farther apart."""
 _CLAUSE = re.compile(r"\d{1,2}(?:\.\d{1,2})+\.?")
 """The number of a clause."""
+_OPEN = re.compile(r"(?:[,&]|\b(?:and|or|of))$")
+"""How a label ends that goes on in the next line."""
 _WORD = re.compile(r"[^\W\d_]{2}")
 
 _Spread = dict[int, tuple[int, int]]
@@ -331,7 +333,8 @@ def _rows(lines: Sequence[list[Piece]], columns: Columns) -> list[list[Piece]]:
         column = span_of(columns, line[0].box)[0]
         is_within = column > 0 or (len(line) == 1 and is_lower)
         is_item = column == 0 and NUMBERED.fullmatch(line[0].words[0].text)
-        is_label = bool(rows) and len(rows[-1]) == 1 and is_lower
+        is_alone = bool(rows) and len(rows[-1]) == 1
+        is_label = is_alone and (is_lower or bool(_OPEN.search(rows[-1][0].text)))
         goes_on = apart < tight or (apart < _WRAPPED and (is_label or (is_text and is_within)))
         if goes_on and not is_item:
             rows[-1] += line

@@ -219,3 +219,12 @@ def test_labels_in_the_middle_of_their_column_are_not_indented():
     for n, (left, label, low, high) in enumerate(rows, 1):
         page += row(700 - 14 * n, (left, label), (250, low), (330, high))
     assert text_of(page).splitlines()[-1] == "Value: Storage warmth; Min: -40; Max: 70"
+
+
+def test_a_label_that_ends_open_goes_on_in_the_next_line():
+    head = row(720, (72, "Name"), (260, "Survey"), (330, "Least"))
+    page = head + row(700, (72, "Quietula y-cauda (Jenkins)"), (260, "64"), (330, "22"))
+    page += words(72, 686, "Citharichthys (Jordan &")
+    page += row(674, (82, "Gilbert, 1882)"), (260, "48"), (330, "17"))
+    page += row(660, (72, "Pleuronichthys ritteri"), (260, "24"), (330, "78"))
+    assert "Name: Citharichthys (Jordan & Gilbert, 1882); Survey: 48; Least: 17" in text_of(page)
