@@ -30,7 +30,7 @@ from qa_service.retrieval.formats.office_package import (
     without_page_number,
 )
 from qa_service.retrieval.formats.table_heads import MAX_HEAD_ROWS, is_strong
-from qa_service.retrieval.formats.word_styles import Role, Roles, Styles
+from qa_service.retrieval.formats.word_styles import Nesting, Role, Roles, Styles
 from qa_service.retrieval.formats.word_text import BOXES, WRAPPERS, WordText
 from qa_service.retrieval.layout import lay_out
 
@@ -70,6 +70,7 @@ class _Reader:
         self._relations = package.relations(package.main)
         self._styles = Styles(package.part("styles"))
         self._roles = Roles(self._styles, package.part("numbering"))
+        self._nesting = Nesting()
         self._notes = {
             (kind, attribute(note, "id")): note
             for kind in ("footnote", "endnote")
@@ -95,7 +96,11 @@ class _Reader:
                 self.read(one[0])
             elif name in WRAPPERS:
                 self.read(one)
+        self._end_lists()
+
+    def _end_lists(self) -> None:
         self._out.unnest()
+        self._nesting.close()
 
     def read_margins(self, document: Xml.Element) -> None:
         """Adds what stands above and below the pages' texts, once, but for the pages' numbers."""
@@ -140,14 +145,14 @@ class _Reader:
         if not text.strip() or role.is_contents or is_entry:
             pass
         elif role.heading and len(text) <= MAX_NAME_CHARS:
-            self._out.unnest()
+            self._end_lists()
             self._fields.clear()
             self.title = self.title or (text if role.is_title else "")
             self._out.heading(role.heading, _numbered(role, text))
         elif role.depth and role.mark:
-            self._out.item(role.depth, role.mark, text)
+            self._out.item(self._nesting.depth(role), role.mark, text)
         else:
-            self._out.unnest(role.depth)
+            self._out.unnest(self._nesting.depth(role))
             self._out.line(text, is_bold=found.is_bold)
         for note in found.notes:
             self._out.paragraph(self._joined(note, []))
@@ -173,7 +178,7 @@ class _Reader:
             add_chart(self._out, self._package.read(part[1]))
 
     def _table(self, element: Xml.Element) -> None:
-        self._out.unnest()
+        self._end_lists()
         rows = [(row, list(_within(row, "tc"))) for row in _within(element, "tr")]
         rows = [(row, cells) for row, cells in rows if child(row, "trPr", "del") is None]
         after = list[Xml.Element]()

@@ -218,6 +218,25 @@ def test_items_and_headings_have_the_numbers_that_word_counts():
     )
 
 
+def test_a_list_further_to_the_right_than_another_lists_item_is_within():
+    bullets = '<w:abstractNum w:abstractNumId="1">' + level(0, "bullet", "o") + "</w:abstractNum>"
+    numbers = "".join(
+        f'<w:num w:numId="{n}"><w:abstractNumId w:val="{n > 2:d}"/></w:num>' for n in (1, 3, 4)
+    )
+
+    def item(text: str, left: int, known_as: int) -> str:
+        return numbered(text, 0, f'<w:ind w:left="{left}"/>', known_as=known_as)
+
+    body = (
+        item("Clinic:", 720, 1) + item("14 nurses", 1440, 3) + item("1 clerk", 1440, 4)
+        + item("House:", 720, 1) + item("2 nurses", 1440, 3)
+        + paragraph("Beds:") + item("6", 1440, 3) + item("8", 1500, 4)
+    )  # fmt: skip
+    assert read(body, numbering=NUMBERING.split("<w:num ")[0] + bullets + numbers).text == (
+        "1. Clinic:\n  - 14 nurses\n  - 1 clerk\n2. House:\n  - 2 nurses\n\nBeds:\n- 6\n- 8"
+    )
+
+
 def test_merged_cells_are_read_below_one_another():
     merge, goes_on = '<w:vMerge w:val="restart"/>', "<w:vMerge/>"
     wide = val("gridSpan", 2)
