@@ -18,12 +18,12 @@ from qa_service.retrieval.documents import BlockList
 from qa_service.retrieval.formats.cells import Row
 from qa_service.retrieval.formats.grid_table import (
     MAX_CAPTION_CHARS,
-    TOTAL,
     GridTable,
     are_keyed,
     have_blanks,
     paired,
 )
+from qa_service.retrieval.formats.row_labels import TOTAL
 from qa_service.retrieval.formats.table_heads import (
     FEW,
     MAX_HEAD_ROWS,
@@ -34,6 +34,7 @@ from qa_service.retrieval.formats.table_heads import (
     is_strong,
     num_head,
     reach_of,
+    words_and_numbers,
 )
 
 _MAX_SIDE_BY_SIDE = 16
@@ -81,6 +82,8 @@ def add_grid(
                 made.append(table)
             else:
                 count = num_head(rest, has_head=has_head)
+                if not has_head and (pair := words_and_numbers(rest)):
+                    rest, count = pair, 1
                 made.append(GridTable(rest[:count], rest[count:], has_sections=not has_head))
                 made[-1].write(out, rest[count:], *caption)
         open_tables = [table for table in made if table.is_named] or open_tables
@@ -242,11 +245,11 @@ def _further_heads(rows: list[Row]) -> list[int]:
     cell above them is their title, and so are rows of keys and values.
     """
     found = list[int]()
-    first = next((n for n, row in enumerate(rows) if len(row.columns()) > 1), len(rows))
+    first = next((n for n, row in enumerate(rows) if not _is_title(row)), len(rows))
     for place in range(first + 1, len(rows) - 1):
         row, above = rows[place], rows[place - 1]
         is_declared = row.is_head and not above.is_head
-        is_declared |= len(above.columns()) == 1 and _has_name_of(rows[first], row)
+        is_declared |= _is_title(above) and _has_name_of(rows[first], row)
         if not is_declared and (not is_strong(row) or is_strong(rows[place + 1]) or place < 2):
             continue
         is_merged = is_strong(above) and bool(above.from_left)
@@ -263,6 +266,10 @@ def _further_heads(rows: list[Row]) -> list[int]:
         ):
             found.append(start)
     return found
+
+
+def _is_title(row: Row) -> bool:
+    return len(row.columns()) == 1 or are_keyed(row)
 
 
 def _is_of_next(row: Row) -> bool:
@@ -356,7 +363,7 @@ def _begins_table(row: Row, below: Sequence[Row], width: int, first: int) -> boo
 
 def _is_pairs(row: Row) -> bool:
     """Whether a row has keys, that end in a colon, and their values."""
-    if not row.strong and are_keyed(row):
+    if are_keyed(row):
         return True
     are_keys = [row.cells[column].rstrip(" -").endswith(":") for column in row.columns()]
     return are_keys == [True, False] * (len(are_keys) // 2)

@@ -261,8 +261,8 @@ class Nesting:
 def _left(element: Xml.Element) -> int | None:
     """Where a text begins, in twentieths of a point; None if it is not said."""
     indent = child(element, "pPr", "ind")
-    left = number(indent, "left")
-    return number(indent, "start") if left is None else left
+    points = (attribute(indent, "left") or attribute(indent, "start")).partition(".")[0]
+    return int(points) if points.isascii() and points.isdecimal() and len(points) < 10 else None
 
 
 def _mark(level: _Level, levels: dict[int, _Level], counts: list[int | None]) -> str:

@@ -1,0 +1,49 @@
+"""Schedules, rubrics and figures with their names are read as a person reads them."""
+
+from qa_service.retrieval.formats.cells import Cell, Row
+from tests.unit.retrieval.formats.grid_text import merged, written
+
+
+def test_words_below_numbers_are_their_names():
+    rows = [["36.00", "9"], ["TOTAL HOURS", "DAYS WORKED"]]
+    assert written(rows) == ["TOTAL HOURS: 36.00; DAYS WORKED: 9"]
+    assert written([["2019", "2020"], ["Held", "Not held"]]) == ["2019: Held; 2020: Not held"]
+    assert written([["0", "5"], ["None.", "All found."]]) == ["0: None.; 5: All found."]
+
+
+def test_a_row_with_a_sentence_for_a_label_is_none_of_the_head():
+    criterion = "Responsiveness to what others wrote, and a will to move the discussion forward"
+    rows = [["Criteria", "Good", "Poor"], [criterion, "Two principles", "None"],
+            ["Points", "2", "0"]]  # fmt: skip
+    assert written(rows)[1] == "Criteria: Points; Good: 2; Poor: 0"
+
+
+def test_keys_and_values_that_are_set_off_are_the_titles_of_the_rows_below():
+    def talk(topic: str, speaker: str) -> Row:
+        return Row(0, [f"Topic: {topic}", "", f"Speaker: {speaker}"], strong={0, 2})
+
+    names, times = Row(0, ["Central", "Eastern", "India"]), Row(0, ["9:00", "10:00", "19:30"])
+    late = Row(0, ["10:00", "11:00", "20:30"])
+    rows = [talk("Graphs", "Ann"), names, times, talk("Robots", "Ben"), names, late]
+    assert written(rows) == [
+        "Topic: Graphs; Speaker: Ann", "Central: 9:00; Eastern: 10:00; India: 19:30",
+        "Topic: Robots; Speaker: Ben", "Central: 10:00; Eastern: 11:00; India: 20:30",
+    ]  # fmt: skip
+
+
+def test_a_time_is_that_of_rows_without_one_below_it():
+    rows = [["9:00 - 9:30 am", "Welcome"], ["", "Motivation"], ["1 pm", "Lunch"]]
+    text = ["9:00 - 9:30 am: Welcome", "9:00 - 9:30 am: Motivation", "1 pm: Lunch"]
+    assert written(rows) == text
+
+
+def test_a_day_in_a_head_is_that_of_the_rows_above_the_next_day():
+    rows = merged(
+        ["Time", "Tuesday, March 10", "By"], ["9:30 AM", "Welcome", "Ann"],
+        [Cell("10:50 AM Coffee", columns=3)], ["11:00 AM", "Maps", "Ben"],
+        [Cell("Wednesday, March 11", columns=2), ""], ["9:30 AM", "Data", "Ben"],
+    )  # fmt: skip
+    assert written(rows) == [
+        "Tuesday, March 10", "Time: 9:30 AM; Welcome; By: Ann", "Time: 10:50 AM Coffee",
+        "Time: 11:00 AM; Maps; By: Ben", "Wednesday, March 11", "Time: 9:30 AM; Data; By: Ben",
+    ]  # fmt: skip
