@@ -290,7 +290,7 @@ def paired(
         column, *after = columns[place : place + 2]
         text = row.cells[column]
         is_blank = has_blanks and _is_before_blank(row, column)
-        if is_blank or (after and row.cells[after[0]].endswith(":")):
+        if is_blank or (after and _is_key(row.cells[after[0]], text)):
             after = []  # another key
         is_set_off = column in row.strong and row.strong.isdisjoint(after)
         is_key = text.endswith(":") or is_set_off or is_pair
@@ -302,6 +302,13 @@ def paired(
             parts.append(text)
             place += 1
     return parts
+
+
+def _is_key(text: str, before: str) -> bool:
+    """Whether a text is a key without a value, or, next to a key, has one of its own."""
+    return text.endswith(":") or (
+        before.endswith(":") and bool(text[-1:] == "?" or _KEYED.match(text))
+    )
 
 
 def have_blanks(rows: Sequence[Row]) -> bool:

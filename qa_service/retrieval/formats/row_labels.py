@@ -11,7 +11,8 @@ from qa_service.retrieval.formats.cells import Row
 from qa_service.retrieval.formats.table_heads import FEW, MAX_LABEL_CHARS, MIN_HEADS, VALUE
 
 TIMES = re.compile(
-    r"(?:\d\d?[:.]\d\d(?:\s?[ap]\.?m\b\.?)?|(?!19|20)[012]\d[0-5]\d|\d\d?\s?[ap]\.?m\b\.?)"
+    r"(?:\d\d?[:.]\d\d\s?[ap]\.?m\b\.?|\d\d?\s?[ap]\.?m\b\.?|\d\d?:\d\d"
+    r"|\d\d?\.\d\d(?=\s?[-–—])|(?!19|20)[012]\d[0-5]\d)"  # noqa: RUF001, dashes
     r"(?:\s?(?:[-–—]|to|until)\s?\d.{0,12})?",  # noqa: RUF001, dashes
     re.IGNORECASE,
 )

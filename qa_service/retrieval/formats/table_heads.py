@@ -128,18 +128,18 @@ def _names_values(cells: Sequence[str]) -> bool:
     return has_values and not VALUE.fullmatch(cells[0])
 
 
-def words_and_numbers(rows: Sequence[Row]) -> Sequence[Row]:
+def words_and_numbers(rows: list[Row]) -> list[Row]:
     """Two rows of which one has numbers and the other words: that of the names first; else none.
 
     Words name the numbers above them, but sentences and what years or ranges are of do not.
     """
     columns = rows[0].columns()
     if len(rows) != 2 or len(columns) < 2 or rows[1].columns() != columns:
-        return ()
+        return []
     numbers, words = ([row.cells[column] for column in columns] for row in rows)
     are_words = all(map(_WORD.search, words)) and not any(map(VALUE.fullmatch, words))
     if not are_words or not all(map(VALUE.fullmatch, numbers)):
-        return ()
+        return []
     are_names = len({*words}) == len(words) and not any(map(_NUMBER_AS_NAME.fullmatch, numbers))
     are_names &= all(len(text) <= MAX_LABEL_CHARS and text[-1] != "." for text in words)
     return rows[::-1] if are_names else rows

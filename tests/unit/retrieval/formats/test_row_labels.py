@@ -47,3 +47,8 @@ def test_a_day_in_a_head_is_that_of_the_rows_above_the_next_day():
         "Tuesday, March 10", "Time: 9:30 AM; Welcome; By: Ann", "Time: 10:50 AM Coffee",
         "Time: 11:00 AM; Maps; By: Ben", "Wednesday, March 11", "Time: 9:30 AM; Data; By: Ben",
     ]  # fmt: skip
+
+
+def test_a_key_next_to_another_is_none_of_its_values():
+    rows = [["Rent:", "How long?"], ["Date:", "Phone: ( )"], ["Name:", "Ann"]]
+    assert written(rows) == ["Rent:; How long?", "Date:; Phone: ( )", "Name: Ann"]
