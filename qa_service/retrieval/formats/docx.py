@@ -7,6 +7,7 @@ codes of fields.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
@@ -34,11 +35,15 @@ from qa_service.retrieval.formats.word_styles import Nesting, Role, Roles, Style
 from qa_service.retrieval.formats.word_text import BOXES, WRAPPERS, WordText
 from qa_service.retrieval.layout import lay_out
 
+_Cells = tuple[Xml.Element, list[Xml.Element]]
+"""A row of a table, and its cells."""
 _LONG_CELL_CHARS = 300
-"""A single row with longer cells arranges the page."""
+"""Rows with longer cells may arrange the page."""
 _FIRST_ROW, _FIRST_COLUMN = 0x20, 0x80
 """Bits of a table's look: what its style sets off."""
 _MARGINS = frozenset({"headerReference", "footerReference"})
+_BULLET = re.compile(r"\s*(?:[•▪‣◦●■□➢➤·]\s*|[-–]\s+)(?=\w)")  # noqa: RUF001, a dash
+"""Before a paragraph: many type it."""
 _DIGITS = re.compile(r"\d+")
 _PLAIN_FILLS = frozenset({"", "auto", "FFFFFF", "ffffff"})
 
@@ -151,6 +156,9 @@ class _Reader:
             self._out.heading(role.heading, _numbered(role, text))
         elif role.depth and role.mark:
             self._out.item(self._nesting.depth(role), role.mark, text)
+        elif not role.depth and (bullet := _BULLET.match(text)):
+            self._nesting.close()
+            self._out.item(1, "-", text[bullet.end() :])
         else:
             self._out.unnest(self._nesting.depth(role))
             self._out.line(text, is_bold=found.is_bold)
@@ -181,9 +189,32 @@ class _Reader:
         self._end_lists()
         rows = [(row, list(_within(row, "tc"))) for row in _within(element, "tr")]
         rows = [(row, cells) for row, cells in rows if child(row, "trPr", "del") is None]
+        look, counted = self._look(element), self._roles.counted()
         after = list[Xml.Element]()
+        grid = self._grid(rows, look, after)
+        are_pages = _are_pages(grid, rows, after)
+        if rows and not any(are_pages):
+            self._add_table(grid.rows, after)
+            return
+        self._roles.go_back(counted)
+        for is_page, found in itertools.groupby(range(len(rows)), are_pages.__getitem__):
+            part = [rows[place] for place in found]
+            if is_page:
+                for cell in itertools.chain.from_iterable(cells for _, cells in part):
+                    self.read(cell)
+            else:
+                after = []
+                rest = self._grid(part, look if part[0] is rows[0] else look & ~_FIRST_ROW, after)
+                self._add_table(rest.rows, after)
+
+    def _grid(self, rows: list[_Cells], look: int, after: list[Xml.Element]) -> Grid:
+        """The cells of a table.
+
+        Args:
+            look: What the table's style sets off: bits.
+            after: Takes the tables, boxes and notes in them.
+        """
         grid = Grid()
-        look = self._look(element)
         fills = [_fill(cell) for _, cells in rows[:1] for cell in cells]
         for place, (row, cells) in enumerate(rows):
             is_head = is_on(child(row, "trPr", "tblHeader"))
@@ -196,12 +227,20 @@ class _Reader:
             # Some declare rows below a head's as heads, too.
             is_like = not place or any(one.is_strong for one in made) or not grid.rows[0].strong
             grid.add_row(made, is_head=is_head and is_like)
-        if _arranges(grid, after):
-            for _, cells in rows:
-                for cell in cells:
-                    self.read(cell)
-            return
-        self._add_table(grid.rows)
+        return grid
+
+    def _add_table(self, rows: list[Row], after: list[Xml.Element]) -> None:
+        """Adds a table, or further rows of the one right above it: some part tables at pages.
+
+        Args:
+            after: The tables, boxes and notes in its cells.
+        """
+        width = max(len(row.cells) for row in rows)
+        has_head = any(row.is_head or is_strong(row) for row in rows[:MAX_HEAD_ROWS])
+        goes_on = not has_head and self._width == width and self._end == len(self._out.blocks)
+        self._above = add_grid(self._out, rows, above=self._above if goes_on else ())
+        self._width = width if has_head or goes_on else 0
+        self._end = len(self._out.blocks)
         for one in after:
             if name_of(one) == "tbl":
                 self._table(one)
@@ -209,15 +248,6 @@ class _Reader:
                 self._box(one)
             else:
                 self._out.paragraph(self._joined(one, []))
-
-    def _add_table(self, rows: list[Row]) -> None:
-        """Adds a table, or further rows of the one right above it: some part tables at pages."""
-        width = max(len(row.cells) for row in rows)
-        has_head = any(row.is_head or is_strong(row) for row in rows[:MAX_HEAD_ROWS])
-        goes_on = not has_head and self._width == width and self._end == len(self._out.blocks)
-        self._above = add_grid(self._out, rows, above=self._above if goes_on else ())
-        self._width = width if has_head or goes_on else 0
-        self._end = len(self._out.blocks)
 
     def _cell(self, cell: Xml.Element, after: list[Xml.Element], *, is_strong: bool) -> Cell:
         merged = child(cell, "tcPr", "vMerge")
@@ -291,10 +321,21 @@ def _within(element: Xml.Element, name: str) -> Iterator[Xml.Element]:
             yield from _within(one, name)
 
 
-def _arranges(grid: Grid, within: list[Xml.Element]) -> bool:
-    """Whether a table only arranges the page: one column, or one row of long cells or tables."""
+def _are_pages(grid: Grid, rows: list[_Cells], within: list[Xml.Element]) -> list[bool]:
+    """Which rows only arrange the page.
+
+    All of one column, or one row of long cells or tables; of a table without a head a long cell or
+    a table that is alone in its row.
+    """
     if all(len(row.columns()) < 2 for row in grid.rows):
-        return True
-    is_wide = any(len(cell) > _LONG_CELL_CHARS for row in grid.rows for cell in row.cells)
-    has_tables = any(name_of(one) == "tbl" for one in within)
-    return len(grid.rows) == 1 and (is_wide or has_tables)
+        return [True] * len(rows)
+    are_wide = [any(len(cell) > _LONG_CELL_CHARS for cell in row.cells) for row in grid.rows]
+    if len(rows) == 1:
+        return [are_wide[0] or any(name_of(one) == "tbl" for one in within)]
+    if any(row.is_head or is_strong(row) for row in grid.rows[:MAX_HEAD_ROWS]):
+        return [False] * len(rows)
+    return [
+        len(row.columns()) < 2 and not row.from_above
+        and (is_wide or any(child(cell, "tbl") is not None for cell in cells))
+        for row, is_wide, (_, cells) in zip(grid.rows, are_wide, rows, strict=True)
+    ]  # fmt: skip

@@ -34,6 +34,10 @@ _MIN_INDENT = 144
 """A tenth of an inch, in twentieths of a point; what begins further to the right is within."""
 
 
+Counted = tuple[dict[str, list[int | None]], set[str]]
+"""The numbers of each list's levels, and the lists that have begun."""
+
+
 class Role(NamedTuple):
     """What a paragraph is.
 
@@ -122,6 +126,14 @@ class Roles:
         self._numbers = {attribute(one, "numId"): one for one in part if name_of(one) == "num"}
         self._counts = dict[str, list[int | None]]()
         self._begun = set[str]()
+
+    def counted(self) -> Counted:
+        """How far the lists are counted."""
+        return {known: list(counts) for known, counts in self._counts.items()}, set(self._begun)
+
+    def go_back(self, counted: Counted) -> None:
+        """The paragraphs since then are read anew."""
+        self._counts, self._begun = counted
 
     def of(self, paragraph: Xml.Element) -> Role:
         """What a paragraph is; counts it, if it is in a list with numbers."""

@@ -339,3 +339,29 @@ def test_bands_are_no_heads_and_a_head_is_set_off():
     assert read(body).text == (
         "Criteria: 1.; Description: Old faults\nCriteria: 2.; Description: New faults"
     )
+
+
+def test_what_is_in_a_frame_is_counted_once():
+    framed = table(row(cell(numbered("one", 0) + numbered("two", 0))))
+    body = framed + numbered("three", 0)
+    assert read(body, numbering=NUMBERING).text == "1. one\n2. two\n\n3. three"
+
+
+def test_a_long_cell_or_a_table_alone_in_a_row_is_read_as_the_page_is():
+    roles = table(row("Role", "Task", "Skill"), row("Ann", "Evaluates", "Projects"))
+    page = cell(paragraph("Duties:") + numbered("Write " * 60, 0) + numbered("Read", 0))
+    rows = [row("Name", "Plan"), row(cell(paragraph("Roles") + roles), cell("")),
+            row("Tools", "Log"), row(page, cell(""))]  # fmt: skip
+    lines = read(table(*rows), numbering=NUMBERING).text.split("\n\n")
+    assert lines[:3] == [
+        "Name: Plan", "Roles\nRole: Ann; Task: Evaluates; Skill: Projects", "Tools: Log"
+    ]  # fmt: skip
+    assert lines[3].startswith("Duties:\n1. Write")
+    assert lines[3].endswith("\n2. Read")
+
+
+def test_bullets_that_are_typed_are_those_of_items():
+    body = paragraph("Tell us of") + paragraph("•\tA new name") + paragraph("- a child")
+    assert read(body + paragraph("-5 degrees")).text == (
+        "Tell us of\n- A new name\n- a child\n\n-5 degrees"
+    )
