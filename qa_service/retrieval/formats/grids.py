@@ -334,9 +334,19 @@ def _without_titles(
     for place, row in enumerate(region):
         if row.columns()[-1] < min(lefts[place + 1 : place + 2], default=0):
             continue  # what those at its right are about
+        if (place and row.from_above) or _is_banner(region[place:]):
+            continue
         if _begins_table(row, region[place + 1 : place + 2], width, first):
             return region[:place], region[place:]
     return region, []
+
+
+def _is_banner(rows: Sequence[Row]) -> bool:
+    """Whether merged cells, some of them two rows high, stand above one cell over all columns."""
+    merged = list(itertools.takewhile(lambda row: row.from_left, rows))
+    last = next((row for row in merged[1:] if len(row.columns()) == 1), None)
+    is_high = last is not None and len(rows[0].columns()) > 1 and bool(rows[1].from_above)
+    return is_high and reach_of(merged) == reach_of(merged[-1:])
 
 
 def _begins_table(row: Row, below: Sequence[Row], width: int, first: int) -> bool:

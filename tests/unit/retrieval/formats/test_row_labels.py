@@ -52,3 +52,21 @@ def test_a_day_in_a_head_is_that_of_the_rows_above_the_next_day():
 def test_a_key_next_to_another_is_none_of_its_values():
     rows = [["Rent:", "How long?"], ["Date:", "Phone: ( )"], ["Name:", "Ann"]]
     assert written(rows) == ["Rent:; How long?", "Date:; Phone: ( )", "Name: Ann"]
+
+
+def test_a_title_may_be_two_rows_high():
+    rows = merged(
+        ["Employee:", Cell("Henry Sy", columns=3, rows=2)], ["E002"],
+        ["Date", "In", "Out", "Hours"], ["2023-01-01", "10:00", "18:00", "8:00"],
+    )  # fmt: skip
+    assert written(rows) == ["Employee: Henry Sy", "E002: Henry Sy",
+                             "Date: 2023-01-01; In: 10:00; Out: 18:00; Hours: 8:00"]  # fmt: skip
+
+
+def test_merged_cells_above_one_over_all_columns_name_none():
+    rows = merged(
+        [Cell("YEAR", rows=2), Cell("STATEMENT", columns=3)], [Cell("COMPANY", columns=3)],
+        [Cell("Enter data below.", columns=4)],
+        ["", "JAN", "FEB", "MAR"], ["Sales", "5", "6", "7"], ["Costs", "1", "2", "3"],
+    )  # fmt: skip
+    assert written(rows)[-2:] == ["Sales; JAN: 5; FEB: 6; MAR: 7", "Costs; JAN: 1; FEB: 2; MAR: 3"]
