@@ -38,6 +38,7 @@ from qa_service.retrieval.formats.table_heads import (
 )
 
 _MAX_SIDE_BY_SIDE = 16
+_COLONS = frozenset({":", ":-", "-:"})
 
 
 def add_grid(
@@ -53,6 +54,7 @@ def add_grid(
     Returns:
         The last tables of the grid.
     """
+    rows = [_with_colons(row) for row in rows]
     rows = [row for row in rows if not row.columns() or set(row.columns()) - row.from_above]
     rows = [row for row in rows if row.columns()] if has_head else rows
     open_tables = above
@@ -88,6 +90,16 @@ def add_grid(
                 made[-1].write(out, rest[count:], *caption)
         open_tables = [table for table in made if table.is_named] or open_tables
     return open_tables
+
+
+def _with_colons(row: Row) -> Row:
+    """A row in which a colon that has a cell of its own is that of the key before it."""
+    cells = list(row.cells)
+    for before, column in itertools.pairwise(row.columns()):
+        if cells[column] in _COLONS:
+            cells[before] = f"{cells[before].rstrip(': ')}:"
+            cells[column] = ""
+    return row._replace(cells=cells)
 
 
 def _regions(rows: Sequence[Row]) -> Iterator[list[Row]]:
@@ -289,7 +301,8 @@ def _heads(rows: list[Row], below: list[Row]) -> bool:
     is_full = 2 * max(len(row.columns()) for row in below[:SAMPLE_ROWS]) > len(reach)
     if len(reach) < MIN_HEADS or not is_full or not set(columns_of(below)) <= reach.union(first):
         return False
-    has_head = num_head(below, has_head=False) > 0
+    rest = _without_titles(below, has_head=False)[1]
+    has_head = num_head(rest if len(rest) > 1 else below, has_head=False) > 0
     return not has_head and num_head([*head, *below], has_head=False) == len(head)
 
 

@@ -70,3 +70,14 @@ def test_merged_cells_above_one_over_all_columns_name_none():
         ["", "JAN", "FEB", "MAR"], ["Sales", "5", "6", "7"], ["Costs", "1", "2", "3"],
     )  # fmt: skip
     assert written(rows)[-2:] == ["Sales; JAN: 5; FEB: 6; MAR: 7", "Costs; JAN: 1; FEB: 2; MAR: 3"]
+
+
+def test_a_head_above_an_empty_row_names_those_below_a_section():
+    rows = [["Task", "Days", "Least", "Most"], [], ["Milestone: Buy"],
+            ["Research", "0", "0", "1"], ["Contract", "2", "1", "3"]]  # fmt: skip
+    assert written(rows)[-1] == "Task: Contract; Days: 2; Least: 1; Most: 3"
+
+
+def test_a_colon_in_a_cell_of_its_own_is_the_keys():
+    rows = [["1", "Vessel", ":", "Ada"], ["2", "Goods:", ":", "Tea"], ["3", "Value", ":", ""]]
+    assert written(rows) == ["1; Vessel: Ada", "2; Goods: Tea", "3; Value:"]
