@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 from xml.etree import ElementTree as Xml
 
-from qa_service.retrieval.documents import MAX_NAME_CHARS, BlockList, Document, Parsed
+from qa_service.retrieval.documents import MAX_NAME_CHARS, BlockList, Document, Kind, Parsed
 from qa_service.retrieval.formats.bounded import read_package, reading
 from qa_service.retrieval.formats.cells import Cell, Grid, Row, is_of_heads
 from qa_service.retrieval.formats.grid_table import GridTable
@@ -44,6 +44,9 @@ _FIRST_ROW, _FIRST_COLUMN = 0x20, 0x80
 _MARGINS = frozenset({"headerReference", "footerReference"})
 _BULLET = re.compile(r"\s*(?:[•▪‣◦●■□➢➤·]\s*|[-–]\s+)(?=\w)")  # noqa: RUF001, a dash
 """Before a paragraph: many type it."""
+_MIN_LINE_CHARS = 60
+_GOES_ON, _LOWER = re.compile(r"[^\W\d_],?$"), re.compile(r"\s*[a-z]{2,}[\s,]")
+"""The end of a line in the middle of a sentence, and the beginning of the next one."""
 _DIGITS = re.compile(r"\d+")
 _PLAIN_FILLS = frozenset({"", "auto", "FFFFFF", "ffffff"})
 
@@ -88,6 +91,8 @@ class _Reader:
         """Of the table above, if it has a head: its columns, and how many blocks end with it."""
         self._fields = list[bool]()
         """Of each field that is open, whether it makes a table of contents."""
+        self._line_end = 0
+        """How many blocks end with a line that may go on in the next paragraph."""
         self.title = ""
 
     def read(self, element: Xml.Element) -> None:
@@ -148,7 +153,10 @@ class _Reader:
         is_in_contents = self._is_in_contents(found) and not role.heading
         is_entry = is_in_contents and text.rstrip()[-1:].isdecimal()
         if not text.strip() or role.is_contents or is_entry:
-            pass
+            self._line_end = 0
+        elif not (role.heading or role.depth) and self._goes_on(text):
+            last = self._out.blocks[-1]
+            self._out.blocks[-1] = last._replace(text=f"{last.text} {text.strip()}")
         elif role.heading and len(text) <= MAX_NAME_CHARS:
             self._end_lists()
             self._fields.clear()
@@ -162,10 +170,19 @@ class _Reader:
         else:
             self._out.unnest(self._nesting.depth(role))
             self._out.line(text, is_bold=found.is_bold)
+            self._line_end = len(self._out.blocks)
         for note in found.notes:
             self._out.paragraph(self._joined(note, []))
         for box in found.boxes:
             self._box(box)
+
+    def _goes_on(self, text: str) -> bool:
+        """Whether a paragraph is the next line of the one right above: some end each line."""
+        if self._line_end != len(self._out.blocks) or not self._line_end:
+            return False
+        above = self._out.blocks[-1]
+        is_line = above.kind is Kind.PARAGRAPH and len(above.text) >= _MIN_LINE_CHARS
+        return is_line and bool(_GOES_ON.search(above.text) and _LOWER.match(text))
 
     def _is_in_contents(self, paragraph: WordText) -> bool:
         """Whether a paragraph, or a part of it, is in a field that makes a table of contents."""

@@ -365,3 +365,11 @@ def test_bullets_that_are_typed_are_those_of_items():
     assert read(body + paragraph("-5 degrees")).text == (
         "Tell us of\n- A new name\n- a child\n\n-5 degrees"
     )
+
+
+def test_a_sentence_that_is_a_paragraph_a_line_is_one():
+    first = "We shall pay the cost of repair, and the claims that are estimated by all of"
+    body = paragraph(first) + paragraph("your surveyors.") + paragraph("pears")
+    assert read(body).text == f"{first} your surveyors.\n\npears"
+    assert read(paragraph(first) + paragraph("") + paragraph("pears")).text == f"{first}\n\npears"
+    assert read(paragraph(first) + paragraph("a) pears")).text == f"{first}\n\na) pears"
