@@ -44,8 +44,12 @@ def has_groups(rows: Sequence[Row], columns: Sequence[int], *, has_head: bool) -
     if all(map(TIMES.fullmatch, labels)):
         return not any(map(VALUE.fullmatch, others))
     go_on = any(cell and not before for before, cell in itertools.pairwise(cells))
-    are_labels = not any(VALUE.fullmatch(text) and len(text) > 3 for text in labels)
-    are_few = len(set(labels)) == len(labels) <= len(others)
+    num_values = sum(bool(VALUE.fullmatch(text)) and len(text) > 3 for text in labels)
+    are_labels = FEW * num_values < len(labels)
+    kinds = {row.at(columns[1]) for row in rows if row.at(columns[0])}
+    are_few = len(set(labels)) == len(labels) and (
+        kinds.issuperset(others) or len(labels) <= len(others)
+    )
     return has_head and len(columns) >= MIN_HEADS and go_on and are_labels and are_few
 
 
