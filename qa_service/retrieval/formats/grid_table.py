@@ -285,6 +285,7 @@ def paired(
     columns = row.columns()
     parts, place = list[str](), 0
     is_pair = len(columns) == 2 and not (row.is_head or are_keyed(row))
+    is_pair &= not all(": " in row.cells[column] for column in columns)
     is_pair &= keys is None or (columns[0] in keys and not is_strong(row))
     while place < len(columns):
         column, *after = columns[place : place + 2]

@@ -81,3 +81,8 @@ def test_a_head_above_an_empty_row_names_those_below_a_section():
 def test_a_colon_in_a_cell_of_its_own_is_the_keys():
     rows = [["1", "Vessel", ":", "Ada"], ["2", "Goods:", ":", "Tea"], ["3", "Value", ":", ""]]
     assert written(rows) == ["1; Vessel: Ada", "2; Goods: Tea", "3; Value:"]
+
+
+def test_two_cells_that_each_hold_a_key_are_no_pair():
+    signs = [["SUBMITTED BY Ann Date: ____", "APPROVED BY Ben Date: ____"]]
+    assert written(signs) == ["SUBMITTED BY Ann Date: ____; APPROVED BY Ben Date: ____"]
