@@ -262,6 +262,7 @@ class Nesting:
             del self._open[known.index(role.known_as) + 1 :]
             outside = self._open.pop().outside
         else:
+            del self._open[_MAX_LEVELS - 1 :]
             while self._open and role.left - self._open[-1].left < _MIN_INDENT:
                 self._open.pop()
             outside = max(0, self._open[-1].depth + 1 - role.depth) if self._open else 0

@@ -3,6 +3,7 @@
 import pytest
 
 from qa_service.retrieval.documents import Document, UnreadableError
+from qa_service.retrieval.formats.word_styles import Nesting, Role
 from tests.unit.retrieval.formats import reading
 from tests.unit.retrieval.formats.word_files import cell, paragraph, row, run, table, word_file
 
@@ -339,6 +340,20 @@ def test_bands_are_no_heads_and_a_head_is_set_off():
     assert read(body).text == (
         "Criteria: 1.; Description: Old faults\nCriteria: 2.; Description: New faults"
     )
+
+
+def test_lists_within_one_another_by_their_indents_are_nine_at_most():
+    numbers = "".join(
+        f'<w:num w:numId="{n}"><w:abstractNumId w:val="0"/></w:num>' for n in range(1, 31)
+    )
+    nesting = Nesting()
+    depths = [nesting.depth(Role(0, 1, "-", str(n), 300 * n)) for n in range(1, 31)]
+    assert depths == [*range(1, 9), *[9] * 22]
+    body = "".join(
+        numbered(str(n), 0, f'<w:ind w:left="{300 * n}.5"/>', known_as=n) for n in range(1, 31)
+    )
+    text = read(body, numbering=NUMBERING.split("<w:num ")[0] + numbers).text
+    assert text.startswith("1. 1\n  2. 2\n    3. 3\n")
 
 
 def test_what_is_in_a_frame_is_counted_once():
