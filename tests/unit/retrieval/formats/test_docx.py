@@ -40,6 +40,7 @@ def control(content: str) -> str:
          '</w:ffData></w:fldChar></w:r><w:r><w:fldChar w:fldCharType="end"/></w:r>' + run("yes"),
          "☑ yes"),
         ("<w:r><w:rPr><w:vanish/></w:rPr><w:t>X</w:t></w:r>" + run("seen"), "seen"),
+        ("<w:r><w:rPr><w:strike/></w:rPr><w:t>£5</w:t></w:r>" + run("£4"), "£4"),
         ("<w:r><w:t>a</w:t><w:tab/><w:t>b</w:t><w:noBreakHyphen/><w:t>c</w:t><w:br/><w:t>d</w:t>"
          '<w:sym w:font="Symbol" w:char="F0B0"/><w:sym w:font="Wingdings" w:char="F0DF"/></w:r>',
          "a b-c\nd°←"),
