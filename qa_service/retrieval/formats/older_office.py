@@ -44,6 +44,7 @@ _KINDS = {
 }
 _RICH_TEXT = b"{\\rtf"
 _SPACE = b"\xef\xbb\xbf \t\r\n"
+_HOMES = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR")
 _START_AGAIN = 81
 """LibreOffice's exit code once it has made its folder of settings."""
 _MAX_WAIT_S = 300
@@ -110,6 +111,7 @@ def _converted(original: Path, kind: _Kind, max_bytes: int) -> Path:
                 *(f"-env:UserInstallation={settings.as_uri()}", "--convert-to", kind.present[1:]),
                 *("--outdir", str(original.parent), str(original)),
             ],
+            str(original.parent),
             max_bytes,
         )
         if converted.exists():
@@ -117,12 +119,15 @@ def _converted(original: Path, kind: _Kind, max_bytes: int) -> Path:
     raise UnreadableError("LibreOffice cannot load it: it is broken or encrypted")
 
 
-def _run(command: list[str], max_bytes: int) -> None:
+def _run(command: list[str], home: str, max_bytes: int) -> None:
+    """Runs LibreOffice, with a folder for all that it and its libraries keep."""
+    environment = {**os.environ, **dict.fromkeys(_HOMES, home)}
     code = _START_AGAIN
     try:
         while code == _START_AGAIN:
             code = subprocess.run(
                 command,
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
