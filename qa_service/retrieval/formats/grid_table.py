@@ -230,8 +230,11 @@ def _has_groups(rows: Sequence[Row], columns: Sequence[int]) -> bool:
     labels = list(filter(None, cells))
     others = [bool(row.at(columns[1])) for row in rows if not row.at(columns[0])]
     go_on = any(cell and not before for before, cell in itertools.pairwise(cells))
-    are_labels = not any(VALUE.fullmatch(text) and len(text) > 3 for text in labels)
-    are_few = len(set(labels)) == len(labels) <= len(others)
+    num_values = sum(bool(VALUE.fullmatch(text)) and len(text) > 3 for text in labels)
+    are_labels = FEW * num_values < len(labels)
+    kinds = {row.at(columns[1]) for row in rows if row.at(columns[0])}
+    are_kinds = all(row.at(columns[1]) in kinds for row in rows if not row.at(columns[0]))
+    are_few = len(set(labels)) == len(labels) and (are_kinds or len(labels) <= len(others))
     return go_on and are_labels and are_few and FEW * sum(others) >= (FEW - 1) * len(others)
 
 

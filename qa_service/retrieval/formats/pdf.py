@@ -23,7 +23,14 @@ from qa_service.retrieval.documents import (
 from qa_service.retrieval.formats.bounded import library, read_bytes
 from qa_service.retrieval.formats.cells import Row
 from qa_service.retrieval.formats.grids import add_grid
-from qa_service.retrieval.formats.pdf_lines import Piece, in_columns, joined, lines_of, pieces_of
+from qa_service.retrieval.formats.pdf_lines import (
+    Piece,
+    in_columns,
+    joined,
+    lines_of,
+    pieces_of,
+    with_rules,
+)
 from qa_service.retrieval.formats.pdf_page import HYPHEN, Page, PageReader, Word
 from qa_service.retrieval.formats.pdf_tables import MIN_ROWS, Table, split_tables
 from qa_service.retrieval.formats.pdf_tagged import tables_on
@@ -135,7 +142,7 @@ def _blocks(pages: list[Page]) -> list[Block]:
         if 2 * sum(map(bool, ends)) > len(ends) and _is_contents(lines):
             found, lines = [], lines_of(pieces_of(page.words))
         tables.append(found)
-        split.append(lines)
+        split.append(with_rules(lines, page.rules))
         turned.append(others)
     kept, heads = without_margins(split)
     kept = _without_contents(kept)
@@ -219,25 +226,30 @@ def _add_page(
     holders = [Piece([], table.box, 0.0) for table in tables]
     placed = {id(one): table for one, table in zip(holders, tables, strict=True)}
     for region in in_columns([*pieces, *holders]):
-        column = list[Part]()
+        column, last = list[Part](), parts[-1] if parts else None
+        before = last.columns if isinstance(last, Table) and last.page == page - 1 else ()
         run = list[list[Piece]]()
         right = max((piece.box.right for piece in region), default=0.0)
         for line in lines_of(region):
             held = [placed[id(piece)] for piece in line if id(piece) in placed]
             if held:
-                _add_lines(column, run, page, counter, right)
-                run = []
+                _add_parts(column, split_tables(run, before), page, counter, right)
+                run, before = [], ()
                 column += [table._replace(page=page) for table in held]
             if rest := [piece for piece in line if id(piece) not in placed]:
                 run.append(rest)
-        _add_lines(column, run, page, counter, right)
+        _add_parts(column, split_tables(run, before), page, counter, right)
         _append(parts, column)
 
 
-def _add_lines(
-    column: list[Part], lines: list[list[Piece]], page: int, counter: Counting, right: float
+def _add_parts(
+    column: list[Part],
+    parts: list[list[list[Piece]] | Table],
+    page: int,
+    counter: Counting,
+    right: float,
 ) -> None:
-    for part in split_tables(lines):
+    for part in parts:
         if isinstance(part, Table):
             column.append(part._replace(page=page))
         else:

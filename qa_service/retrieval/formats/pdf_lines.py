@@ -30,7 +30,7 @@ _SAME_LINE = 0.5
 _LEADERS = ".·…_"
 _LEADER = re.compile(f"[{_LEADERS}]+")
 _MIN_LEADERS = 3
-NUMBERED = re.compile(r"[(（]?(?P<number>\d{1,3}|[a-z]|[ivx]{1,4})[.)．）]")  # noqa: RUF001, wide signs
+NUMBERED = re.compile(r"[(（]?(?P<number>\d{1,3}|[A-Za-z]|[ivx]{1,4})[.)．）]")  # noqa: RUF001, wide signs
 """A number or letter before an item."""
 _UNSPACED = "[\u0e00-\u0e7f\u3000-\u9fff\uf900-\ufaff\uff00-\uffef]"
 """Letters and signs of scripts without spaces: Thai, Japanese, Chinese."""
@@ -39,7 +39,7 @@ _SPACED_LETTERS, _WIDER = 4, 1.4
 """Letters of a word that is spaced out, at a minimum; and how much wider a gap between words is."""
 _RAISED_SIZE, _RAISED_BY = 0.85, 0.12
 _NOTE_MARK = re.compile(r"\d{1,3}(?:[,-]\d{1,3})*|[a-z]|[*†‡§]+")
-_BASE = re.compile(r"(?:.*\W)?(?:\d{1,2}|[\w.]*\))")
+_BASE = re.compile(r"(?:.*[\Wx])?(?:\d{1,2}|[\w.]*\))|.*\N{MINUS SIGN}")
 _UNIT = re.compile(r"(?:.*[\W\d])?[a-zµ]{1,2}", re.IGNORECASE)
 _MIN_LINES = 3
 """The minimum of lines of a column."""
@@ -47,6 +47,8 @@ _LIST_LINES = 6
 """The same of a column with words and numbers apart from them, such as a menu with prices."""
 _PROSE_WORDS = 3.5
 """Words in a line of prose in a column, in the mean; cells of tables have fewer."""
+_TEXT_WORDS = 4.5
+"""The same of short parts whose lines are painted in turns."""
 _NUMBERS_SHARE = 0.3
 _PAINTED_APART = 3
 """Lines for each time that the painter goes from one part to the other, at a minimum."""
@@ -58,7 +60,9 @@ _EDGE = 3.0
 _MAX_GUTTERS = 16
 """So many are tried: those that fewest pieces cross."""
 _MAX_DEPTH = 6
-_LEFT = attrgetter("box.left")
+_BELOW = 0.6
+"""Of a font's size; a rule below a name is so near to its lower end."""
+_LEFT, _TOP = attrgetter("box.left"), attrgetter("top")
 
 
 class Piece(msgspec.Struct):
@@ -69,6 +73,7 @@ class Piece(msgspec.Struct):
         size: Of most of its text, in points.
         text: Its words with a space between them; of raised marks, powers alone.
         is_led: Whether dots lead to it.
+        rule: Close below it, if there is one.
     """
 
     words: list[Word]
@@ -76,6 +81,7 @@ class Piece(msgspec.Struct):
     size: float
     text: str = ""
     is_led: bool = False
+    rule: Box | None = None
 
     @property
     def is_bold(self) -> bool:
@@ -120,6 +126,40 @@ def pieces_of(words: Iterable[Word]) -> list[Piece]:
         if piece:
             found.append(_piece(piece, is_led=was_led))
     return found
+
+
+def with_rules(lines: Iterable[list[Piece]], rules: Iterable[Box]) -> list[list[Piece]]:
+    """Lines whose pieces have the rule that is close below them, and below no other one.
+
+    A piece that stands over several rules is cut between them.
+    """
+    level = sorted((rule for rule in rules if rule.width > rule.height), key=_TOP)
+    tops, found = [rule.top for rule in level], list[list[Piece]]()
+    for line in lines:
+        bottom, near = line[0].box.bottom, _BELOW * line[0].size
+        below = level[bisect_left(tops, bottom - near) : bisect_right(tops, bottom + near)]
+        parts = [part for piece in line for part in _cut_over(piece, below)] if below else line
+        for rule in below:
+            over = [
+                part for part in parts if rule.left < part.box.right and part.box.left < rule.right
+            ]
+            if len(over) == 1 and _holds(rule, over[0].box):
+                over[0].rule = rule
+        found.append(parts)
+    return found
+
+
+def _cut_over(piece: Piece, rules: Iterable[Box]) -> list[Piece]:
+    """A piece, or its parts if each of them stands over a rule of its own."""
+    found = {rule[::2]: [word for word in piece.words if _holds(rule, word.box)] for rule in rules}
+    parts = [part for _, part in sorted(found.items()) if part]
+    words = [word for part in parts for word in part]
+    is_whole = list(map(id, words)) == list(map(id, piece.words))
+    return list(map(_piece, parts)) if is_whole and len(parts) > 1 else [piece]
+
+
+def _holds(rule: Box, box: Box) -> bool:
+    return rule.left - _EDGE < box.left and box.right < rule.right + _EDGE
 
 
 def _with_joined_letters(line: list[Word]) -> list[Word]:
@@ -343,7 +383,8 @@ def _are_columns(left: list[Piece], right: list[Piece]) -> bool:
     painted = sorted([(piece.order, 0) for piece in left] + [(piece.order, 1) for piece in right])
     sides = [side for _, side in painted]
     turns = sum(map(ne, sides, sides[1:]))
-    num_prose = _is_prose(left) + _is_prose(right)
+    both = left, right
+    num_prose = sum(map(_is_prose, both))
     if num_prose < 2 and _PAINTED_APART * turns > most_lines:
         return False
     lines = min(len(lines_of(left)), len(lines_of(right)))
@@ -356,8 +397,12 @@ def _are_columns(left: list[Piece], right: list[Piece]) -> bool:
         return is_painted_apart and (are_texts or (is_long and not _are_level(left, right)))
     # A table's cells: paragraphs of both parts begin at the same heights.
     starts, others = sorted((_starts(left), _starts(right)), key=len)
+    others = [one for one in others if starts[0] - _LEVEL < one < starts[-1] + _LEVEL]
     level = sum(any(abs(one - other) < _LEVEL for other in others) for one in starts)
-    return len(starts) < _MIN_LINES or _SAME_ROWS * len(others) > level
+    if len(starts) < _MIN_LINES:
+        is_painted_in_rows = turns >= _SAME_ROWS * lines
+        return not is_painted_in_rows or all(_has_words(part, _TEXT_WORDS) for part in both)
+    return _SAME_ROWS * len(others) > level
 
 
 def _begins_with_words(part: list[Piece]) -> bool:
@@ -387,8 +432,12 @@ def _starts(part: list[Piece]) -> list[float]:
 
 
 def _is_prose(part: list[Piece]) -> bool:
-    words = sum(len(piece.words) for piece in part)
-    return words >= _PROSE_WORDS * len(part) and not _has_numbers(part)
+    return _has_words(part, _PROSE_WORDS) and not _has_numbers(part)
+
+
+def _has_words(part: list[Piece], number: float) -> bool:
+    """Whether a part's pieces have so many words in the mean."""
+    return sum(len(piece.words) for piece in part) >= number * len(part)
 
 
 def _is_list(part: list[Piece]) -> bool:

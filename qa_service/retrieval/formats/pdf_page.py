@@ -46,6 +46,8 @@ _BOLD = re.compile(r"bold|black|heavy|demi", re.IGNORECASE)
 _MAX_FONT_NAME_BYTES = 128
 _WORD_GAP = 0.6
 """Of its height; a character farther from the one before it begins a word."""
+_MIN_DOTS = 4
+"""That lead to a number; they are no part of a word that they touch."""
 _TOUCHING = 0.05
 """Of its height; a character no farther from the one before it is of the same word."""
 _ASCENT, _DESCENT = 0.75, 0.25
@@ -246,6 +248,7 @@ class PageReader:
         left, top, right, bottom = characters.sides.T
         box = _Boxes(*turned(left, bottom, right, top, turn))
         is_apart = characters.is_apart | _stand_apart(box)
+        is_apart |= _lead(characters.codes, is_apart)
         is_apart |= characters.is_broken & ~_touch(box)
         begins = is_apart | _differ(box)
         looks = self._looks(text, characters.places[begins].tolist())
@@ -335,6 +338,20 @@ def _stand_apart(box: _Boxes) -> _Array:
     shared = np.minimum(before.bottom, after.bottom) - np.maximum(before.top, after.top)
     apart = (shared <= height / 2) | (gap > _WORD_GAP * height) | (gap < -2 * height)
     return np.append(True, apart)
+
+
+def _lead(codes: _Array, is_apart: _Array) -> _Array:
+    """Whether each character is the first of many dots, or the first behind them.
+
+    In a sentence a few dots may stand between words that they touch.
+    """
+    is_dot = codes == ord(".")
+    edges = np.flatnonzero(np.diff(is_dot, prepend=False, append=False))
+    starts, ends = edges[::2], edges[1::2]
+    is_long = ends - starts >= np.where(is_apart[starts], _MIN_DOTS, 2 * _MIN_DOTS)
+    found = np.zeros(codes.size + 1, bool)
+    found[starts[is_long]] = found[ends[is_long]] = True
+    return found[:-1]
 
 
 def _touch(box: _Boxes) -> _Array:

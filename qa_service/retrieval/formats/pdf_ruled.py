@@ -15,6 +15,13 @@ from statistics import median_high, median_low
 from qa_service.retrieval.formats.cells import Cell, Grid
 from qa_service.retrieval.formats.pdf_boxes import Box, around
 from qa_service.retrieval.formats.pdf_boxes import turned as turned_box
+from qa_service.retrieval.formats.pdf_columns import (
+    Columns,
+    cell_of,
+    fitted,
+    level_centred,
+    span_of,
+)
 from qa_service.retrieval.formats.pdf_lines import (
     Piece,
     has_bullet,
@@ -25,14 +32,7 @@ from qa_service.retrieval.formats.pdf_lines import (
 )
 from qa_service.retrieval.formats.pdf_page import Page, Word
 from qa_service.retrieval.formats.pdf_rules import MIN_RULE
-from qa_service.retrieval.formats.pdf_tables import (
-    MIN_ROWS,
-    Columns,
-    Table,
-    cell_of,
-    fitted,
-    span_of,
-)
+from qa_service.retrieval.formats.pdf_tables import MIN_ROWS, Table
 from qa_service.retrieval.formats.pdf_walls import Walls, column_of, middles_in, nearest
 
 _MAX_GROUPS = 300
@@ -62,6 +62,8 @@ _MANY_FRAMES = 5
 """Cells over several rows, if most words are in such."""
 _MANY_IN_A_CELL = 0.3
 """Of the lines in cells; if so many are wide apart in themselves, not all columns are ruled."""
+_FRAMED = 0.75
+"""Of a table's words; if more are in one cell over all columns, it is no table."""
 _LONG_CHARS = 300
 """A list that is longer is no cell."""
 _MAX_LINES = 400
@@ -302,8 +304,10 @@ def _ruled_table(
     if len({column for _, column in places}) < 2 or len({row for row, _ in places}) < min_rows:
         return None
     blocks = [its for corner, its in places.items() if min(walls.span(*corner)) > 1]
-    if 3 * sum(map(len, blocks)) > len(words):  # a drawing, or a page's frame
-        return None
+    whole = [its for corner, its in places.items() if walls.span(*corner)[0] == len(columns) - 1]
+    most = max(map(len, whole), default=0)
+    if 3 * sum(map(len, blocks)) > len(words) or most > _FRAMED * len(words):
+        return None  # a drawing, or a page's frame
     tall = [its for corner, its in places.items() if walls.span(*corner)[1] > 1]
     if len(tall) >= _MANY_FRAMES and 3 * sum(map(len, tall)) > 2 * len(words):
         return None  # frames side by side, each of its own height
@@ -323,6 +327,7 @@ def _ruled_table(
     for row in range(len(rows) - 1):
         if row not in gaps:
             _add_ruled_row(grid, row, walls, texts)
+    level_centred(grid, [text for (_, column), text in texts.items() if not column])
     return Table(around([box, *(name.box for name in head)]), grid)
 
 

@@ -12,10 +12,22 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from qa_service.retrieval.formats.cells import Cell, Grid
 from qa_service.retrieval.formats.pdf_boxes import Box, around
-from qa_service.retrieval.formats.pdf_lines import NUMBER, NUMBERED, Piece, cut_at, joined
-from qa_service.retrieval.formats.pdf_page import HYPHEN
+from qa_service.retrieval.formats.pdf_columns import (
+    HEAD_GAP,
+    Columns,
+    cell_of,
+    columns_in,
+    fitted,
+    gap,
+    is_value,
+    span_of,
+    stand_in,
+)
+from qa_service.retrieval.formats.pdf_lines import NUMBERED, Piece, cut_at, is_mark
 
 MIN_ROWS = 3
 """Lines with several cells of a table without rules."""
@@ -27,26 +39,32 @@ _GAP_IN_WIDE_TABLE, _MANY_CELLS = 6.0, 4
 """The same between lines of so many pieces each."""
 _FITTING = 0.7
 """Of its pieces; so many stand in one column each."""
-_NAME = re.compile(r"[A-Za-z]|\b(?:19|20)\d\d\b")
-"""In a cell that may name a column, if it is bold: a total may be bold too."""
 _AMOUNT = re.compile(r"[$€£]?\d")
-_HEAD_GAP = 0.4
-"""Of a font's size; columns' names may be no farther apart."""
 _MAX_HEAD_LINES = 8
 _GAP_IN_HEAD = 2.0
 _TITLE_SIZE = 1.15
 """Of the table's font; a larger line above it is its title."""
+_TITLES = 2
+"""Lines of a page, at most, above a table that goes on from the page before."""
 _NAME_WORDS = 6
 """Words of a name that goes over several columns, at most."""
 _APART = 1.3
 """Times the distance of lines in a row; rows of texts that are set apart are so far apart."""
+_LEVEL = 1.0
+"""Points; lines of a cell begin so near to one another."""
+_HALF = 0.8
+"""Of a font's size; a label between two lines of its group is so near to both."""
 _OFF_MIDDLE = 0.25
 """Of a column's width; a name over several columns stands so near to their middle."""
 _WRAPPED = 1.35
 """Of a font's size; lines of one cell are no farther apart."""
+_CLAUSE = re.compile(r"\d{1,2}(?:\.\d{1,2})+\.?")
+"""The number of a clause."""
+_OPEN = re.compile(r"(?:[,&]|\b(?:and|or|of))$")
+"""How a label ends that goes on in the next line."""
+_WORD = re.compile(r"[^\W\d_]{2}")
 
-Columns = list[tuple[float, float]]
-"""From where to where each column of a table goes."""
+_Spread = dict[int, tuple[int, int]]
 
 
 class Table(NamedTuple):
@@ -55,21 +73,30 @@ class Table(NamedTuple):
     Attributes:
         page: Its number, from 1.
         is_tagged: Whether the file names it.
+        columns: Of a table without rules.
     """
 
     box: Box
     grid: Grid
     page: int = 0
     is_tagged: bool = False
+    columns: Sequence[tuple[float, float]] = ()
 
 
-def split_tables(lines: Sequence[list[Piece]]) -> list[list[list[Piece]] | Table]:
-    """A region's lines, with a table in the place of those that stand in columns."""
+def split_tables(
+    lines: Sequence[list[Piece]], before: Sequence[tuple[float, float]] = ()
+) -> list[list[list[Piece]] | Table]:
+    """A region's lines, with a table in the place of those that stand in columns.
+
+    Args:
+        before: The columns of a table at the end of the page before, which may go on here.
+    """
     found = list[list[list[Piece]] | Table]()
     text, start = list[list[Piece]](), 0
     while start < len(lines):
         end = _end_of_run(lines, start)
-        table = _aligned_table(lines[start:end], text) if end - start >= MIN_ROWS else None
+        near = before if start <= _TITLES else ()
+        table = _aligned_table(lines[start:end], text, near) if end - start >= MIN_ROWS else None
         if table:
             found += [text, table] if text else [table]
             text, start = [], end
@@ -87,31 +114,44 @@ def _end_of_run(lines: Sequence[list[Piece]], start: int) -> int:
             counts = sorted((len(lines[max(start, end - 1)]), len(lines[number])))
             is_row = counts[0] >= _MANY_CELLS and 3 * counts[0] >= 2 * counts[1]
             most = _GAP_IN_WIDE_TABLE if is_row else _GAP_IN_TABLE
-            if _gap(lines[number - 1], lines[number]) > most:
+            if gap(lines[number - 1], lines[number]) > most:
                 break
         number += 1
         if len(lines[number - 1]) > 1:
             end = number
         elif number - 1 == start:
             break
+    while start < end < len(lines) and _wraps(lines[end - 1], lines[end]):
+        end += 1
     return end
 
 
-def _gap(above: list[Piece], below: list[Piece]) -> float:
-    """How far two lines are apart, of their size."""
-    return (below[0].box.middle - above[0].box.middle) / max(below[0].size, above[0].size, 1)
+def _wraps(above: list[Piece], line: list[Piece]) -> bool:
+    """Whether a line but goes on with a cell of the line above, not with its first."""
+    first, rest = above[0].words, [piece.words for piece in above[1:]]
+    begin = [first[1:] if is_mark(first[0].text) else [], *rest] if rest else [first]
+    lefts = [words[0].box.left for words in begin if words]
+    is_below = any(abs(left - line[0].box.left) < _LEVEL for left in lefts)
+    return len(line) == 1 and is_below and gap(above, line) < _WRAPPED
 
 
-def _aligned_table(lines: Sequence[list[Piece]], above: list[list[Piece]]) -> Table | None:
+def _aligned_table(
+    lines: Sequence[list[Piece]],
+    above: list[list[Piece]],
+    before: Sequence[tuple[float, float]],
+) -> Table | None:
     """A table of lines whose pieces stand below one another; None if they do not.
 
     Args:
         above: Lines above these, from which those that name columns are taken, and to which titles
             are given.
+        before: The columns of a table that may go on here.
     """
     full = [line for line in lines if len(line) > 1]
     columns = columns_in(full)
-    if len(full) < MIN_ROWS or len(columns) < 2:
+    if len(before) > len(columns) and stand_in(full, before):
+        columns = list(before)
+    if len(full) < MIN_ROWS or len(columns) < 2 or _are_items(full, columns):
         return None
     spans = [(piece, span_of(columns, piece.box)) for line in full for piece in line]
     fitting = sum(first == last for _, (first, last) in spans)
@@ -133,18 +173,35 @@ def _aligned_table(lines: Sequence[list[Piece]], above: list[list[Piece]]) -> Ta
     if _are_keys(whole, columns):
         num_head, whole = 1, [whole[0], [piece for line in whole[1:] for piece in line]]
     grid = Grid()
-    for row in _head_rows(whole[:num_head], columns):
-        grid.add_row(_cells(row, columns, _spreads(row, columns)), is_head=True)
-    for row in _rows(whole[num_head:], columns):
+    spread = _ruled_over(whole[:num_head], columns)
+    for row in _head_rows(whole[:num_head], columns, spread):
+        grid.add_row(_cells(row, columns, _spreads(row, columns, spread)), is_head=True)
+    for row in _rows(_with_labels(whole[num_head:], columns), columns):
         grid.add_row(_cells(row, columns, [span_of(columns, piece.box) for piece in row]))
-    return Table(around([piece.box for line in lines for piece in line]), grid)
+    box = around([piece.box for line in lines for piece in line])
+    return Table(box, grid, columns=columns)
+
+
+def _are_items(lines: Sequence[list[Piece]], columns: Columns) -> bool:
+    """Whether lines are but texts with marks before them: items, or clauses with their numbers.
+
+    All are, or most are and go over columns, which words far apart in another line make.
+    """
+    items = list(filter(_is_item, lines))
+    spans = (span_of(columns, line[-1].box) for line in items)
+    return len(items) == len(lines) or 2 * sum(one < last for one, last in spans) > len(lines)
+
+
+def _is_item(line: list[Piece]) -> bool:
+    marks = [is_mark(piece.text) or _CLAUSE.fullmatch(piece.text) for piece in line[:-1]]
+    return all(marks) and bool(_WORD.search(line[-1].text))
 
 
 def _names(line: list[Piece], below: list[Piece], columns: Columns) -> list[Piece]:
     """The names of columns that a line above a table holds; none if it holds none."""
-    if _gap(line, below) > _GAP_IN_HEAD:
+    if gap(line, below) > _GAP_IN_HEAD:
         return []
-    names = [name for piece in line for name in cut_at(piece, _HEAD_GAP)]
+    names = [name for piece in line for name in cut_at(piece, HEAD_GAP)]
     spans = [span_of(columns, name.box) for name in names]
     is_apart = all(one[1] < after[0] for one, after in pairwise(spans))
     is_narrow = all(first == last for first, last in spans) or len(names) > 1
@@ -159,40 +216,9 @@ def _is_title(line: list[Piece], columns: Columns, size: float) -> bool:
     return any(first < last for first, last in long)
 
 
-def fitted(line: list[Piece], columns: Columns) -> list[Piece]:
-    """A line whose pieces over several columns are cut, if their parts stand in one each."""
-    found = list[Piece]()
-    for piece in line:
-        parts = cut_at(piece, _HEAD_GAP)
-        spans = [span_of(columns, part.box) for part in parts]
-        is_apart = all(one[1] < after[0] for one, after in pairwise(spans))
-        found += parts if is_apart and all(first == last for first, last in spans) else [piece]
-    return found
-
-
-def columns_in(lines: Iterable[list[Piece]]) -> Columns:
-    """From where to where each column goes, as the lines with most pieces have it."""
-    columns = list[tuple[float, float]]()
-    for line in sorted(lines, key=len, reverse=True):
-        for piece in line:
-            left, right = piece.box.left, piece.box.right
-            met = [column for column in columns if column[0] < right and left < column[1]]
-            if len(met) < 2:
-                columns = [column for column in columns if column not in met]
-                met.append((left, right))
-                columns.append((min(met)[0], max(right for _, right in met)))
-    return sorted(columns)
-
-
-def span_of(columns: Columns, box: Box) -> tuple[int, int]:
-    """The first and the last column that a piece is in."""
-    met = [n for n, (left, right) in enumerate(columns) if left < box.right and box.left < right]
-    return (met[0], met[-1]) if met else (0, 0)
-
-
 def _num_head(lines: Sequence[list[Piece]], columns: Columns) -> int:
     """How many lines name the columns of numbers below them; 0 if there are no numbers."""
-    plain = [not any(map(_is_value, line)) for line in lines]
+    plain = [not any(map(is_value, line)) for line in lines]
     if all(plain):
         return 0
     num = plain.index(False)
@@ -208,7 +234,7 @@ def _are_keys(lines: Sequence[list[Piece]], columns: Columns) -> bool:
     """Whether the first line has keys side by side, and those below the lines of their values."""
     ends = [[piece.text.endswith(":") for piece in line] for line in lines]
     is_first = ends[0] == [True] * len(columns) and not any(map(any, ends[1:]))
-    return is_first and not any(_is_value(piece) for line in lines for piece in line)
+    return is_first and not any(is_value(piece) for line in lines for piece in line)
 
 
 def _are_names_and_amounts(names: list[Piece], line: list[Piece], columns: Columns) -> bool:
@@ -220,27 +246,40 @@ def _are_names_and_amounts(names: list[Piece], line: list[Piece], columns: Colum
     return is_row and all(_AMOUNT.match(piece.text) for piece in line[1:])
 
 
-def _is_value(piece: Piece) -> bool:
-    return bool(NUMBER.fullmatch(piece.text)) and not _NAME.search(piece.text)
+def _ruled_over(lines: Iterable[list[Piece]], columns: Columns) -> _Spread:
+    """The columns of names below which a rule goes over several; by the id of each."""
+    found = _Spread()
+    for piece in itertools.chain.from_iterable(lines):
+        left, _, right, _ = piece.rule or piece.box
+        over = [n for n, sides in enumerate(columns) if left < sum(sides) / 2 < right]
+        if piece.rule and 1 < len(over) < len(columns):
+            found[id(piece)] = over[0], over[-1]
+    return found
 
 
-def _head_rows(lines: Sequence[list[Piece]], columns: Columns) -> list[list[Piece]]:
+def _head_rows(
+    lines: Sequence[list[Piece]], columns: Columns, spread: _Spread
+) -> list[list[Piece]]:
     """A head's lines as rows: a name over several lines is one, one over several columns apart."""
     rows = list[list[Piece]]()
     for line in lines:
-        is_near = bool(rows) and _gap(rows[-1][-1:], line) < _WRAPPED
+        is_near = bool(rows) and gap(rows[-1][-1:], line) < _WRAPPED
         is_like = is_near and abs(rows[-1][0].size - line[0].size) < 1
-        if is_like and all(first == last for first, last in _spreads(rows[-1], columns)):
+        if is_like and all(first == last for first, last in _spreads(rows[-1], columns, spread)):
             rows[-1] += line
         else:
             rows.append(list(line))
     return rows
 
 
-def _spreads(row: list[Piece], columns: Columns) -> list[tuple[int, int]]:
-    """The columns that each name of a row is for: those that it stands over the middle of."""
-    own = [span_of(columns, piece.box) for piece in row]
-    if 2 * len(row) > len(columns):
+def _spreads(row: list[Piece], columns: Columns, spread: _Spread) -> list[tuple[int, int]]:
+    """The columns that each name of a row is for: those that it stands over the middle of.
+
+    Args:
+        spread: What rules say of it; if they do of one, others are for their own columns.
+    """
+    own = [spread.get(id(piece)) or span_of(columns, piece.box) for piece in row]
+    if 2 * len(row) > len(columns) or spread:
         return own
     found, free = list[tuple[int, int]](), 1
     pitch = (columns[-1][1] - columns[0][0]) / len(columns)
@@ -261,19 +300,42 @@ def _spreads(row: list[Piece], columns: Columns) -> list[tuple[int, int]]:
     return found
 
 
+def _with_labels(lines: list[list[Piece]], columns: Columns) -> list[list[Piece]]:
+    """Lines of which each has the label that stands halfway down the lines of its group."""
+    firsts = [span_of(columns, line[0].box)[0] for line in lines]
+    gaps = [gap(above, line) for above, line in pairwise(lines)]
+    found, start, dropped = list(lines), 0, set[int]()
+    for number in range(1, len(lines) - 1):
+        if len(lines[number]) > 1 or firsts[number] or max(gaps[number - 1 : number + 1]) > _HALF:
+            continue
+        above = list(itertools.takewhile(firsts.__getitem__, range(number - 1, start - 1, -1)))
+        below = range(number + 1, number + 1 + len(above))
+        if not all(firsts[number + 1 : below.stop]) or below.stop > len(lines):
+            return lines
+        (label,) = lines[number]
+        for place in (*above, *below):
+            box = lines[place][0].box
+            at = label.box._replace(top=box.top, bottom=box.bottom)
+            found[place] = [replace(label, box=at), *lines[place]]
+        start = below.stop
+        dropped.add(number)
+    return [line for number, line in enumerate(found) if number not in dropped]
+
+
 def _rows(lines: Sequence[list[Piece]], columns: Columns) -> list[list[Piece]]:
     """Lines as rows: one that only goes on with the cells of the row above belongs to it."""
     rows = list[list[Piece]]()
     tight = _tight_gap(lines, columns)
     for above, line in zip([None, *lines], lines, strict=False):
-        is_text = not any(map(_is_value, line))
-        gap = _gap(above, line) if above else _GAP_IN_TABLE
+        is_text = not any(map(is_value, line))
+        apart = gap(above, line) if above else _GAP_IN_TABLE
         is_lower = line[0].text[:1].islower()
         column = span_of(columns, line[0].box)[0]
         is_within = column > 0 or (len(line) == 1 and is_lower)
         is_item = column == 0 and NUMBERED.fullmatch(line[0].words[0].text)
-        is_label = bool(rows) and len(rows[-1]) == 1 and is_lower
-        goes_on = gap < tight or (gap < _WRAPPED and (is_label or (is_text and is_within)))
+        is_alone = bool(rows) and len(rows[-1]) == 1
+        is_label = is_alone and (is_lower or bool(_OPEN.search(rows[-1][0].text)))
+        goes_on = apart < tight or (apart < _WRAPPED and (is_label or (is_text and is_within)))
         if goes_on and not is_item:
             rows[-1] += line
         else:
@@ -286,8 +348,8 @@ def _tight_gap(lines: Sequence[list[Piece]], columns: Columns) -> float:
 
     Where most lines have all columns and one gap alone is wide, that is the head's.
     """
-    gaps = sorted(_gap(above, line) for above, line in pairwise(lines))
-    if len(gaps) < 2 or any(_is_value(piece) for line in lines for piece in line):
+    gaps = sorted(gap(above, line) for above, line in pairwise(lines))
+    if len(gaps) < 2 or any(is_value(piece) for line in lines for piece in line):
         return 0.0
     are_rows = 2 * sum(len(line) == len(columns) for line in lines) > len(lines) > MIN_ROWS
     if are_rows and gaps[-2] <= _APART * gaps[0]:
@@ -308,11 +370,3 @@ def _cells(row: list[Piece], columns: Columns, spans: Iterable[tuple[int, int]])
         found.append(cell_of([cells.get(column, [])], width))
         column += width
     return found
-
-
-def cell_of(lines: Iterable[list[Piece]], columns: int = 1, rows: int = 1) -> Cell:
-    pieces = [piece for line in lines for piece in line]
-    text = joined(piece.text for piece in pieces).replace(f"{HYPHEN} ", "")
-    is_strong = _NAME.search(text) is not None and all(piece.is_bold for piece in pieces)
-    indent = pieces[0].box.left if pieces else 0.0
-    return Cell(text, columns, rows, is_strong, indent=indent)

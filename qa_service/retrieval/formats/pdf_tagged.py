@@ -12,6 +12,13 @@ from typing import NamedTuple
 
 from qa_service.retrieval.formats.cells import MAX_COLUMNS, Grid
 from qa_service.retrieval.formats.pdf_boxes import Box, around
+from qa_service.retrieval.formats.pdf_columns import (
+    Columns,
+    cell_of,
+    columns_in,
+    level_centred,
+    span_of,
+)
 from qa_service.retrieval.formats.pdf_lines import (
     Piece,
     lines_of,
@@ -26,7 +33,7 @@ from qa_service.retrieval.formats.pdf_ruled import (
     ruled_tables,
     upright,
 )
-from qa_service.retrieval.formats.pdf_tables import Columns, Table, cell_of, columns_in, span_of
+from qa_service.retrieval.formats.pdf_tables import Table
 from qa_service.retrieval.formats.pdf_tags import Tag, TaggedCell
 
 _NEAR = 2.0
@@ -199,6 +206,7 @@ def _table(rows: list[_Row], others: list[Word], before: Sequence[Table]) -> Tab
     grid = Grid()
     for cells in places:
         grid.add_row(cell_of(*cell) for cell in cells)
+    level_centred(grid, [text for (_, column), text in texts.items() if not column])
     width = len(grid.rows[0].cells)
     goes_on = any(
         table.is_tagged and len(table.grid.rows[0].cells) == width for table in before[-1:]

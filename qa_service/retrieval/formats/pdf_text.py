@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise, takewhile
 from math import inf
@@ -35,7 +35,10 @@ _SAME_PLACE = 6.0
 _OTHER_SIZE = 0.15
 """Of a font's size; what differs more is other text, such as a note's."""
 _LARGE = 1.2
-"""Times the size of most lines; a larger line is a heading, and no running head."""
+"""Times the size of most lines; a larger line is a heading, unless most pages have it."""
+_CAPTION = re.compile(r"(?:table|fig(?:ure|\.)) [a-z]?\d", re.I)
+_NAMES, _ROWS = 4, 6
+"""Pieces of a line, at a minimum, that are columns' names; and lines that are looked at below."""
 _PARAGRAPH_GAP = 1.25
 """Of the distance of the lines above and below; a wider one ends a paragraph."""
 _USUAL, _TOUCHING = 1.2, 0.8
@@ -62,8 +65,8 @@ _HEADING_SIZE = 1.12
 _LETTER = re.compile(r"[A-Z][.)]")
 _DRAWN = " "
 """Stands for a mark that is no text."""
-_SECTION = re.compile(r"\d{1,2}\.(?:\d{1,2}\.?)* ")
-"""Its number, before its heading."""
+_SECTION = re.compile(r"(?:\d{1,2}\.(?:\d{1,2}\.?)*|[A-Z]\.) ")
+"""Its number or letter, before its heading."""
 
 
 @dataclass(slots=True)
@@ -96,7 +99,12 @@ def without_margins(
 ) -> tuple[list[list[list[Piece]]], list[str]]:
     """Pages of lines without running heads, feet and page numbers; and the first of each head."""
     usual = median([line[0].size for lines in pages for line in lines] or [0.0])
-    margins = [[*_margin(lines, usual), *_margin(lines[::-1], usual)[::-1]] for lines in pages]
+    ends = Counter(text for lines in pages for text in {*map(text_of, _ends_of(lines))})
+    often = {text for text, count in ends.items() if count > max(2, len(pages) / 2)}
+    margins = [
+        [*_margin(lines, usual, often), *_margin(lines[::-1], usual, often)[::-1]]
+        for lines in pages
+    ]
     everywhere = Counter(_look(line) for lines in pages for line in lines)
     at_end = Counter(_look(line) for lines in margins for line in lines)
     found = Counter[tuple[str, int]]()
@@ -104,11 +112,14 @@ def without_margins(
         found.update({key for line in lines for key in _keys(line)})
     enough = min(3, max(2, len(pages) // 2))
     heads, dropped = dict[str, str](), set[int]()
+    names = {id(line) for lines in pages for line in _names_in(lines)}
     for line in chain.from_iterable(margins if len(pages) > 1 else ()):
         if _PAGE_NUMBER.fullmatch(text := text_of(line)):
             dropped.add(id(line))
         elif everywhere[look := _look(line)] >= 2 * at_end[look]:
             continue  # a line of each record of a list, of which some stand at a page's end
+        elif _CAPTION.match(text) or id(line) in names:
+            continue  # what a table on several pages has again
         elif any(found[key] >= enough for key in _keys(line)):
             heads.setdefault(_keys(line)[0][0], text)
             dropped.add(id(line))
@@ -116,21 +127,39 @@ def without_margins(
     return kept, list(heads.values())
 
 
-def _margin(lines: list[list[Piece]], usual: float) -> list[list[Piece]]:
-    """The lines at a page's end that may be its running head: small, and near together."""
+def _ends_of(lines: list[list[Piece]]) -> list[list[Piece]]:
+    return [*lines[:_MARGIN_LINES], *lines[-_MARGIN_LINES:]]
+
+
+def _margin(lines: list[list[Piece]], usual: float, often: set[str]) -> list[list[Piece]]:
+    """The lines at a page's end that may be its running head: small, and near together.
+
+    Args:
+        often: Lines that most pages have at their ends, of any size.
+    """
     found = list[list[Piece]]()
     for line in lines[:_MARGIN_LINES]:
         is_apart = bool(found) and abs(_distance(found[-1], line)) > _MARGIN_GAP
-        if is_apart or line[0].size > _LARGE * usual:
+        is_large = line[0].size > _LARGE * usual and text_of(line) not in often
+        if is_apart or is_large:
             break
         found.append(line)
     return found
 
 
+def _names_in(lines: list[list[Piece]]) -> Iterator[list[Piece]]:
+    """The first lines of a page that name the columns of a table below them."""
+    for number, line in enumerate(lines[:_MARGIN_LINES], 1):
+        below = lines[number : number + _ROWS]
+        num_rows = sum(len(one) >= _NAMES - 1 for one in below)
+        if len(line) >= _NAMES and 2 * num_rows > len(below):
+            yield line
+
+
 def _look(line: list[Piece]) -> tuple[str, str, int]:
-    """What is the same in lines of the same words."""
-    words = line[0].words
-    return words[0].text, words[-1].text, len(words)
+    """What is the same in lines of the same words, but for numbers in these."""
+    first, last = line[0].words[0].text, line[0].words[-1].text
+    return _DIGITS.sub("", first) or first, _DIGITS.sub("", last) or last, len(line[0].words)
 
 
 def _keys(line: list[Piece]) -> list[tuple[str, int]]:
@@ -229,14 +258,15 @@ class Counting:
             number = str(int(number))
             following = {"decimal": str(int(number) + 1)}
         else:
-            following = {"letter": chr(ord(number[0]) + 1)} if len(number) == 1 else {}
+            kind = "capital" if number.isupper() else "letter"
+            following = {kind: chr(ord(number[0]) + 1)} if len(number) == 1 else {}
             if number in _ROMAN[:-1]:
                 following["roman"] = _ROMAN[_ROMAN.index(number) + 1]
         at = round(left / _BELOW)
         near = ((kind, place) for kind in following for place in (at - 1, at, at + 1))
         is_below = any(self._next.get(key) == number for key in near)
         is_next = any(self._next.get((kind, None)) == number for kind in following)
-        if not (is_below or is_next or number in {"1", "a", "i"}):
+        if not (is_below or is_next or number in {"1", "a", "i", "A"}):
             return ""
         if not (is_plain or is_apart or is_below):
             return ""
