@@ -325,7 +325,7 @@ def _has_its_names(before: Table, table: Table, between: list[Text]) -> bool:
     sides = zip(before.box[::2], table.box[::2], strict=True)
     if not is_near or any(abs(one - other) > _SAME_WIDTH for one, other in sides):
         return False
-    rows, below = before.grid.rows, table.grid.rows
+    rows, below = [row for row in before.grid.rows if row.columns()], table.grid.rows
     named = reach_of(rows[: num_head(rows, has_head=False)])
     is_like = len(rows[0].cells) == len(below[0].cells) and reach_of(below) - {0} <= named
     return is_like and not num_head(
