@@ -17,6 +17,7 @@ from math import inf
 
 from qa_service.retrieval.documents import BlockList, row_text
 from qa_service.retrieval.formats.cells import Row
+from qa_service.retrieval.formats.grid_sections import SAME_INDENT, Sections
 from qa_service.retrieval.formats.table_heads import (
     FEW,
     MAX_LABEL_CHARS,
@@ -35,8 +36,6 @@ _DIGIT, _NO_SIGN = re.compile(r"\d"), re.compile(r"[\d\s]+")
 _LONG_WORD = re.compile(r"[^\W\d_]{4}")
 MAX_CAPTION_CHARS = 200
 """Longer titles are paragraphs: a caption goes with each passage of the rows."""
-_SAME_INDENT = 2.0
-"""In points; labels that begin no further apart are at one level."""
 _MAX_INDENTS = 5
 """Levels of labels in a column; where there are more, it is centred or aligned at the right."""
 _TOTAL = re.compile(r"(?:sub|grand )?-?total|summe|gesamt|insgesamt", re.IGNORECASE)
@@ -122,14 +121,21 @@ class GridTable:
         held = list[Row]()
         names = [] if goes_on else self._unwritten(rows)
         last = max((n for n, row in enumerate(rows) if len(row.columns()) > 1), default=-1)
+        apart = {n for n, row in enumerate(rows) if self._is_apart(row, is_below=n > last)}
+        sections = Sections(caption, at, self._columns[0] if self._columns else 0)
         for place, row in enumerate(rows):
-            if self._is_apart(row, is_below=place > last):
-                self._add(out, held, caption, at, goes_on=goes_on, names=names)
-                held, names, caption, at = [], [], row.cells[row.columns()[0]], row.line
-                goes_on = True
-            elif row.cells not in self._head:
+            if place not in apart and row.cells in self._head:
+                continue
+            above = sections.caption
+            if place in apart:
+                below = (rows[n] for n in range(place + 1, len(rows)) if n not in apart)
+                sections.begin(row, itertools.islice(below, SAMPLE_ROWS))
+            elif not sections.end(row):
                 held.append(row)
-        self._add(out, held, caption, at, goes_on=goes_on, names=names)
+                continue
+            self._add(out, held, *above, goes_on=goes_on, names=names)
+            held, names, goes_on = [row] if place not in apart else [], [], True
+        self._add(out, held, *sections.caption, goes_on=goes_on, names=names)
 
     def _unwritten(self, rows: Sequence[Row]) -> list[str]:
         """The columns' names, if below all but the first one is empty: no row has them.
@@ -256,15 +262,17 @@ def _labelled(rows: Sequence[Row], column: int) -> Sequence[Row]:
     named = [row for row in rows if row.at(column)]
     places = sorted({row.indent for row in named})
     steps = itertools.pairwise([-inf, *places])
-    levels = [place for before, place in steps if place - before > _SAME_INDENT]
+    levels = [place for before, place in steps if place - before > SAME_INDENT]
     most = min(_MAX_INDENTS, max(2, (len(named) + 1) // 2))
     is_list = 1 < len(levels) <= most and named[0].indent < levels[1]
     if not is_list or any(VALUE.fullmatch(row.at(column)) for row in named):
         return rows
     found, path = list[Row](), dict[int, str]()
-    for row in rows:
+    last = max((n for n, row in enumerate(rows) if len(row.columns()) > 1), default=-1)
+    for place, row in enumerate(rows):
         cells, label = list(row.cells), row.at(column)
-        if label and column not in row.from_above and not _TOTAL.match(label):
+        is_note = place > last or column in row.from_above
+        if label and not is_note and not _TOTAL.match(label):
             level = bisect_right(levels, row.indent)
             path = {its: text for its, text in path.items() if its < level and text != label}
             cells[column] = ", ".join([*path.values(), label])

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from qa_service.retrieval.formats.cells import Cell, Grid
 from qa_service.retrieval.formats.pdf_boxes import Box, around
+from qa_service.retrieval.formats.pdf_cards import card_at
 from qa_service.retrieval.formats.pdf_columns import (
     HEAD_GAP,
     Columns,
@@ -97,6 +98,9 @@ def split_tables(
         end = _end_of_run(lines, start)
         near = before if start <= _TITLES else ()
         table = _aligned_table(lines[start:end], text, near) if end - start >= MIN_ROWS else None
+        if table is None and (card := card_at(lines, start)):
+            grid, end = card
+            table = Table(around([one.box for line in lines[start:end] for one in line]), grid)
         if table:
             found += [text, table] if text else [table]
             text, start = [], end
@@ -205,7 +209,17 @@ def _names(line: list[Piece], below: list[Piece], columns: Columns) -> list[Piec
     spans = [span_of(columns, name.box) for name in names]
     is_apart = all(one[1] < after[0] for one, after in pairwise(spans))
     is_narrow = all(first == last for first, last in spans) or len(names) > 1
-    return names if is_apart and is_narrow else []
+    return names if is_apart and is_narrow and not _is_sentence(line) else []
+
+
+def _is_value(piece: Piece) -> bool:
+    """Whether a piece is a number, or has one to which dots lead."""
+    return is_value(piece) or (piece.is_led and any(map(str.isdigit, piece.text)))
+
+
+def _is_sentence(line: list[Piece]) -> bool:
+    """Whether a line is alone, and too long for a column's name."""
+    return len(line) == 1 and len(line[0].words) > _NAME_WORDS
 
 
 def _is_title(line: list[Piece], columns: Columns, size: float) -> bool:
@@ -218,10 +232,12 @@ def _is_title(line: list[Piece], columns: Columns, size: float) -> bool:
 
 def _num_head(lines: Sequence[list[Piece]], columns: Columns) -> int:
     """How many lines name the columns of numbers below them; 0 if there are no numbers."""
-    plain = [not any(map(is_value, line)) for line in lines]
+    plain = [not any(map(_is_value, line)) for line in lines]
     if all(plain):
         return 0
     num = plain.index(False)
+    if any(map(_is_sentence, lines[1:num])):
+        return 0  # a text below a row whose values have words
     while num > 1 and _are_names_and_amounts(lines[num - 2], lines[num - 1], columns):
         num -= 1
     sections = [len(line) == 1 and span_of(columns, line[0].box)[0] == 0 for line in lines]
@@ -332,7 +348,7 @@ def _rows(lines: Sequence[list[Piece]], columns: Columns) -> list[list[Piece]]:
         is_lower = line[0].text[:1].islower()
         column = span_of(columns, line[0].box)[0]
         is_within = column > 0 or (len(line) == 1 and is_lower)
-        is_item = column == 0 and NUMBERED.fullmatch(line[0].words[0].text)
+        is_item = (column == 0 or len(line) > 1) and NUMBERED.fullmatch(line[0].words[0].text)
         is_alone = bool(rows) and len(rows[-1]) == 1
         is_label = is_alone and (is_lower or bool(_OPEN.search(rows[-1][0].text)))
         goes_on = apart < tight or (apart < _WRAPPED and (is_label or (is_text and is_within)))
