@@ -333,7 +333,8 @@ def main() -> None:
     lines = []
     for archive in sorted(flags.data.glob("*/docs_*.tar.gz")):
         tree = archive.name.removeprefix("docs_").removesuffix(".tar.gz")
-        for document, asked in questions_of(open_tree(archive, flags.work), asker, rng):
+        opened = open_tree(archive, flags.work)
+        for document, asked in questions_of(opened, asker, rng) if opened else ():
             answers = [asked.answer] if asked.answer else []
             its = {
                 "tree": tree,

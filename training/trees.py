@@ -25,6 +25,7 @@ from qa_service.retrieval.layout import lay_out
 from qa_service.retrieval.manifest import MANIFEST_FILE
 from qa_service.retrieval.passages import cut
 from qa_service.retrieval.search_messages import read_text
+from qa_service.retrieval.writing import EmptyError
 
 _LOG = logging.getLogger(__name__)
 FOUND = 10
@@ -138,8 +139,12 @@ def missing_trees(trees: Iterable[str], data: Path, group: str) -> Counter[str]:
     )
 
 
-def open_tree(archive: Path, work: Path) -> Tree:
-    """Unpacks `docs_TREE.tar.gz` in a folder for this, once, and indexes it."""
+def open_tree(archive: Path, work: Path) -> Tree | None:
+    """Unpacks `docs_TREE.tar.gz` in a folder for this, once, and indexes it.
+
+    Returns:
+        None if the tree has no file that can be read.
+    """
     name = archive.name.removeprefix("docs_").removesuffix(".tar.gz")
     folder, index = (work / kind / archive.parent.name / name for kind in ("trees", "indexes"))
     if not folder.exists():
@@ -147,7 +152,11 @@ def open_tree(archive: Path, work: Path) -> Tree:
         with tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")
     inner = folder / name
-    return Tree(inner if inner.is_dir() else folder, index)
+    try:
+        return Tree(inner if inner.is_dir() else folder, index)
+    except EmptyError as error:
+        _LOG.warning("%s: %s", archive, error)
+        return None
 
 
 class Trees:
@@ -159,13 +168,14 @@ class Trees:
 
     def __init__(self, data: Path, work: Path) -> None:
         self._data, self._work = data, work
-        self._open: dict[Path, Tree] = {}
+        self._open: dict[Path, Tree | None] = {}
 
     def of(self, name: str, document: str, group: str) -> Tree | None:
         """The tree of a name that has a document, best in a group; None if none has it."""
         for archive in archives_of(name, self._data, group):
             if archive not in self._open:
                 self._open[archive] = open_tree(archive, self._work)
-            if self._open[archive].has(document):
-                return self._open[archive]
+            tree = self._open[archive]
+            if tree and tree.has(document):
+                return tree
         return None

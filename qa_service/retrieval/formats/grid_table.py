@@ -12,8 +12,8 @@ from __future__ import annotations
 import itertools
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence, Set
-from math import inf
 
 from qa_service.retrieval.documents import BlockList, row_text
 from qa_service.retrieval.formats.cells import Row
@@ -36,9 +36,13 @@ _DIGIT, _NO_SIGN = re.compile(r"\d"), re.compile(r"[\d\s]+")
 _LONG_WORD = re.compile(r"[^\W\d_]{4}")
 MAX_CAPTION_CHARS = 200
 """Longer titles are paragraphs: a caption goes with each passage of the rows."""
+_STEP_SHARE = 0.5
+"""Of the first step; labels that begin no further apart than that are at one level."""
 _MAX_INDENTS = 5
 """Levels of labels in a column; where there are more, it is centred or aligned at the right."""
-_TOTAL = re.compile(r"(?:sub|grand )?-?total|summe|gesamt|insgesamt", re.IGNORECASE)
+TOTAL = re.compile(
+    r"(?:sub|grand )?-?total|summe|gesamt|insgesamt|.{1,40} totals?:?$", re.IGNORECASE
+)
 """A label that belongs to all rows above it, however it is indented."""
 
 
@@ -69,6 +73,7 @@ class GridTable:
         firsts = [self._columns[0] in row.strong for row in body if len(row.columns()) > 1]
         self._has_strong_labels = 2 * sum(firsts) > len(firsts)
         self._has_groups = bool(head) and _has_groups(body[:SAMPLE_ROWS], self._columns)
+        self._label = self._columns[int(self._has_groups)] if self._columns else 0
         self._has_sections = has_sections and len(self._columns) > 1
         self._has_pairs = not head and _has_pairs(body, self._columns)
         self._has_blanks = has_blanks
@@ -90,6 +95,8 @@ class GridTable:
         has_head = len(rows) > 1 and (first.is_head or is_set_off)
         if has_head or not self._names or not set(columns) <= self._reach:
             return False
+        if first.cells not in self._head and self._has_name_in(first):
+            return False
         if self._is_dense and len(self._columns) > MIN_HEADS and self._are_pairs(rows):
             return False
         values = [column for column in columns if column in self._values]
@@ -98,13 +105,17 @@ class GridTable:
         has_other_head = any(not VALUE.fullmatch(first.at(c)) for c in value_columns(rows[1:]))
         return 2 * len(columns) > len(self._columns) and not has_other_head
 
+    def _has_name_in(self, row: Row) -> bool:
+        """Whether a cell of a row, not its label, is its column's name: another head."""
+        return any(row.cells[n] in self._names[n : n + 1] for n in row.columns()[1:])
+
     def _are_pairs(self, rows: Sequence[Row]) -> bool:
         """Whether rows are keys and their values, none of them a total, below a wide table."""
         label, value = self._columns[:2]
         return all(
             row.columns() == [label, value]
             and VALUE.fullmatch(row.cells[value])
-            and not _TOTAL.match(row.cells[label])
+            and not TOTAL.match(row.cells[label])
             for row in rows
         )
 
@@ -168,7 +179,7 @@ class GridTable:
 
     def _written(self, rows: Sequence[Row]) -> list[tuple[int, Sequence[str]]]:
         """Rows as a table has them; a cell over several columns is the first one's."""
-        found = _labelled(rows, self._columns[0] if self._columns else 0)
+        found = rows if self._keys is not None else _labelled(rows, self._label)
         found = _grouped(found, self._columns[0]) if self._has_groups else found
         return [(row.line, self._cells(row)) for row in found]
 
@@ -216,7 +227,8 @@ class GridTable:
         if set(self._columns) <= row.from_left | set(columns):
             return True
         if is_below and (self._is_wide_body or not row.from_left):
-            return len(text) > MAX_LABEL_CHARS or not text[0].isalnum()
+            is_total = columns[0] in self._values and VALUE.fullmatch(text)
+            return not is_total and (len(text) > MAX_LABEL_CHARS or not text[0].isalnum())
         is_set_off = columns[0] in row.strong and not self._has_strong_labels
         is_name = text.endswith(":") or self._is_dense or is_set_off
         is_value = VALUE.fullmatch(text) and not _LONG_WORD.search(text)
@@ -225,7 +237,7 @@ class GridTable:
 
 
 def _is_word(text: str) -> bool:
-    return not (VALUE.fullmatch(text) or text.endswith(":") or _TOTAL.match(text))
+    return not (VALUE.fullmatch(text) or text.endswith(":") or TOTAL.match(text))
 
 
 def _has_groups(rows: Sequence[Row], columns: Sequence[int]) -> bool:
@@ -249,10 +261,9 @@ def _grouped(rows: Sequence[Row], column: int) -> list[Row]:
     found, label = list[Row](), ""
     for row in rows:
         cells = list(row.cells)
-        if any(map(_TOTAL.match, cells)):
-            label = ""
         label = row.at(column) or label
-        cells[column : column + 1] = [label]
+        is_total = any(map(TOTAL.match, row.cells[column + 1 :]))
+        cells[column : column + 1] = ["" if is_total else label]
         found.append(row._replace(cells=cells))
     return found
 
@@ -261,8 +272,9 @@ def _labelled(rows: Sequence[Row], column: int) -> Sequence[Row]:
     """Rows whose label in a column, if it is indented, has before it those that it belongs to."""
     named = [row for row in rows if row.at(column)]
     places = sorted({row.indent for row in named})
-    steps = itertools.pairwise([-inf, *places])
-    levels = [place for before, place in steps if place - before > SAME_INDENT]
+    steps = [*itertools.pairwise(places)]
+    same = max([SAME_INDENT, *(_STEP_SHARE * (place - before) for before, place in steps[:1])])
+    levels = [*places[:1], *(place for before, place in steps if place - before > same)]
     most = min(_MAX_INDENTS, max(2, (len(named) + 1) // 2))
     is_list = 1 < len(levels) <= most and named[0].indent < levels[1]
     if not is_list or any(VALUE.fullmatch(row.at(column)) for row in named):
@@ -272,8 +284,9 @@ def _labelled(rows: Sequence[Row], column: int) -> Sequence[Row]:
     for place, row in enumerate(rows):
         cells, label = list(row.cells), row.at(column)
         is_note = place > last or column in row.from_above
-        if label and not is_note and not _TOTAL.match(label):
-            level = bisect_right(levels, row.indent)
+        if label and not is_note and not TOTAL.match(label):
+            is_of_group = any(row.cells[:column])  # the indent is of the group's label
+            level = bisect_right(levels, levels[0] if is_of_group else row.indent)
             path = {its: text for its, text in path.items() if its < level and text != label}
             cells[column] = ", ".join([*path.values(), label])
             path[level] = label[:MAX_LABEL_CHARS]
@@ -287,11 +300,12 @@ def _names(head: Sequence[Row]) -> list[str]:
         return []
     width = max(len(row.cells) for row in head)
     rows = [[row.at(column) for column in range(width)] for row in head]
-    lowest = list(filter(None, rows[-1]))
-    if len(set(lowest)) < len(lowest):  # "Q1" stands over the first of its columns alone
-        for texts, row in zip(rows[:-1], head, strict=False):
-            for column in range(row.columns()[0] + 1, width):
-                texts[column] = texts[column] or texts[column - 1]
+    repeated = {name for name, times in Counter(filter(None, rows[-1])).items() if times > 1}
+    corner = min(row.columns()[0] for row in head)
+    first = corner + (rows[-1][corner] not in repeated)
+    for texts in rows[:-1] if repeated else ():  # "Q1" stands over the first of its columns alone
+        for column in range(first + 1, width):
+            texts[column] = texts[column] or texts[column - 1]
     return [" ".join(dict.fromkeys(filter(None, names))) for names in zip(*rows, strict=True)]
 
 

@@ -18,6 +18,7 @@ from qa_service.retrieval.documents import BlockList
 from qa_service.retrieval.formats.cells import Row
 from qa_service.retrieval.formats.grid_table import (
     MAX_CAPTION_CHARS,
+    TOTAL,
     GridTable,
     are_keyed,
     have_blanks,
@@ -146,17 +147,31 @@ def _gap(rows: list[Row]) -> int:
     for place in range(min(MAX_HEAD_ROWS, len(rows) - 1)):
         if column := _again(rows, place):
             return column
-    pairs = [
-        (n, column) for n, column in itertools.pairwise(sorted(reach_of(rows))) if column > n + 1
-    ]
+    reach = sorted(reach_of(rows))
+    pairs = [(n, column) for n, column in itertools.pairwise(reach) if column > n + 1]
+    ends = [*(n + 1 for n, _ in pairs[1:]), None]
     return next(
         (
             column
-            for before, column in pairs[:_MAX_SIDE_BY_SIDE]
-            if _is_declared(rows, before, column) or _are_apart(rows, column)
+            for (before, column), end in list(zip(pairs, ends, strict=False))[:_MAX_SIDE_BY_SIDE]
+            if _is_declared(rows, before, column)
+            or _are_titled(rows, column)
+            or _are_apart(rows, column, end)
         ),
         0,
     )
+
+
+def _are_titled(rows: list[Row], column: int) -> bool:
+    """Whether a title stands over the names at the left of a column, and one over those there."""
+    titles, names = rows[0], rows[1:2]
+    first = min(row.columns()[0] for row in rows)
+    return {first + 1, column + 1} <= titles.from_left and all(
+        titles.at(n) and n not in titles.from_left and len(part.columns()) >= MIN_HEADS
+        and not any(VALUE.fullmatch(part.cells[one]) for one in part.columns())
+        for n, end in ((first, column), (column, None))
+        for part in (_part(row, n, end) for row in names)
+    )  # fmt: skip
 
 
 def _is_declared(rows: list[Row], before: int, column: int) -> bool:
@@ -196,29 +211,35 @@ def _again(rows: list[Row], place: int) -> int:
     return columns[count] if is_same and is_first and not is_named else 0
 
 
-def _are_apart(rows: list[Row], column: int) -> bool:
-    """Whether what begins in a column is no part of the table at its left."""
+def _are_apart(rows: list[Row], column: int, end: int | None) -> bool:
+    """Whether what begins in a column is no part of the table at its left.
+
+    Args:
+        end: Where the next empty column is, if there is one.
+    """
     left = [any(row.cells[:column]) for row in rows]
     right = [any(row.cells[column:]) for row in rows]
     words = [not VALUE.fullmatch(row.at(column)) for row in rows if row.at(column)]
-    if len(words) < MIN_HEADS or 2 * sum(words) <= sum(right):
+    if len(words) < MIN_HEADS or 2 * sum(words) < sum(any(row.cells[column:end]) for row in rows):
         return False
     num_alone = sum(one != other for one, other in zip(left, right, strict=True))
+    is_alone = 2 * sum(words) > sum(right) and FEW * num_alone >= len(rows)
     first, last = right.index(True), len(right) - right[::-1].index(True)
     if all(len(row.cells) <= column + 1 or not any(row.cells[column + 1 :]) for row in rows):
-        return first > 0 and left[0] and FEW * num_alone >= len(rows)
-    names = [rows[first].cells[:column], rows[first].cells[column:]]
-    are_same = len(set(filter(None, names[0])) & set(filter(None, names[1]))) > 0
+        return first > 0 and left[0] and is_alone
+    names = [{one.cells[n] for n in one.columns()} for one in (
+        _part(rows[first], 0, column), _part(rows[first], column, end))]  # fmt: skip
+    are_same = bool(names[0] & names[1])
     parts = [_part(row, column, None) for row in rows[first:last]]
     has_own = num_head([part for part in parts if part.columns()], has_head=False) > 0
-    return has_own and (are_same or FEW * num_alone >= len(rows))
+    return has_own and (are_same or is_alone)
 
 
 def _further_heads(rows: list[Row]) -> list[int]:
     """Where declared heads, or rows set off from those around them, name other columns.
 
     So does a row below a title, that has a name of the first head in the same column. A row of one
-    cell above them is their title.
+    cell above them is their title, and so are rows of keys and values.
     """
     found = list[int]()
     first = next((n for n, row in enumerate(rows) if len(row.columns()) > 1), len(rows))
@@ -230,6 +251,9 @@ def _further_heads(rows: list[Row]) -> list[int]:
             continue
         is_merged = is_strong(above) and bool(above.from_left)
         start = place - (is_merged or len(above.columns()) == 1)
+        if start == place and not _is_form(rows[:place]):
+            pairs = itertools.takewhile(_is_of_next, reversed(rows[first + 1 : place]))
+            start -= sum(1 for _ in pairs)
         if (
             start > first
             and (is_declared or not is_strong(rows[start - 1] if is_merged else above))
@@ -239,6 +263,11 @@ def _further_heads(rows: list[Row]) -> list[int]:
         ):
             found.append(start)
     return found
+
+
+def _is_of_next(row: Row) -> bool:
+    """Whether a row of keys and their values, none a total, is about the table below it."""
+    return _is_pairs(row) and not any(TOTAL.match(row.cells[column]) for column in row.columns())
 
 
 def _has_name_of(head: Row, row: Row) -> bool:

@@ -9,6 +9,7 @@ import re
 from xml.etree import ElementTree as Xml
 
 from qa_service.retrieval.documents import BlockList
+from qa_service.retrieval.formats.number_formats import GENERAL, shown
 from qa_service.retrieval.formats.office_package import (
     attribute,
     child,
@@ -18,7 +19,6 @@ from qa_service.retrieval.formats.office_package import (
     number,
     text_of,
 )
-from qa_service.retrieval.formats.xlsx import GENERAL, shown
 
 _NUMBER = re.compile(r"-?\d*\.?\d+(?:e[+-]?\d{1,3})?", re.IGNORECASE)
 _MAX_CATEGORIES = 100

@@ -24,11 +24,11 @@ MAX_LABEL_CHARS = 60
 """Longer texts are no keys, nor names of the rows below them."""
 
 VALUE = re.compile(
-    r"[^\w\s]{0,3}\s?(?:[A-Z]{3}(?: |(?=\d+[.,]\d)))?"
+    r"[^\w\s]{0,3}\s?(?-i:[A-Z]{3}(?: |(?=\d+[.,]\d)))?"
     r"\d(?![^\W\d_]{3}|\d?\)\s).{0,30}|(?:[$€£]\s?)?[-–—.*]{1,5}|[x✓✔]|n/?a",  # noqa: RUF001, dashes
     re.IGNORECASE,
 )
-"""A number with its signs and unit, a date, or what stands for none; not a name ("3Com")."""
+"""A number with its signs and unit, a date, or what stands for none; no name ("3Com", "Day 1")."""
 _NUMBER_AS_NAME = re.compile(
     r"(?:19|20)\d\d(?!\d|[.,]\d).{0,25}|[$€£]?[\d,.]+\s?[-–]\s?[$€£]?[\d,.]+"  # noqa: RUF001, dashes
     r"|\d\d?([./-])\d\d?\1\d{2,4}|\d\d?:\d\d(?:\W+\d\d?:\d\d)?(?:\s?[ap]m)?",
@@ -41,6 +41,9 @@ _MARK = re.compile(r"(?:\d{1,3}|[ivx]{1,5}|[IVX]{1,5}|[A-Za-z])[.)]")
 """The number or letter of an item."""
 _TIME_OF_DAY = re.compile(r"\d\d?[:.]\d\d\s?[ap]\.?m?\b.{0,30}", re.IGNORECASE)
 _ORDINAL = re.compile(r"(?P<number>\d{1,2})(?:st|nd|rd|th)\b(?P<rest>.{0,30})", re.IGNORECASE)
+_CODE = re.compile(r"\d{1,3}[A-Z]")
+"""Of a class or a ward ("5B")."""
+_LETTER = re.compile(r"[^\W\d_]")
 _WORD = re.compile(r"[^\W\d_]{3}")
 _WORD_OR_UNIT = re.compile(r"[^\W\d_]{3}|\d\s?[^\W\d_]{2}")
 _UNIT = re.compile(r"[(\[].{1,20}[)\]]|[%‰€$£¥]")
@@ -83,7 +86,7 @@ def _num_set_off(rows: Sequence[Row]) -> int | None:
         if is_usual and (first_value := next(recurring, strong)) < strong:
             return first_value
         if not is_usual or not may_be_head(rows, strong):
-            return strong if strong > 1 else _with_more_rows(rows)
+            return strong + _has_units(rows, strong) if strong > 1 else _with_more_rows(rows)
     return None
 
 
@@ -102,7 +105,8 @@ def _names_all(rows: Sequence[Row], count: int) -> bool:
     if VALUE.fullmatch(below.at(columns[0])):
         return True
     is_named = all(any(row.at(n) for row in rows[:count]) for n in columns)
-    is_merged = names.from_left or names.from_above or below.from_above
+    down = (names.from_above | below.from_above) - _down_the_rows(rows, count)
+    is_merged = down or names.from_left - below.from_left
     may_name = all(0 < len(below.at(n)) <= MAX_LABEL_CHARS for n in columns)
     return is_named and not is_merged and not may_name
 
@@ -127,6 +131,13 @@ def _names_values(cells: Sequence[str]) -> bool:
     return has_values and not VALUE.fullmatch(cells[0])
 
 
+def _has_units(rows: Sequence[Row], place: int) -> bool:
+    """Whether a row without a label has words over each column of values."""
+    row, values = rows[place], value_columns(rows[place + 1 : place + SAMPLE_ROWS])
+    are_words = all(row.at(n) and not VALUE.fullmatch(row.at(n)) for n in values)
+    return are_words and bool(values) and not row.at(columns_of(rows)[0])
+
+
 def _with_more_rows(rows: Sequence[Row]) -> int:
     """How many rows are the head, of which the first one is."""
     further = range(1, min(MAX_HEAD_ROWS, len(rows) - 1))
@@ -137,9 +148,10 @@ def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
     row, above = rows[place], rows[place - 1]
     if _is_section(row, above):
         return False
+    from_above = row.from_above - _down_the_rows(rows, place)
     texts = [row.cells[column] for column in row.columns() if column not in row.from_above]
-    if not texts or any(column in row.from_above for column in row.columns()):
-        return bool(row.from_above)
+    if not texts or any(column in from_above for column in row.columns()):
+        return bool(from_above)
     if all(_UNIT.fullmatch(text) for text in texts) or _is_same_for_all(row, above):
         return True
     if _is_below_names(row, above):
@@ -150,6 +162,7 @@ def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
     is_labelled, values = bool(row.at(above.columns()[0])), value_columns(below)
     has_words = all(row.at(column) for column in values) and len(values) > is_labelled
     may_go_on = has_words or (bool(above.from_left) and not is_labelled)
+    may_go_on |= bool(above.from_left) and _alone_is_full(rows, place)
     return may_go_on and may_be_head(rows, place)
 
 
@@ -158,6 +171,19 @@ def _is_same_for_all(row: Row, above: Row) -> bool:
     columns, named = row.columns(), above.columns()[1:]
     is_repeated = len(columns) > 1 and len({row.cells[column] for column in columns}) == 1
     return is_repeated and columns == named and not VALUE.fullmatch(row.cells[columns[0]])
+
+
+def _alone_is_full(rows: Sequence[Row], place: int) -> bool:
+    """Whether one row has a name for each column, that above it none for the first."""
+    columns = columns_of(rows)
+    is_full = [all(map(row.at, columns)) for row in rows[:SAMPLE_ROWS]]
+    return is_full[place] and sum(is_full) == 1 and not rows[place - 1].at(columns[0])
+
+
+def _down_the_rows(rows: Sequence[Row], place: int) -> set[int]:
+    """The columns where a merged cell goes over further rows than a head has."""
+    further = [row.from_above for row in rows[place : MAX_HEAD_ROWS + 1]]
+    return set(further[0]).intersection(*further)
 
 
 def _is_section(row: Row, above: Row) -> bool:
@@ -180,17 +206,15 @@ def _is_below_names(row: Row, above: Row) -> bool:
 def may_be_head(rows: Sequence[Row], place: int) -> bool:
     """Whether each cell may name its column: it is words, or `_may_name` says so."""
     row, above = rows[place], rows[place - 1] if place else Row(0, [])
-    if _MARK.fullmatch(row.at(columns_of(rows)[0])):
-        return False
-    if _goes_on([one.at(columns_of(rows)[0]) for one in rows[place : place + MIN_HEADS]]):
-        return False
-    if any(_is_like(row.cells[n], rows[place + 1 :], n) for n in row.columns()[1:]):
+    if _is_like_rows_below(rows, place):
         return False
     parted = {n for one in rows[place + 1 : place + MIN_HEADS] for n in one.columns()}
     numbers = [
         column
         for column in row.columns()[1:]
-        if VALUE.fullmatch(row.at(column)) and column + 1 not in row.from_left & parted
+        if VALUE.fullmatch(row.at(column))
+        and column + 1 not in row.from_left & parted
+        and not (place == 0 and _is_name_over_nothing(rows, column))
     ]
     if not numbers:
         return all(len(row.at(column)) <= _MAX_NAME_CHARS for column in row.columns()[1:])
@@ -202,6 +226,9 @@ def may_be_head(rows: Sequence[Row], place: int) -> bool:
         return not any(map(_counts_up, below))
     # A head may be repeated below.
     rest = [one for one in rows[place + 1 : place + SAMPLE_ROWS] if one.cells != row.cells]
+    has_words = len(numbers) + 1 < len(row.columns())
+    if has_words and len(numbers) >= MIN_HEADS and all(_CODE.fullmatch(row.at(n)) for n in numbers):
+        return not any(_LETTER.search(one.at(n)) for one in rest for n in numbers)
     return all(
         _may_name(
             row.at(column),
@@ -214,13 +241,28 @@ def may_be_head(rows: Sequence[Row], place: int) -> bool:
     )
 
 
+def _is_like_rows_below(rows: Sequence[Row], place: int) -> bool:
+    """Whether a row has an item's number, or is like those below it but in its numbers."""
+    labels = [one.at(columns_of(rows)[0]) for one in rows[place : place + MIN_HEADS]]
+    if _MARK.fullmatch(labels[0]) or _goes_on(labels):
+        return True
+    row, below = rows[place], rows[place + 1 : place + SAMPLE_ROWS]
+    return any(_is_like(row.cells[n], below, n) for n in row.columns()[1:])
+
+
 def _is_like(text: str, below: Sequence[Row], column: int) -> bool:
     """Whether a text differs from one below in its column but in numbers ("Half 4", "Half 5")."""
     shape = _NUMBER.sub("0", text)
     if shape == text or not _WORD.search(text):
         return False
-    cells = {row.at(column) for row in below[:SAMPLE_ROWS]} - {text}
+    cells = {row.at(column) for row in below} - {text}
     return any(_NUMBER.sub("0", cell) == shape for cell in cells)
+
+
+def _is_name_over_nothing(rows: Sequence[Row], column: int) -> bool:
+    """Whether a number with words ("5 year trend") that is set off has no cell below it."""
+    has_words = is_strong(rows[0]) and bool(_WORD.search(rows[0].at(column)))
+    return has_words and not any(row.at(column) for row in rows[1:SAMPLE_ROWS])
 
 
 def _goes_on(labels: Sequence[str]) -> bool:

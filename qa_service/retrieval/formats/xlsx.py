@@ -1,28 +1,25 @@
 """Excel's workbooks, from their XML: of each sheet its tables, a row a line of `Column: value`s.
 
-Format: ECMA-376, part 1, 18: 18.8.30 for number formats, 18.17.4 for dates. What is hidden is left
-out: sheets, rows, columns. Of a formula there is the value that was saved with it. Days, months and
-years that are all numbers are written as `2031-05-01`: in which order they are shown depends on
-the reader's country.
+Format: ECMA-376, part 1, 18. What is hidden is left out: sheets, rows, columns, text in the colour
+of its ground. Of a formula there is the value that was saved with it.
 """
 
 from __future__ import annotations
 
-import datetime
 import functools
 import itertools
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from decimal import ROUND_HALF_UP, Decimal
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, TypeVar
 from xml.etree import ElementTree as Xml
 
 from qa_service.retrieval.documents import BlockList, Document, Parsed
 from qa_service.retrieval.formats.bounded import read_package, reading
 from qa_service.retrieval.formats.cells import ERROR, MAX_COLUMNS, Row, indent_of
 from qa_service.retrieval.formats.grids import add_grid
+from qa_service.retrieval.formats.number_formats import BUILT_IN, GENERAL, shown
 from qa_service.retrieval.formats.office_package import (
     OfficePackage,
     attribute,
@@ -34,44 +31,14 @@ from qa_service.retrieval.formats.office_package import (
 )
 from qa_service.retrieval.layout import lay_out, says_something, title_of
 
+_Value = TypeVar("_Value")
+_WHITE = "FFFFFF"
 _INDENT_POINTS = 9.0
 """Of a step of a cell's indent."""
 _MAX_MERGED_CELLS = 1_000_000
 """Of a sheet; a file of a few bytes may merge them all."""
-GENERAL = "General"
-BUILT_IN = {
-    1: "0", 2: "0.00", 3: "#,##0", 4: "#,##0.00", 9: "0%", 10: "0.00%", 11: "0.00E+00",
-    14: "yyyy-mm-dd", 15: "d-mmm-yy", 16: "d-mmm", 17: "mmm-yy", 18: "h:mm AM/PM",
-    19: "h:mm:ss AM/PM", 20: "h:mm", 21: "h:mm:ss", 22: "yyyy-mm-dd h:mm", 37: "#,##0;(#,##0)",
-    38: "#,##0;(#,##0)", 39: "#,##0.00;(#,##0.00)", 40: "#,##0.00;(#,##0.00)", 41: "#,##0",
-    42: '"$"#,##0', 43: "#,##0.00", 44: '"$"#,##0.00', 45: "mm:ss", 46: "[h]:mm:ss", 47: "mm:ss",
-    48: "##0.0E+0", **dict.fromkeys(range(5, 7), '"$"#,##0;("$"#,##0)'),
-    **dict.fromkeys(range(7, 9), '"$"#,##0.00;("$"#,##0.00)'),
-    **dict.fromkeys([*range(27, 37), *range(50, 59)], "yyyy-mm-dd"),
-}  # fmt: skip
-"""The formats that a workbook names by number alone; those of the languages of East Asia as ISO."""
-
-_PART = re.compile(
-    r'"(?P<quoted>[^"]*)"?|\\(?P<escaped>.)|_.|\*.|\[\$(?P<currency>[^\]-]*)[^\]]*\]'
-    r"|\[(?P<elapsed>h+|m+|s+)\]|\[[^\]]*\]|(?P<general>General)|(?P<half>AM/PM|A/P)"
-    r"|(?P<date>y+|m+|d+|h+|s+)|(?P<power>E[+-])|(?P<digit>[0#?.,])|(?P<share>%)|@|(?P<other>.)",
-    re.IGNORECASE | re.DOTALL,
-)
-_SECTION = re.compile(r'((?:"[^"]*"|\\.|\[[^\]]*\]|[^;])*)(?:;|$)', re.DOTALL)
 _ESCAPED = re.compile(r"_x(?:(000[9AD]|005F)|00[01][\dA-F])_", re.IGNORECASE)
 """A character that XML cannot hold; of those there are a tab, the ends of lines and `_` to see."""
-_FRACTION = re.compile(r"[0#?]\s*/\s*[0-9#?]")
-_LITERALS = frozenset({"quoted", "escaped", "currency", "share", "other"})
-_MAX_FORMAT_CHARS = 255
-_MAX_DECIMALS = 10
-_MAX_EXACT = 10**15
-"""Excel keeps fifteen digits of a number."""
-_EPOCH = datetime.datetime(1899, 12, 30)
-_DAYS_TO_1904 = 1462
-_DAY_S = 86_400
-
-_Parts = list[tuple[str, str]]
-"""The kinds and texts of a format's parts."""
 
 
 def read_xlsx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
@@ -86,14 +53,30 @@ def read_xlsx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
 
 
 class _Format(NamedTuple):
-    """How a cell is shown: its number's format, whether it is set off as heads are, its indent."""
+    """How a cell is shown.
+
+    Attributes:
+        code: Of its number.
+        is_strong: Whether it is set off as heads are.
+        indent: In points.
+        is_hidden: Whether its text has the colour of the paper.
+    """
 
     code: str
     is_strong: bool
     indent: float = 0.0
+    is_hidden: bool = False
 
 
 _PLAIN = _Format(GENERAL, is_strong=False)
+
+
+class _Table(NamedTuple):
+    """The places of a table that a sheet declares."""
+
+    rows: range
+    columns: range
+    has_head: bool
 
 
 class _Workbook:
@@ -122,7 +105,7 @@ class _Workbook:
     def _rows(self, part: str) -> list[Row]:
         """A sheet's rows, with an empty one wherever the sheet has some."""
         rows, hidden, merged, last = list[Row](), set[int](), list[str](), 0
-        heads = _heads(self._package, part)
+        tables = [*_tables(self._package, part)]
         with self._package.open(part) as stream:
             for _, element in Xml.iterparse(stream):
                 name = name_of(element)
@@ -131,7 +114,8 @@ class _Workbook:
                     if last > before + 1:
                         rows.append(Row(0, []))
                     if element.get("hidden") not in {"1", "true"}:
-                        rows.append(self._row(element, last, heads.get(last, [])))
+                        within = [table for table in tables if last in table.rows]
+                        rows.append(self._row(element, last, within))
                     element.clear()
                 elif name == "col" and element.get("hidden") in {"1", "true"}:
                     first, end = number(element, "min") or 1, number(element, "max") or 0
@@ -140,7 +124,8 @@ class _Workbook:
                     merged.append(attribute(element, "ref"))
         return list(_filled(rows, merged, hidden))
 
-    def _row(self, element: Xml.Element, line: int, heads: Sequence[range]) -> Row:
+    def _row(self, element: Xml.Element, line: int, tables: Sequence[_Table]) -> Row:
+        heads = [table.columns for table in tables if table.has_head and table.rows[0] == line]
         texts, strong, indent, column = list[str](), set[int](), 0.0, -1
         for cell in element:
             reference = cell.get("r")
@@ -148,6 +133,8 @@ class _Workbook:
             if column >= MAX_COLUMNS:
                 continue
             form = self._formats.get(cell.get("s", "0"), _PLAIN)
+            if form.is_hidden and not any(column in table.columns for table in tables):
+                continue  # a table's style may have a dark ground
             shown_text = self._text(cell, form)
             if text := shown_text.strip():
                 if not any(texts):
@@ -188,36 +175,49 @@ def _formats(styles: Xml.Element) -> dict[str, _Format]:
     """How cells are shown, by the numbers that cells have."""
     codes = {number(one, "numFmtId"): attribute(one, "formatCode")
              for one in descendants(styles, "numFmt")}  # fmt: skip
-    fonts = [is_on(child(one, "b")) for one in child(styles, "fonts") or ()]
+    fonts = [*(child(styles, "fonts") or ())]
+    bold = [is_on(child(one, "b")) for one in fonts]
+    inks = [_colour(child(one, "color")) for one in fonts]
     fills = [child(one, "patternFill") for one in child(styles, "fills") or ()]
-    strong_fills = [
-        attribute(one, "patternType") == "solid"
-        and attribute(colour, "rgb")[2:].upper() != "FFFFFF"
-        and (attribute(colour, "theme") != "0" or attribute(colour, "tint").strip("-0.") != "")
-        for one, colour in ((one, child(one, "fgColor")) for one in fills)
-    ]
+    grounds = [_ground(one) for one in fills]
     found = dict[str, _Format]()
     for place, one in enumerate(child(styles, "cellXfs") or ()):
         code = number(one, "numFmtId") or 0
-        is_strong = _at(fonts, number(one, "fontId")) or _at(strong_fills, number(one, "fillId"))
+        font, fill = number(one, "fontId"), number(one, "fillId")
+        ground = _at(grounds, fill)
+        is_strong = bool(_at(bold, font)) or ground not in {None, "", _WHITE}
+        is_hidden = _at(inks, font) == ground != ""
         indent = _INDENT_POINTS * (number(child(one, "alignment"), "indent") or 0)
         code_text = codes.get(code) or BUILT_IN.get(code, GENERAL)
-        found[str(place)] = _Format(code_text, is_strong, indent)
+        found[str(place)] = _Format(code_text, is_strong, indent, is_hidden)
     return found
 
 
-def _at(flags: Sequence[bool], place: int | None) -> bool:
-    return place is not None and place < len(flags) and flags[place]
+def _ground(fill: Xml.Element | None) -> str:
+    """A fill's colour; "" if it has several."""
+    kind = attribute(fill, "patternType")
+    if fill is None or kind not in {"", "none", "solid"}:
+        return ""
+    return _colour(child(fill, "fgColor")) or kind if kind == "solid" else _WHITE
 
 
-def _heads(package: OfficePackage, sheet: str) -> dict[int, list[range]]:
-    """The rows that the sheet's tables declare as their heads, and the columns of each table."""
-    found = defaultdict[int, list[range]](list)
+def _colour(colour: Xml.Element | None) -> str:
+    """A colour's name; "" if there is none."""
+    rgb, tint = attribute(colour, "rgb")[2:].upper(), attribute(colour, "tint")
+    parts = [rgb, attribute(colour, "theme"), attribute(colour, "indexed"), tint.strip("-0.")]
+    return _WHITE if parts == ["", "0", "", ""] else " ".join(filter(None, [*parts[:3], tint]))
+
+
+def _at(values: Sequence[_Value], place: int | None) -> _Value | None:
+    return values[place] if place is not None and place < len(values) else None
+
+
+def _tables(package: OfficePackage, sheet: str) -> Iterator[_Table]:
+    """The tables that a sheet declares."""
     for table in (package.read(name) for name in package.related(sheet, "table")):
-        if attribute(table, "headerRowCount") != "0":
-            (row, first), (_, last) = map(_place, (attribute(table, "ref").split(":") * 2)[:2])
-            found[row].append(range(first, last + 1))
-    return found
+        (row, first), (end, last) = map(_place, (attribute(table, "ref").split(":") * 2)[:2])
+        has_head = attribute(table, "headerRowCount") != "0"
+        yield _Table(range(row, end + 1), range(first, last + 1), has_head)
 
 
 @functools.lru_cache(maxsize=MAX_COLUMNS)
@@ -265,129 +265,3 @@ def _filled(rows: list[Row], merged: list[str], hidden: set[int]) -> Iterator[Ro
         left, above = from_left.get(row.line, set()), from_above.get(row.line, set())
         texts = cells if hidden else row.cells
         yield Row(row.line, texts, left, above, marked, row.is_head, row.indent, row.heads)
-
-
-def shown(value: float, code: str, *, is_1904: bool = False) -> str:
-    if not abs(value) < _MAX_EXACT:
-        return general(value)
-    sections = _SECTION.findall(code[:_MAX_FORMAT_CHARS])
-    place = 1 if value < 0 else 2 if value == 0 else 0
-    section = sections[place] if place < len(sections) - 1 else sections[0]
-    parts = [
-        (found.lastgroup, found[found.lastgroup])
-        for found in _PART.finditer(section)
-        if found.lastgroup
-    ]
-    kinds = {kind for kind, _ in parts}
-    if kinds & {"date", "elapsed"}:
-        return _date(value + _DAYS_TO_1904 * is_1904, parts)
-    if not kinds & {"digit", "general"}:
-        literals = "".join(text for kind, text in parts if kind in _LITERALS)
-        return " ".join(literals.split()) if ";" in code else general(value)
-    if _FRACTION.search(section):
-        return general(value)
-    has_own_section = value < 0 and section is not sections[0]
-    return _number(abs(value) if has_own_section else value, parts)
-
-
-def general(value: float) -> str:
-    """A number without a format: all of a whole number, else ten digits."""
-    return str(int(value)) if abs(value) < _MAX_EXACT and value == int(value) else f"{value:.10g}"
-
-
-def _number(value: float, parts: _Parts) -> str:
-    """A number between what stands before and after its digits."""
-    places = [n for n, (kind, _) in enumerate(parts) if kind in {"digit", "general", "power"}]
-    first, last = places[0], places[-1] + 1
-    within = parts[first:last]
-    digits = "".join(text for kind, text in within if kind == "digit")
-    power = next((n for n, (kind, _) in enumerate(within) if kind == "power"), None)
-    shares = sum(kind == "share" for kind, _ in parts)
-    if parts[first][0] == "general":
-        body = general(abs(value))
-    elif power is not None:
-        decimals = "".join(text for _, text in within[:power]).partition(".")[2]
-        body = f"{abs(value):.{min(len(decimals), _MAX_DECIMALS)}E}"
-    else:
-        body = _in_digits(Decimal(repr(abs(value))) * 100**shares, digits, within)
-    sign = "-" if value < 0 and any(sign in body for sign in "123456789") else ""
-    before, after = (
-        "".join(text for kind, text in some if kind in _LITERALS)
-        for some in (parts[:first], parts[last:])
-    )
-    return " ".join(f"{sign}{before.lstrip()}{body}{after}".split())
-
-
-def _in_digits(value: Decimal, digits: str, within: _Parts) -> str:
-    """A number of nine by `#,##0.00`, or its digits between other characters by `000-0000`."""
-    integer, _, decimals = digits.partition(".")
-    thousands = len(integer) - len(integer.rstrip(",")) + decimals.count(",")
-    most = min(_MAX_DECIMALS, len(decimals.replace(",", "")))
-    rounded = (value / 1000**thousands).quantize(Decimal(1).scaleb(-most), ROUND_HALF_UP)
-    whole, _, fraction = f"{rounded:f}".partition(".")
-    fraction = fraction.rstrip("0").ljust(min(most, decimals.count("0")), "0")
-    whole = whole.zfill(integer.count("0"))
-    if whole == "0" and "0" not in integer and not fraction:
-        return ""
-    if "," in integer.rstrip(","):
-        whole = f"{int(whole):,}"
-    elif not decimals and any(kind != "digit" for kind, _ in within):
-        whole = _between(whole, within)
-    return f"{whole}.{fraction}" if fraction else whole
-
-
-def _between(whole: str, within: _Parts) -> str:
-    """Digits put into their places from the right; those left over stand in the first place."""
-    made, left = list[str](), list(whole)
-    for kind, text in reversed(within):
-        if kind != "digit":
-            made.append(text)
-        elif left:
-            made.append(left.pop())
-    return "".join([*left, *reversed(made)])
-
-
-def _date(days: float, parts: _Parts) -> str:
-    """A day and a time; a span of time in its largest unit."""
-    try:
-        moment = _EPOCH + datetime.timedelta(seconds=round(days * _DAY_S))
-    except OverflowError:
-        return general(days)
-    units = [(kind, text.lower()) for kind, text in parts if kind in {"date", "elapsed"}]
-    letters = {text[0] for _, text in units}
-    has_words = any(text[0] in "md" and len(text) > 2 for _, text in units)
-    if letters >= {"y", "m", "d"} and not has_words:
-        has_time = letters & {"h", "s"} and moment.time() != datetime.time()
-        return f"{moment:%Y-%m-%d %H:%M}" if has_time else f"{moment:%Y-%m-%d}"
-    written = iter(_units(moment, days, units, is_half=any(kind == "half" for kind, _ in parts)))
-    words = [
-        next(written) if kind in {"date", "elapsed"} else f"{moment:%p}" if kind == "half" else text
-        for kind, text in parts
-        if kind in _LITERALS | {"date", "elapsed", "half", "digit"}
-    ]
-    return " ".join("".join(words).split())
-
-
-def _units(
-    moment: datetime.datetime, days: float, units: _Parts, *, is_half: bool
-) -> Iterator[str]:
-    """The parts of a date as its format has them; `m` is minutes between hours and seconds."""
-    hour = moment.hour if not is_half else (moment.hour + 11) % 12 + 1
-    seconds = round(days * _DAY_S)
-    for place, (kind, text) in enumerate(units):
-        letter, width = text[0], len(text)
-        is_after_hours = place > 0 and units[place - 1][1][0] == "h"
-        if letter == "m" and (
-            is_after_hours or [one[0] for _, one in units[place + 1 :]][:1] == ["s"]
-        ):
-            letter = "n"
-        if kind == "elapsed":
-            yield str(seconds // {"h": 3600, "m": 60, "n": 60, "s": 1}[letter])
-        elif letter in "md" and width > 2:
-            name = f"{moment:%B}" if letter == "m" else f"{moment:%A}"
-            yield name[:3] if width == 3 else name
-        elif letter == "y":
-            yield str(moment.year)
-        else:
-            values = {"m": moment.month, "d": moment.day, "h": hour, "n": moment.minute}
-            yield f"{values.get(letter, moment.second):0{width}}"

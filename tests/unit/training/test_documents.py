@@ -1,6 +1,7 @@
 """Training questions of documents, and of the tables that offices keep."""
 
 import random
+import tarfile
 from itertools import islice
 
 import pytest
@@ -23,7 +24,7 @@ from training.documents import (
 )
 from training.office_tables import make_document, put
 from training.table_questions import Asker, Table, cells, place_in, row_with, tables
-from training.trees import Tree, missing_trees, render_document
+from training.trees import Tree, Trees, missing_trees, render_document
 
 GUIDE = """# Guide
 
@@ -166,6 +167,15 @@ def test_questions_of_trees_that_are_not_there_are_counted(tmp_path):
     (tmp_path / "group").mkdir()
     (tmp_path / "group" / "docs_here.tar.gz").touch()
     assert missing_trees(("here", "gone", "gone"), tmp_path, "another") == {"docs_gone.tar.gz": 2}
+
+
+def test_a_tree_without_a_file_that_is_read_has_no_document(tmp_path, caplog):
+    (tmp_path / "group").mkdir()
+    with tarfile.open(tmp_path / "group/docs_old.tar.gz", "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("old/page.njk"))
+    trees = Trees(tmp_path, tmp_path / "work")
+    assert trees.of("old", "page.njk", "group") is None
+    assert "no passage was found" in caplog.text
 
 
 def test_the_kept_question_files_are_whole():

@@ -1,27 +1,11 @@
 """What a person sees in a table is found in a grid of cells."""
 
-from collections.abc import Sequence
-
 import pytest
 
-from qa_service.retrieval.documents import BlockList, Kind, Parsed
-from qa_service.retrieval.formats.cells import MAX_COLUMNS, Cell, Grid, Row
+from qa_service.retrieval.documents import BlockList, Kind
+from qa_service.retrieval.formats.cells import MAX_COLUMNS, Cell, Row
 from qa_service.retrieval.formats.grids import add_grid
-from qa_service.retrieval.layout import lay_out
-
-
-def written(rows: Sequence[Row | list[str]], *, has_head: bool = False) -> list[str]:
-    """The lines of a grid's text that are not empty."""
-    made = [row if isinstance(row, Row) else Row(n, row) for n, row in enumerate(rows, 1)]
-    add_grid(out := BlockList(), made, has_head=has_head)
-    return [line for line in lay_out(Parsed(out.blocks), "x").text.splitlines() if line]
-
-
-def merged(*rows: Sequence[Cell | str]) -> list[Row]:
-    grid = Grid()
-    for row in rows:
-        grid.add_row(Cell(cell) if isinstance(cell, str) else cell for cell in row)
-    return grid.rows
+from tests.unit.retrieval.formats.grid_text import merged, written
 
 
 def test_a_column_of_row_numbers_needs_no_name():
@@ -680,3 +664,78 @@ def test_a_row_at_the_left_of_all_below_it_is_their_title():
     assert written(rows)[-3:] == [
         "2 May: J2", "Account: Books; Debit: 9", "Account: Freight; Debit: 5"
     ]  # fmt: skip
+
+
+def test_keys_and_values_above_a_further_head_are_its_titles():
+    head = Row(0, ["Date", "Start", "End"], strong={0, 1, 2})
+    first = [Row(0, ["2 May", "9:00", "17:00"]), Row(0, ["3 May", "8:00", "16:00"])]
+    about = [Row(0, ["Name:", "Bob"]), Row(0, ["Code:", "E2"])]
+    rows = [Row(0, ["Name:", "Ann"]), head, *first, *about, head, *first]
+    assert written(rows)[3:] == [
+        "Name: Bob",
+        "Code: E2",
+        "Date: 2 May; Start: 9:00; End: 17:00",
+        "Date: 3 May; Start: 8:00; End: 16:00",
+    ]
+
+
+def test_a_total_alone_below_a_table_is_its_columns():
+    rows = [["Day", "Hours", "EUR"], ["1 May", "8", "€ 80"], ["2 May", "7", "€ 70"],
+            ["", "", "€ 150"]]  # fmt: skip
+    assert written(rows)[-1] == "EUR: € 150"
+
+
+def test_three_tables_side_by_side_are_told_by_names_that_are_repeated():
+    names = {0, 1, 3, 4, 6, 7}
+    head = Row(1, ["Bag 1", "Qty", "", "Bag 2", "Qty", "", "Bag 3", "Qty"], strong=names)
+    rows = [head, *(Row(0, cells) for cells in (
+        ["Wheel", "2", "", "Screw", "4", "", "Diode", "1"],
+        ["Ring", "1", "", "Nut", "3", "", "Pin", "6"],
+        ["Axle", "1", "", "Bolt", "9", "", "Lamp", "5"], ["", "", "", "", "", "", "Fuse", "8"],
+        ["", "", "", "", "", "", "Wire", "8"], ["", "", "", "", "", "", "Knob", "8"],
+    ))]  # fmt: skip
+    text = written(rows)
+    assert text[:2] == ["Bag 1: Wheel; Qty: 2", "Bag 1: Ring; Qty: 1"]
+    assert text[3:5] == ["Bag 2: Screw; Qty: 4", "Bag 2: Nut; Qty: 3"]
+
+
+def test_tables_side_by_side_below_titles_of_their_own_are_parted():
+    rows = merged(
+        [Cell("Parts", 3), "", Cell("Tools", 3)],
+        ["Value", "Size", "Pack", "", "Kind", "Size", "Pack"],
+        ["10", "603", "1", "", "7", "20", "2"],
+        ["20", "805", "3", "", "8", "30", "4"],
+    )
+    assert written(rows) == [
+        "Parts", "Value: 10; Size: 603; Pack: 1", "Value: 20; Size: 805; Pack: 3",
+        "Tools", "Kind: 7; Size: 20; Pack: 2", "Kind: 8; Size: 30; Pack: 4",
+    ]  # fmt: skip
+
+
+def test_a_row_alone_with_a_name_of_its_column_is_none_of_the_table_above():
+    rows = [["Coach", "Phone", "Mail"], ["Ann", "12", "a@b.c"], [], ["Helper", "Phone", "Town"]]
+    assert written(rows) == ["Coach: Ann; Phone: 12; Mail: a@b.c", "Helper; Phone; Town"]
+
+
+def test_labels_next_to_a_groups_label_have_those_that_they_are_indented_below():
+    cells = [["", "Fare", "2030", "2031"], ["Who", "Adult", "", ""], ["", "Cash", "7", "8"],
+             ["", "Pass", "5", "6"], ["", "Sub-total", "12", "14"], ["", "Child", "", ""],
+             ["", "Cash", "1", "2"], ["", "Pass", "3", "4"], ["Where", "Bus", "9", "9"],
+             ["", "Tram", "3", "5"]]  # fmt: skip
+    indents = [0.0, 0.0, 15.0, 12.0, 6.0, 0.0, 15.0, 12.0, 9.0, 0.0]
+    rows = [Row(n, row, indent=indents[n]) for n, row in enumerate(cells)]
+    assert written(rows)[7] == "Where; Fare: Bus; 2030: 9; 2031: 9"
+    assert written(rows)[1:7] == [
+        "Who; Fare: Adult, Cash; 2030: 7; 2031: 8",
+        "Who; Fare: Adult, Pass; 2030: 5; 2031: 6",
+        "Fare: Sub-total; 2030: 12; 2031: 14",
+        "Who; Fare: Child",
+        "Who; Fare: Child, Cash; 2030: 1; 2031: 2",
+        "Who; Fare: Child, Pass; 2030: 3; 2031: 4",
+    ]
+
+
+def test_a_key_of_a_form_has_none_before_it_however_it_is_indented():
+    rows = [["Firm:", "Ulm Toys", "Phone:", "12"], ["For:", "Ann", "Fax:", "13"]]
+    made = [Row(n, row, indent=9.0 * n) for n, row in enumerate([*rows, ["Street:", "Mill 1"]])]
+    assert written(made) == ["Firm: Ulm Toys; Phone: 12", "For: Ann; Fax: 13", "Street: Mill 1"]

@@ -11,7 +11,7 @@ from openpyxl.worksheet.table import Table
 from openpyxl.worksheet.worksheet import Worksheet
 
 from qa_service.retrieval.documents import Document, UnreadableError
-from qa_service.retrieval.formats.xlsx import BUILT_IN, shown
+from qa_service.retrieval.formats.number_formats import BUILT_IN, shown
 from qa_service.retrieval.passages import cut
 from tests.support import present
 from tests.unit.retrieval.formats import reading
@@ -309,3 +309,18 @@ def test_declared_tables_side_by_side_are_parted():
     book, sheet = book_of(["Item", "EUR", None, None], ["Nut", 5, None, 30], ["Bolt", 6, None, 40])
     sheet.add_table(Table(displayName="Items", ref="A1:B3"))
     assert read(book).text == "Item: Nut; EUR: 5; 30\nItem: Bolt; EUR: 6; 40"
+
+
+def test_a_text_in_the_colour_of_its_ground_is_left_out():
+    book, sheet = book_of(["see cell B2", "Plan", "EUR"], [None, "Solo", 5], [None, "Team", 18])
+    white, green = Font(color="FFFFFFFF"), Font(color="FF00AA00")
+    sheet["A1"].font = sheet["B1"].font = white
+    sheet["C1"].font = green
+    assert "see cell" not in read(book).text
+    for cell in ("B1", "C1"):
+        sheet[cell].fill = PatternFill("solid", fgColor="FF0000AA")
+    assert read(book).text == "Plan: Solo; EUR: 5\nPlan: Team; EUR: 18"
+    sheet["C1"].fill = PatternFill("solid", fgColor="FF00AA00")
+    assert "EUR" not in read(book).text
+    sheet.add_table(Table(displayName="Plans", ref="B1:C3"))
+    assert read(book).text == "Plan: Solo; EUR: 5\nPlan: Team; EUR: 18"
