@@ -15,6 +15,8 @@ from qa_service.retrieval.formats.table_heads import MAX_LABEL_CHARS
 
 SAME_INDENT = 2.0
 """In points; labels that begin no further apart are at one level."""
+_STEP = 4.0
+"""In points; a section's rows are indented by more, not by a space that was typed."""
 
 
 class _Section(NamedTuple):
@@ -61,7 +63,7 @@ class Sections:
     def _is_indented(self, row: Row, below: Iterable[Row]) -> bool:
         is_label = row.columns()[0] == self._column and not row.from_left
         first = next((one for one in below if one.at(self._column)), None)
-        return is_label and first is not None and first.indent > row.indent + SAME_INDENT
+        return is_label and first is not None and first.indent > row.indent + _STEP
 
     def end(self, row: Row) -> bool:
         """Whether a row is below the end of sections, which are open no more."""

@@ -34,6 +34,8 @@ from qa_service.retrieval.formats.table_heads import (
 _KEYED = re.compile(r"[^\W\d][^:]{1,30}:\s+\S")
 _DIGIT, _NO_SIGN = re.compile(r"\d"), re.compile(r"[\d\s]+")
 _LONG_WORD = re.compile(r"[^\W\d_]{4}")
+_CODED = re.compile(r"\([^()\s]{1,5}\) \S")
+"""A code and what it stands for: the cell of a legend."""
 MAX_CAPTION_CHARS = 200
 """Longer titles are paragraphs: a caption goes with each passage of the rows."""
 _STEP_SHARE = 0.5
@@ -306,7 +308,15 @@ def _names(head: Sequence[Row]) -> list[str]:
     for texts in rows[:-1] if repeated else ():  # "Q1" stands over the first of its columns alone
         for column in range(first + 1, width):
             texts[column] = texts[column] or texts[column - 1]
-    return [" ".join(dict.fromkeys(filter(None, names))) for names in zip(*rows, strict=True)]
+    found = [" ".join(dict.fromkeys(filter(None, names))) for names in zip(*rows, strict=True)]
+    merged = itertools.takewhile(
+        lambda n: found[n] == found[corner] and all(n in row.from_left for row in head),
+        range(corner + 1, width),
+    )
+    reach = 1 + sum(1 for _ in merged)
+    if 2 * reach > width - corner and reach >= MIN_HEADS:  # a title, over the labels too
+        found[corner + 1 : corner + reach] = [""] * (reach - 1)
+    return found
 
 
 def _has_pairs(rows: Sequence[Row], columns: Sequence[int]) -> bool:
@@ -338,6 +348,7 @@ def paired(
     parts, place = list[str](), 0
     is_pair = len(columns) == 2 and not (row.is_head or are_keyed(row))
     is_pair &= keys is None or (columns[0] in keys and not is_strong(row))
+    is_pair &= not all(_CODED.match(row.cells[column]) for column in columns)
     while place < len(columns):
         column, *after = columns[place : place + 2]
         text = row.cells[column]

@@ -32,7 +32,8 @@ from qa_service.retrieval.formats.pdf_lines import (
     with_rules,
 )
 from qa_service.retrieval.formats.pdf_page import HYPHEN, Page, PageReader, Word
-from qa_service.retrieval.formats.pdf_tables import MIN_ROWS, Table, split_tables
+from qa_service.retrieval.formats.pdf_runs import MIN_ROWS
+from qa_service.retrieval.formats.pdf_tables import Table, split_tables
 from qa_service.retrieval.formats.pdf_tagged import tables_on
 from qa_service.retrieval.formats.pdf_text import (
     Counting,

@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from math import inf
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -29,15 +30,8 @@ from qa_service.retrieval.formats.pdf_columns import (
     stand_in,
 )
 from qa_service.retrieval.formats.pdf_lines import NUMBERED, Piece, cut_at, is_mark
+from qa_service.retrieval.formats.pdf_runs import MIN_ROWS, end_of_run
 
-MIN_ROWS = 3
-"""Lines with several cells of a table without rules."""
-_MAX_RUN = 500
-"""Lines of a table on one page."""
-_GAP_IN_TABLE = 3.0
-"""Of a line's size; a wider one ends a table without rules."""
-_GAP_IN_WIDE_TABLE, _MANY_CELLS = 6.0, 4
-"""The same between lines of so many pieces each."""
 _FITTING = 0.7
 """Of its pieces; so many stand in one column each."""
 _AMOUNT = re.compile(r"[$€£]?\d")
@@ -51,8 +45,6 @@ _NAME_WORDS = 6
 """Words of a name that goes over several columns, at most."""
 _APART = 1.3
 """Times the distance of lines in a row; rows of texts that are set apart are so far apart."""
-_LEVEL = 1.0
-"""Points; lines of a cell begin so near to one another."""
 _HALF = 0.8
 """Of a font's size; a label between two lines of its group is so near to both."""
 _OFF_MIDDLE = 0.25
@@ -64,6 +56,7 @@ _CLAUSE = re.compile(r"\d{1,2}(?:\.\d{1,2})+\.?")
 _OPEN = re.compile(r"(?:[,&]|\b(?:and|or|of))$")
 """How a label ends that goes on in the next line."""
 _WORD = re.compile(r"[^\W\d_]{2}")
+_DIGITS = re.compile(r"\d+")
 
 _Spread = dict[int, tuple[int, int]]
 
@@ -95,7 +88,7 @@ def split_tables(
     found = list[list[list[Piece]] | Table]()
     text, start = list[list[Piece]](), 0
     while start < len(lines):
-        end = _end_of_run(lines, start)
+        end = end_of_run(lines, start)
         near = before if start <= _TITLES else ()
         table = _aligned_table(lines[start:end], text, near) if end - start >= MIN_ROWS else None
         if table is None and (card := card_at(lines, start)):
@@ -108,35 +101,6 @@ def split_tables(
             text.append(lines[start])
             start += 1
     return [*found, text] if text else found
-
-
-def _end_of_run(lines: Sequence[list[Piece]], start: int) -> int:
-    """Where lines end that begin here and have several pieces, all but a few."""
-    end = number = start
-    while number < min(len(lines), start + _MAX_RUN) and number - end <= 2:
-        if number > start:
-            counts = sorted((len(lines[max(start, end - 1)]), len(lines[number])))
-            is_row = counts[0] >= _MANY_CELLS and 3 * counts[0] >= 2 * counts[1]
-            most = _GAP_IN_WIDE_TABLE if is_row else _GAP_IN_TABLE
-            if gap(lines[number - 1], lines[number]) > most:
-                break
-        number += 1
-        if len(lines[number - 1]) > 1:
-            end = number
-        elif number - 1 == start:
-            break
-    while start < end < len(lines) and _wraps(lines[end - 1], lines[end]):
-        end += 1
-    return end
-
-
-def _wraps(above: list[Piece], line: list[Piece]) -> bool:
-    """Whether a line but goes on with a cell of the line above, not with its first."""
-    first, rest = above[0].words, [piece.words for piece in above[1:]]
-    begin = [first[1:] if is_mark(first[0].text) else [], *rest] if rest else [first]
-    lefts = [words[0].box.left for words in begin if words]
-    is_below = any(abs(left - line[0].box.left) < _LEVEL for left in lefts)
-    return len(line) == 1 and is_below and gap(above, line) < _WRAPPED
 
 
 def _aligned_table(
@@ -344,11 +308,12 @@ def _rows(lines: Sequence[list[Piece]], columns: Columns) -> list[list[Piece]]:
     tight = _tight_gap(lines, columns)
     for above, line in zip([None, *lines], lines, strict=False):
         is_text = not any(map(is_value, line))
-        apart = gap(above, line) if above else _GAP_IN_TABLE
+        apart = gap(above, line) if above else inf
         is_lower = line[0].text[:1].islower()
         column = span_of(columns, line[0].box)[0]
         is_within = column > 0 or (len(line) == 1 and is_lower)
-        is_item = (column == 0 or len(line) > 1) and NUMBERED.fullmatch(line[0].words[0].text)
+        is_item = (column == 0 or len(line) > 1) and bool(NUMBERED.fullmatch(line[0].words[0].text))
+        is_item |= bool(rows) and column == 0 and _are_alike(rows[-1][0], line[0])
         is_alone = bool(rows) and len(rows[-1]) == 1
         is_label = is_alone and (is_lower or bool(_OPEN.search(rows[-1][0].text)))
         goes_on = apart < tight or (apart < _WRAPPED and (is_label or (is_text and is_within)))
@@ -357,6 +322,12 @@ def _rows(lines: Sequence[list[Piece]], columns: Columns) -> list[list[Piece]]:
         else:
             rows.append(list(line))
     return rows
+
+
+def _are_alike(label: Piece, other: Piece) -> bool:
+    """Whether labels differ in their numbers alone, as times do."""
+    shape = _DIGITS.sub("0", other.text)
+    return shape != other.text and _DIGITS.sub("0", label.text) == shape
 
 
 def _tight_gap(lines: Sequence[list[Piece]], columns: Columns) -> float:

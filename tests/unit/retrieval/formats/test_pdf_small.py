@@ -134,3 +134,64 @@ def test_a_table_below_one_with_an_empty_row_is_read():
         for y, cells in ((top - 14, first), (top - 54, ("Small", "$10.99"))):
             page += row(y, (76, cells[0]), (204, cells[1]))
     assert "Large: $12.99" in text_of(page)
+
+
+def test_a_line_that_names_the_values_below_it_begins_a_table():
+    page = ""
+    for top, office in ((700, "Mayor"), (560, "Clerk")):
+        page += words(72, top, office, font="F2", size=12)
+        page += rows(
+            top - 20,
+            ((72, "Precincts"), (200, "22")),
+            ((72, "Reporting"), (200, "22"), (240, "100%")),
+            ((72, "Votes"), (100, "1,636")),
+            ((260, "Total"), (330, "Early"), (400, "Mail")),
+            ((72, "Ada Smith"), (260, "763"), (330, "678"), (400, "85")),
+            ((72, "Bob Jones"), (260, "844"), (330, "757"), (400, "87")),
+        )
+    assert text_of(page).count("\nBob Jones; Total: 844; Early: 757; Mail: 87") == 2
+
+
+def test_lines_of_one_cell_between_rows_do_not_end_a_table():
+    page = row(714, (72, "Date"), (140, "Activity"), (260, "Time"), (340, "Place"), font="F2")
+    page += row(700, (72, "12th"), (140, "Games night"), (260, "7:30pm"), (340, "Hall"))
+    for y, x, text in (
+        (688, 340, "Reserve,"),
+        (677, 340, "Airport West"),
+        (665, 140, "Honey Eater"),
+        (653, 140, "and Campfire"),
+    ):
+        page += words(x, y, text)
+    page += row(639, (72, "26th"), (140, "Movie night"), (260, "8:00pm"), (340, "Cinema"))
+    page += row(625, (72, "28th"), (140, "Car night"), (260, "9:00pm"), (340, "Garage"))
+    assert "Date: 28th; Activity: Car night; Time: 9:00pm; Place: Garage" in text_of(page)
+
+
+def test_lines_with_times_between_rules_are_rows_of_their_label():
+    lefts, tops = (72, 120, 190, 240, 400), (720, 700, 650, 620)
+    page = "".join(rule(72, top, 400, top) for top in tops)
+    page += "".join(rule(left, 620, left, 700) for left in lefts) + rule(72, 620, 72, 720)
+    page += rule(400, 620, 400, 720) + rule(240, 700, 240, 720)
+    page += words(76, 706, "Sunday 30th June") + words(244, 706, "Intentions")
+    for column, lines in (
+        (76, ("Tues", "2nd")),
+        (124, ("9.30am", "10am", "5.30pm")),
+        (194, ("CTK", "CTK", "TT")),
+        (244, ("Rosary", "Mass for Ada Smith", "Mass")),
+    ):
+        page += "".join(words(column, 688 - 14 * n, text) for n, text in enumerate(lines))
+    page += row(630, (76, "Wed"), (124, "7.15am"), (194, "TT"), (244, "Mass"))
+    shown = text_of(page).splitlines()
+    assert shown[1] == "Sunday 30th June: Tues 2nd; 10am; CTK; Intentions: Mass for Ada Smith"
+    assert shown[-1].endswith("Wed; 7.15am; TT; Intentions: Mass")
+
+
+def test_times_in_lines_that_are_near_are_of_rows():
+    texts = ("Nuts and Bolts", "Happy Hour", "Brown Bag", "Rovers", "Serendipity")
+    page, y = "", 700
+    for n, text in enumerate(texts):
+        page += row(y, (72, f"{n + 1}:15p"), (120, text), (300, "(O, D)"))
+        page += words(120, y - 10, f"{n + 10} Oak Bay Road, Port Hadlock")
+        y -= 20 if n == 1 else 23
+    shown = text_of(page).splitlines()
+    assert shown[2] == "3:15p; Brown Bag 12 Oak Bay Road, Port Hadlock; (O, D)"
