@@ -192,6 +192,6 @@ def test_times_in_lines_that_are_near_are_of_rows():
     for n, text in enumerate(texts):
         page += row(y, (72, f"{n + 1}:15p"), (120, text), (300, "(O, D)"))
         page += words(120, y - 10, f"{n + 10} Oak Bay Road, Port Hadlock")
-        y -= 20 if n == 1 else 23
+        y -= 20 if n == 1 else 24
     shown = text_of(page).splitlines()
     assert shown[2] == "3:15p; Brown Bag 12 Oak Bay Road, Port Hadlock; (O, D)"
