@@ -68,9 +68,14 @@ def _near(left: float) -> range:
 
 def _names_values(line: list[Piece], below: list[Piece]) -> bool:
     """Whether a line names the values of the line below it, all of its pieces but the label."""
-    are_names = not any(map(is_value, line)) and all(map(is_value, below[1:]))
-    is_corner = line[0].box.left > below[0].box.right
-    return len(line) >= MIN_ROWS and len(below) == len(line) + 1 and are_names and is_corner
+    label, *values = below
+    if len(line) < MIN_ROWS or len(values) != len(line) or line[0].box.left < label.box.right:
+        return False
+    are_above = all(
+        name.box.left < value.box.right and value.box.left < name.box.right
+        for name, value in zip(line, values, strict=True)
+    )
+    return are_above and all(map(is_value, values)) and not any(map(is_value, line))
 
 
 def _wraps(above: list[Piece], line: list[Piece]) -> bool:

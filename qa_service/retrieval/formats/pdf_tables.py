@@ -56,7 +56,8 @@ _CLAUSE = re.compile(r"\d{1,2}(?:\.\d{1,2})+\.?")
 _OPEN = re.compile(r"(?:[,&]|\b(?:and|or|of))$")
 """How a label ends that goes on in the next line."""
 _WORD = re.compile(r"[^\W\d_]{2}")
-_DIGITS = re.compile(r"\d+")
+_NUMBERS = re.compile(r"\d+(?:\s?[ap]\.?m?\b\.?)?", re.IGNORECASE)
+"""Of a label; times with their halves of the day."""
 
 _Spread = dict[int, tuple[int, int]]
 
@@ -326,8 +327,8 @@ def _rows(lines: Sequence[list[Piece]], columns: Columns) -> list[list[Piece]]:
 
 def _are_alike(label: Piece, other: Piece) -> bool:
     """Whether labels differ in their numbers alone, as times do."""
-    shape = _DIGITS.sub("0", other.text)
-    return shape != other.text and _DIGITS.sub("0", label.text) == shape
+    shape = _NUMBERS.sub("0", other.text)
+    return shape != other.text and _NUMBERS.sub("0", label.text) == shape
 
 
 def _tight_gap(lines: Sequence[list[Piece]], columns: Columns) -> float:
