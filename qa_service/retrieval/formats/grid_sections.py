@@ -7,6 +7,7 @@ Utilities"), and sections in it go with its name: "Expense, Utilities".
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from math import inf
 from typing import NamedTuple
 
@@ -15,8 +16,8 @@ from qa_service.retrieval.formats.table_heads import MAX_LABEL_CHARS
 
 SAME_INDENT = 2.0
 """In points; labels that begin no further apart are at one level."""
-_STEP = 4.0
-"""In points; a section's rows are indented by more, not by a space that was typed."""
+_FIRST_ROWS = 2
+"""Of a section, which are all indented if it has an end; one alone may be by typed spaces."""
 
 
 class _Section(NamedTuple):
@@ -62,8 +63,9 @@ class Sections:
 
     def _is_indented(self, row: Row, below: Iterable[Row]) -> bool:
         is_label = row.columns()[0] == self._column and not row.from_left
-        first = next((one for one in below if one.at(self._column)), None)
-        return is_label and first is not None and first.indent > row.indent + _STEP
+        labelled = (one for one in below if one.at(self._column))
+        first = list(islice(labelled, _FIRST_ROWS if is_label else 0))
+        return bool(first) and all(one.indent > row.indent + SAME_INDENT for one in first)
 
     def end(self, row: Row) -> bool:
         """Whether a row is below the end of sections, which are open no more."""

@@ -47,9 +47,9 @@ def test_of_rows_in_bold_one_whose_value_recurs_is_no_head():
     assert written(rows[1:])[0] == "5 July; Ann; Ben"
 
 
-def test_a_section_does_not_end_below_a_row_that_a_space_indents():
+def test_a_section_does_not_end_below_a_row_that_spaces_indent():
     rows = [Row(0, cells, indent=indent) for indent, cells in (
-        (0.0, ["Office", "North", "South"]), (0.0, ["Mayor", "", ""]), (3.0, ["Blanks", "1", "2"]),
+        (0.0, ["Office", "North", "South"]), (0.0, ["Mayor", "", ""]), (6.0, ["Blanks", "1", "2"]),
         (0.0, ["Ada Smith", "30", "40"]), (0.0, ["Bob Jones", "50", "60"]))]  # fmt: skip
     assert written(rows)[1:] == [
         "Office: Blanks; North: 1; South: 2",
