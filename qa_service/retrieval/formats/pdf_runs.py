@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from qa_service.retrieval.formats.pdf_columns import gap, is_value
@@ -16,7 +17,9 @@ _GAP_IN_TABLE = 3.0
 _GAP_IN_WIDE_TABLE, _MANY_CELLS = 6.0, 4
 """The same between lines of so many pieces each."""
 _MAX_ALONE = 2
-"""Lines of one piece in a row, but for those that begin where a cell of a wide row does."""
+"""Lines of one piece in a row, but for those that begin where cells of wide rows do."""
+_MIN_CELLS = 2
+"""Of wide rows, which begin at one place; words far apart in a justified text do not."""
 _BELOW = 1.0
 """Points; lines of a cell begin so near to one another."""
 _WRAPPED = 1.35
@@ -28,7 +31,7 @@ def end_of_run(lines: Sequence[list[Piece]], start: int) -> int:
 
     A line that names the values below it, where there were values before, begins another table.
     """
-    end, alone, lefts = start, 0, set[int]()
+    end, alone, lefts = start, 0, Counter[int]()
     for number in range(start, min(len(lines), start + _MAX_RUN)):
         line = lines[number]
         if number > start and gap(lines[number - 1], line) > _most_gap(
@@ -41,7 +44,7 @@ def end_of_run(lines: Sequence[list[Piece]], start: int) -> int:
                 lefts.update(round(piece.box.left) for piece in line[1:])
         elif number == start:
             break
-        elif lefts.isdisjoint(_near(line[0].box.left)):
+        elif max(map(lefts.__getitem__, _near(line[0].box.left))) < _MIN_CELLS:
             alone += 1
             if alone > _MAX_ALONE:
                 break
