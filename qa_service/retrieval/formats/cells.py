@@ -86,6 +86,10 @@ class Grid:
         self._reaching: dict[int, int] = {}
         """Of columns into which a cell above reaches: into how many further rows."""
 
+    def split_next(self, count: int) -> None:
+        """Splits the row that comes next into several; cells that reach into it reach into all."""
+        self._reaching = {column: rows + count - 1 for column, rows in self._reaching.items()}
+
     def add_row(self, cells: Iterable[Cell], line: int = 0, *, is_head: bool = False) -> None:
         """Adds a row: its cells without the places into which cells of rows above reach."""
         above = self.rows[-1] if self.rows else Row(0, [])

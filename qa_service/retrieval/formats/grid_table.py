@@ -16,6 +16,7 @@ from collections.abc import Sequence, Set
 
 from qa_service.retrieval.documents import BlockList, row_text
 from qa_service.retrieval.formats.cells import Row
+from qa_service.retrieval.formats.grid_sections import Sections
 from qa_service.retrieval.formats.row_labels import TIMES, TOTAL, grouped, has_groups, labelled
 from qa_service.retrieval.formats.table_heads import (
     MAX_LABEL_CHARS,
@@ -33,6 +34,8 @@ _KEYED = re.compile(r"[^\W\d][^:]{1,30}:\s+\S")
 _DIGIT, _NO_SIGN = re.compile(r"\d"), re.compile(r"[\d\s]+")
 _DAY = re.compile(r"(?:day \d+|(?:mon|tues|wednes|thurs|fri|satur|sun)day\b).{0,30}", re.IGNORECASE)
 _LONG_WORD = re.compile(r"[^\W\d_]{4}")
+_CODED = re.compile(r"\([^()\s]{1,5}\) \S")
+"""A code and what it stands for: the cell of a legend."""
 MAX_CAPTION_CHARS = 200
 """Longer titles are paragraphs: a caption goes with each passage of the rows."""
 
@@ -139,14 +142,21 @@ class GridTable:
                 out.paragraph(caption, at)
             caption, at = self._first_day, rows[0].line if rows else at
         last = max((n for n, row in enumerate(rows) if len(row.columns()) > 1), default=-1)
+        apart = {n for n, row in enumerate(rows) if self._is_apart(row, is_below=n > last)}
+        sections = Sections(caption, at, self._columns[0] if self._columns else 0)
         for place, row in enumerate(rows):
-            if self._is_apart(row, is_below=place > last):
-                self._add(out, held, caption, at, goes_on=goes_on, names=names)
-                held, names, caption, at = [], [], row.cells[row.columns()[0]], row.line
-                goes_on = True
-            elif row.cells not in self._head:
+            if place not in apart and row.cells in self._head:
+                continue
+            above = sections.caption
+            if place in apart:
+                below = (rows[n] for n in range(place + 1, len(rows)) if n not in apart)
+                sections.begin(row, itertools.islice(below, SAMPLE_ROWS))
+            elif not sections.end(row):
                 held.append(row)
-        self._add(out, held, caption, at, goes_on=goes_on, names=names)
+                continue
+            self._add(out, held, *above, goes_on=goes_on, names=names)
+            held, names, goes_on = [row] if place not in apart else [], [], True
+        self._add(out, held, *sections.caption, goes_on=goes_on, names=names)
 
     def _unwritten(self, rows: Sequence[Row]) -> list[str]:
         """The columns' names, if below all but the first one is empty: no row has them.
@@ -254,7 +264,15 @@ def _names(head: Sequence[Row]) -> list[str]:
     for texts in rows[:-1] if repeated else ():  # "Q1" stands over the first of its columns alone
         for column in range(first + 1, width):
             texts[column] = texts[column] or texts[column - 1]
-    return [" ".join(dict.fromkeys(filter(None, names))) for names in zip(*rows, strict=True)]
+    found = [" ".join(dict.fromkeys(filter(None, names))) for names in zip(*rows, strict=True)]
+    merged = itertools.takewhile(
+        lambda n: found[n] == found[corner] and all(n in row.from_left for row in head),
+        range(corner + 1, width),
+    )
+    reach = 1 + sum(1 for _ in merged)
+    if 2 * reach > width - corner and reach >= MIN_HEADS:  # a title, over the labels too
+        found[corner + 1 : corner + reach] = [""] * (reach - 1)
+    return found
 
 
 def _has_pairs(rows: Sequence[Row], columns: Sequence[int]) -> bool:
@@ -287,6 +305,7 @@ def paired(
     is_pair = len(columns) == 2 and not (row.is_head or are_keyed(row))
     is_pair &= not all(": " in row.cells[column] for column in columns)
     is_pair &= keys is None or (columns[0] in keys and not is_strong(row))
+    is_pair &= not all(_CODED.match(row.cells[column]) for column in columns)
     while place < len(columns):
         column, *after = columns[place : place + 2]
         text = row.cells[column]

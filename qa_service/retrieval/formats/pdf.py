@@ -32,7 +32,8 @@ from qa_service.retrieval.formats.pdf_lines import (
     with_rules,
 )
 from qa_service.retrieval.formats.pdf_page import HYPHEN, Page, PageReader, Word
-from qa_service.retrieval.formats.pdf_tables import MIN_ROWS, Table, split_tables
+from qa_service.retrieval.formats.pdf_runs import MIN_ROWS
+from qa_service.retrieval.formats.pdf_tables import Table, split_tables
 from qa_service.retrieval.formats.pdf_tagged import tables_on
 from qa_service.retrieval.formats.pdf_text import (
     Counting,
@@ -325,7 +326,7 @@ def _has_its_names(before: Table, table: Table, between: list[Text]) -> bool:
     sides = zip(before.box[::2], table.box[::2], strict=True)
     if not is_near or any(abs(one - other) > _SAME_WIDTH for one, other in sides):
         return False
-    rows, below = before.grid.rows, table.grid.rows
+    rows, below = [row for row in before.grid.rows if row.columns()], table.grid.rows
     named = reach_of(rows[: num_head(rows, has_head=False)])
     is_like = len(rows[0].cells) == len(below[0].cells) and reach_of(below) - {0} <= named
     return is_like and not num_head(

@@ -22,6 +22,7 @@ from qa_service.retrieval.formats.pdf_columns import (
     level_centred,
     span_of,
 )
+from qa_service.retrieval.formats.pdf_levels import RuledCell, Text, add_row
 from qa_service.retrieval.formats.pdf_lines import (
     Piece,
     has_bullet,
@@ -32,7 +33,8 @@ from qa_service.retrieval.formats.pdf_lines import (
 )
 from qa_service.retrieval.formats.pdf_page import Page, Word
 from qa_service.retrieval.formats.pdf_rules import MIN_RULE
-from qa_service.retrieval.formats.pdf_tables import MIN_ROWS, Table
+from qa_service.retrieval.formats.pdf_runs import MIN_ROWS
+from qa_service.retrieval.formats.pdf_tables import Table
 from qa_service.retrieval.formats.pdf_walls import Walls, column_of, middles_in, nearest
 
 _MAX_GROUPS = 300
@@ -55,8 +57,6 @@ _LABEL_WIDTH = 0.5
 """Of a table's width; labels outside its rules are no farther away."""
 _OFF_MIDDLE = 0.5
 """Of the first column's width; a name for several columns stands nearer to their middle."""
-_LEVEL = 0.3
-"""Of a font's size; lines of a row differ less in height."""
 _VALUE_WORDS = 3
 _MANY_FRAMES = 5
 """Cells over several rows, if most words are in such."""
@@ -68,9 +68,6 @@ _LONG_CHARS = 300
 """A list that is longer is no cell."""
 _MAX_LINES = 400
 """Distinct rules of one direction in a table."""
-
-Text = list[list[Piece]]
-"""The lines of a cell."""
 
 
 def ruled_tables(page: Page, before: Sequence[Table] = ()) -> tuple[list[Table], list[list[Word]]]:
@@ -381,7 +378,7 @@ def _arranges(cells: dict[tuple[int, int], Text]) -> bool:
 
 
 def _add_ruled_row(grid: Grid, row: int, walls: Walls, texts: dict[tuple[int, int], Text]) -> None:
-    cells = list[tuple[Text, int, int]]()
+    cells = list[RuledCell]()
     columns = list(pairwise(walls.columns))
     for column in range(len(columns)):
         if walls.corner(row, column) == (row, column):
@@ -389,35 +386,10 @@ def _add_ruled_row(grid: Grid, row: int, walls: Walls, texts: dict[tuple[int, in
             text = texts.get((row, column), [])
             inner = columns[column : column + width]
             if width > 1 and height == 1 and (parts := _inner_cells(text, inner)):
-                cells += [(part, 1, 1) for part in parts]
-                continue
-            cells.append((text, width, height))
-    levels = _levels([text for text, _, height in cells if height == 1])
-    for level in levels:
-        lines = [
-            ([line for line in text if _is_level(line, level)], width) for text, width, _ in cells
-        ]
-        grid.add_row([cell_of(line, width) for line, width in lines])
-    if not levels:
-        grid.add_row([cell_of(text, width, height) for text, width, height in cells])
-
-
-def _levels(cells: list[Text]) -> list[float]:
-    """The heights of a row's lines, if each is a row itself: columns are ruled, rows are not."""
-    label, *values = [text for text in cells if text] or [[]]
-    levels = [line[0].box.middle for line in label]
-    if not values or len(levels) < MIN_ROWS:
-        return []
-    for text in values:
-        are_short = all(len(one.words) <= _VALUE_WORDS for line in text for one in line)
-        are_level = all(any(_is_level(line, level) for level in levels) for line in text)
-        if not (are_short and are_level and 2 * len(text) > len(levels)):
-            return []
-    return levels
-
-
-def _is_level(line: list[Piece], level: float) -> bool:
-    return abs(line[0].box.middle - level) < _LEVEL * line[0].size
+                cells += map(RuledCell, parts)
+            else:
+                cells.append(RuledCell(text, width, height))
+    add_row(grid, cells)
 
 
 def _inner_cells(text: Text, columns: Columns) -> list[Text]:

@@ -10,12 +10,14 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from math import inf
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from qa_service.retrieval.formats.cells import Cell, Grid
 from qa_service.retrieval.formats.pdf_boxes import Box, around
+from qa_service.retrieval.formats.pdf_cards import card_at
 from qa_service.retrieval.formats.pdf_columns import (
     HEAD_GAP,
     Columns,
@@ -28,15 +30,8 @@ from qa_service.retrieval.formats.pdf_columns import (
     stand_in,
 )
 from qa_service.retrieval.formats.pdf_lines import NUMBERED, Piece, cut_at, is_mark
+from qa_service.retrieval.formats.pdf_runs import MIN_ROWS, end_of_run
 
-MIN_ROWS = 3
-"""Lines with several cells of a table without rules."""
-_MAX_RUN = 500
-"""Lines of a table on one page."""
-_GAP_IN_TABLE = 3.0
-"""Of a line's size; a wider one ends a table without rules."""
-_GAP_IN_WIDE_TABLE, _MANY_CELLS = 6.0, 4
-"""The same between lines of so many pieces each."""
 _FITTING = 0.7
 """Of its pieces; so many stand in one column each."""
 _AMOUNT = re.compile(r"[$€£]?\d")
@@ -50,8 +45,6 @@ _NAME_WORDS = 6
 """Words of a name that goes over several columns, at most."""
 _APART = 1.3
 """Times the distance of lines in a row; rows of texts that are set apart are so far apart."""
-_LEVEL = 1.0
-"""Points; lines of a cell begin so near to one another."""
 _HALF = 0.8
 """Of a font's size; a label between two lines of its group is so near to both."""
 _OFF_MIDDLE = 0.25
@@ -63,6 +56,8 @@ _CLAUSE = re.compile(r"\d{1,2}(?:\.\d{1,2})+\.?")
 _OPEN = re.compile(r"(?:[,&]|\b(?:and|or|of))$")
 """How a label ends that goes on in the next line."""
 _WORD = re.compile(r"[^\W\d_]{2}")
+_NUMBERS = re.compile(r"\d+(?:\s?[ap]\.?m?\b\.?)?", re.IGNORECASE)
+"""Of a label; times with their halves of the day."""
 
 _Spread = dict[int, tuple[int, int]]
 
@@ -94,9 +89,12 @@ def split_tables(
     found = list[list[list[Piece]] | Table]()
     text, start = list[list[Piece]](), 0
     while start < len(lines):
-        end = _end_of_run(lines, start)
+        end = end_of_run(lines, start)
         near = before if start <= _TITLES else ()
         table = _aligned_table(lines[start:end], text, near) if end - start >= MIN_ROWS else None
+        if table is None and (card := card_at(lines, start)):
+            grid, end = card
+            table = Table(around([one.box for line in lines[start:end] for one in line]), grid)
         if table:
             found += [text, table] if text else [table]
             text, start = [], end
@@ -104,35 +102,6 @@ def split_tables(
             text.append(lines[start])
             start += 1
     return [*found, text] if text else found
-
-
-def _end_of_run(lines: Sequence[list[Piece]], start: int) -> int:
-    """Where lines end that begin here and have several pieces, all but a few."""
-    end = number = start
-    while number < min(len(lines), start + _MAX_RUN) and number - end <= 2:
-        if number > start:
-            counts = sorted((len(lines[max(start, end - 1)]), len(lines[number])))
-            is_row = counts[0] >= _MANY_CELLS and 3 * counts[0] >= 2 * counts[1]
-            most = _GAP_IN_WIDE_TABLE if is_row else _GAP_IN_TABLE
-            if gap(lines[number - 1], lines[number]) > most:
-                break
-        number += 1
-        if len(lines[number - 1]) > 1:
-            end = number
-        elif number - 1 == start:
-            break
-    while start < end < len(lines) and _wraps(lines[end - 1], lines[end]):
-        end += 1
-    return end
-
-
-def _wraps(above: list[Piece], line: list[Piece]) -> bool:
-    """Whether a line but goes on with a cell of the line above, not with its first."""
-    first, rest = above[0].words, [piece.words for piece in above[1:]]
-    begin = [first[1:] if is_mark(first[0].text) else [], *rest] if rest else [first]
-    lefts = [words[0].box.left for words in begin if words]
-    is_below = any(abs(left - line[0].box.left) < _LEVEL for left in lefts)
-    return len(line) == 1 and is_below and gap(above, line) < _WRAPPED
 
 
 def _aligned_table(
@@ -205,7 +174,17 @@ def _names(line: list[Piece], below: list[Piece], columns: Columns) -> list[Piec
     spans = [span_of(columns, name.box) for name in names]
     is_apart = all(one[1] < after[0] for one, after in pairwise(spans))
     is_narrow = all(first == last for first, last in spans) or len(names) > 1
-    return names if is_apart and is_narrow else []
+    return names if is_apart and is_narrow and not _is_sentence(line) else []
+
+
+def _is_value(piece: Piece) -> bool:
+    """Whether a piece is a number, or has one to which dots lead."""
+    return is_value(piece) or (piece.is_led and any(map(str.isdigit, piece.text)))
+
+
+def _is_sentence(line: list[Piece]) -> bool:
+    """Whether a line is alone, and too long for a column's name."""
+    return len(line) == 1 and len(line[0].words) > _NAME_WORDS
 
 
 def _is_title(line: list[Piece], columns: Columns, size: float) -> bool:
@@ -218,10 +197,12 @@ def _is_title(line: list[Piece], columns: Columns, size: float) -> bool:
 
 def _num_head(lines: Sequence[list[Piece]], columns: Columns) -> int:
     """How many lines name the columns of numbers below them; 0 if there are no numbers."""
-    plain = [not any(map(is_value, line)) for line in lines]
+    plain = [not any(map(_is_value, line)) for line in lines]
     if all(plain):
         return 0
     num = plain.index(False)
+    if any(map(_is_sentence, lines[1:num])):
+        return 0  # a text below a row whose values have words
     while num > 1 and _are_names_and_amounts(lines[num - 2], lines[num - 1], columns):
         num -= 1
     sections = [len(line) == 1 and span_of(columns, line[0].box)[0] == 0 for line in lines]
@@ -337,11 +318,12 @@ def _rows(lines: Sequence[list[Piece]], columns: Columns) -> list[list[Piece]]:
     tight = 0.0 if has_leaders else _tight_gap(lines, columns)
     for above, line in zip([None, *lines], lines, strict=False):
         is_text = not any(map(is_value, line))
-        apart = gap(above, line) if above else _GAP_IN_TABLE
+        apart = gap(above, line) if above else inf
         is_lower = line[0].text[:1].islower()
         column = span_of(columns, line[0].box)[0]
         is_within = column > 0 or (len(line) == 1 and is_lower)
-        is_item = column == 0 and NUMBERED.fullmatch(line[0].words[0].text)
+        is_item = (column == 0 or len(line) > 1) and bool(NUMBERED.fullmatch(line[0].words[0].text))
+        is_item |= bool(rows) and column == 0 and _are_alike(rows[-1][0], line[0])
         is_alone = bool(rows) and len(rows[-1]) == 1
         is_label = is_alone and (is_lower or bool(_OPEN.search(rows[-1][0].text)))
         goes_on = apart < tight or (apart < _WRAPPED and (is_label or (is_text and is_within)))
@@ -350,6 +332,12 @@ def _rows(lines: Sequence[list[Piece]], columns: Columns) -> list[list[Piece]]:
         else:
             rows.append(list(line))
     return rows
+
+
+def _are_alike(label: Piece, other: Piece) -> bool:
+    """Whether labels differ in their numbers alone, as times do."""
+    shape = _NUMBERS.sub("0", other.text)
+    return shape != other.text and _NUMBERS.sub("0", label.text) == shape
 
 
 def _tight_gap(lines: Sequence[list[Piece]], columns: Columns) -> float:

@@ -19,6 +19,7 @@ from qa_service.retrieval.formats.pdf_columns import (
     level_centred,
     span_of,
 )
+from qa_service.retrieval.formats.pdf_levels import Text
 from qa_service.retrieval.formats.pdf_lines import (
     Piece,
     lines_of,
@@ -26,7 +27,6 @@ from qa_service.retrieval.formats.pdf_lines import (
 )
 from qa_service.retrieval.formats.pdf_page import Page, Turned, Word
 from qa_service.retrieval.formats.pdf_ruled import (
-    Text,
     are_no_cells,
     as_most,
     holds,

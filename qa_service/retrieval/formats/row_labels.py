@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from qa_service.retrieval.formats.cells import Row
+from qa_service.retrieval.formats.grid_sections import SAME_INDENT
 from qa_service.retrieval.formats.table_heads import FEW, MAX_LABEL_CHARS, MIN_HEADS, VALUE
 
 TIMES = re.compile(
@@ -17,10 +18,8 @@ TIMES = re.compile(
     re.IGNORECASE,
 )
 """A time of day, or from one to another."""
-_SAME_INDENT = 2.0
-"""In points; labels that begin no further apart are at one level."""
 _STEP_SHARE = 0.5
-"""Of the first step; so are those that begin no further apart than that."""
+"""Of the first step; labels that begin no further apart than that are at one level."""
 _MAX_INDENTS = 5
 """Levels of labels in a column; where there are more, it is centred or aligned at the right."""
 TOTAL = re.compile(
@@ -70,16 +69,18 @@ def labelled(rows: Sequence[Row], column: int) -> Sequence[Row]:
     named = [row for row in rows if row.at(column)]
     places = sorted({row.indent for row in named})
     steps = [*itertools.pairwise(places)]
-    same = max([_SAME_INDENT, *(_STEP_SHARE * (place - before) for before, place in steps[:1])])
+    same = max([SAME_INDENT, *(_STEP_SHARE * (place - before) for before, place in steps[:1])])
     levels = [*places[:1], *(place for before, place in steps if place - before > same)]
     most = min(_MAX_INDENTS, max(2, (len(named) + 1) // 2))
     is_list = 1 < len(levels) <= most and named[0].indent < levels[1]
     if not is_list or any(VALUE.fullmatch(row.at(column)) for row in named):
         return rows
     found, path = list[Row](), dict[int, str]()
-    for row in rows:
+    last = max((n for n, row in enumerate(rows) if len(row.columns()) > 1), default=-1)
+    for place, row in enumerate(rows):
         cells, label = list(row.cells), row.at(column)
-        if label and column not in row.from_above and not TOTAL.match(label):
+        is_note = place > last or column in row.from_above
+        if label and not is_note and not TOTAL.match(label):
             is_of_group = any(row.cells[:column])  # the indent is of the group's label
             level = bisect_right(levels, levels[0] if is_of_group else row.indent)
             path = {its: text for its, text in path.items() if its < level and text != label}

@@ -37,7 +37,10 @@ _NUMBER_AS_NAME = re.compile(
 """A year ("2019 Budget"), a range, a date or a time, which may name a column."""
 _TIME = re.compile(r"\d\d?:\d\d")
 _NUMBER = re.compile(r"\d[\d.]*|\b(?:[ivx]{1,5}|[IVX]{1,5}|[A-Za-z])(?=[.)])")
+_MARK = re.compile(r"(?:\d{1,3}|[ivx]{1,5}|[IVX]{1,5}|[A-Za-z])[.)]")
+"""The number or letter of an item."""
 _TIME_OF_DAY = re.compile(r"\d\d?[:.]\d\d\s?[ap]\.?m?\b.{0,30}", re.IGNORECASE)
+_ORDINAL = re.compile(r"(?P<number>\d{1,2})(?:st|nd|rd|th)\b(?P<rest>.{0,30})", re.IGNORECASE)
 _CODE = re.compile(r"\d{1,3}[A-Z]")
 """Of a class or a ward ("5B")."""
 _LETTER = re.compile(r"[^\W\d_]")
@@ -166,7 +169,7 @@ def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
     texts = [row.cells[column] for column in row.columns() if column not in row.from_above]
     if not texts or any(column in from_above for column in row.columns()):
         return bool(from_above)
-    if all(_UNIT.fullmatch(text) for text in texts):
+    if all(_UNIT.fullmatch(text) for text in texts) or _is_same_for_all(row, above):
         return True
     if _is_below_names(row, above) or len(row.at(above.columns()[0])) > MAX_LABEL_CHARS:
         return False
@@ -178,6 +181,13 @@ def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
     may_go_on = has_words or (bool(above.from_left) and not is_labelled)
     may_go_on |= bool(above.from_left) and _alone_is_full(rows, place)
     return may_go_on and may_be_head(rows, place)
+
+
+def _is_same_for_all(row: Row, above: Row) -> bool:
+    """Whether a row without a label says the same below each of several names."""
+    columns, named = row.columns(), above.columns()[1:]
+    is_repeated = len(columns) > 1 and len({row.cells[column] for column in columns}) == 1
+    return is_repeated and columns == named and not VALUE.fullmatch(row.cells[columns[0]])
 
 
 def _alone_is_full(rows: Sequence[Row], place: int) -> bool:
@@ -213,7 +223,7 @@ def _is_below_names(row: Row, above: Row) -> bool:
 def may_be_head(rows: Sequence[Row], place: int) -> bool:
     """Whether each cell may name its column: it is words, or `_may_name` says so."""
     row, above = rows[place], rows[place - 1] if place else Row(0, [])
-    if _goes_on([one.at(columns_of(rows)[0]) for one in rows[place : place + MIN_HEADS]]):
+    if _is_like_rows_below(rows, place):
         return False
     parted = {n for one in rows[place + 1 : place + MIN_HEADS] for n in one.columns()}
     numbers = [
@@ -248,6 +258,24 @@ def may_be_head(rows: Sequence[Row], place: int) -> bool:
     )
 
 
+def _is_like_rows_below(rows: Sequence[Row], place: int) -> bool:
+    """Whether a row has an item's number, or is like those below it but in its numbers."""
+    labels = [one.at(columns_of(rows)[0]) for one in rows[place : place + MIN_HEADS]]
+    if _MARK.fullmatch(labels[0]) or _goes_on(labels):
+        return True
+    row, below = rows[place], rows[place + 1 : place + SAMPLE_ROWS]
+    return any(_is_like(row.cells[n], below, n) for n in row.columns()[1:])
+
+
+def _is_like(text: str, below: Sequence[Row], column: int) -> bool:
+    """Whether a text differs from one below in its column but in numbers ("Half 4", "Half 5")."""
+    shape = _NUMBER.sub("0", text)
+    if shape == text or not _WORD.search(text):
+        return False
+    cells = {row.at(column) for row in below} - {text}
+    return any(_NUMBER.sub("0", cell) == shape for cell in cells)
+
+
 def _is_name_over_nothing(rows: Sequence[Row], column: int) -> bool:
     """Whether a number with words ("5 year trend") that is set off has no cell below it."""
     has_words = is_strong(rows[0]) and bool(_WORD.search(rows[0].at(column)))
@@ -262,7 +290,7 @@ def _goes_on(labels: Sequence[str]) -> bool:
 
 
 def _counts_up(texts: Sequence[str]) -> bool:
-    """Whether numbers are those of days or weeks, in order; a next month may begin at 1.
+    """Whether numbers are those of days or weeks, or ordinals, in order; a next month may be at 1.
 
     So are times of day that are no cells' own: they go on by the same step.
     """
@@ -272,7 +300,10 @@ def _counts_up(texts: Sequence[str]) -> bool:
         minutes = [60 * int(text[:-3]) + int(text[-2:]) for text in texts]
         steps = {after - before for before, after in itertools.pairwise(minutes)}
         return len(steps) == 1 and steps.pop() > 0
-    if not all(text.isdecimal() and len(text) < 4 for text in texts):
+    if all(ordinals := [_ORDINAL.fullmatch(text) for text in texts]):
+        is_one = len({one["rest"] for one in ordinals if one}) == 1
+        texts = [one["number"] for one in ordinals if one and is_one]
+    if not texts or not all(text.isdecimal() and len(text) < 4 for text in texts):
         return False
     pairs = itertools.pairwise(map(int, texts))
     return all(number == before + 1 or number == 1 < before for before, number in pairs)

@@ -47,6 +47,22 @@ def test_of_rows_in_bold_one_whose_value_recurs_is_no_head():
     assert written(rows[1:])[0] == "5 July; Ann; Ben"
 
 
+def test_a_section_does_not_end_below_a_row_that_spaces_indent():
+    rows = [Row(0, cells, indent=indent) for indent, cells in (
+        (0.0, ["Office", "North", "South"]), (0.0, ["Mayor", "", ""]), (6.0, ["Blanks", "1", "2"]),
+        (0.0, ["Ada Smith", "30", "40"]), (0.0, ["Bob Jones", "50", "60"]))]  # fmt: skip
+    assert written(rows)[1:] == [
+        "Office: Blanks; North: 1; South: 2",
+        "Office: Ada Smith; North: 30; South: 40",
+        "Office: Bob Jones; North: 50; South: 60",
+    ]
+
+
+def test_a_legends_codes_side_by_side_are_no_pairs():
+    rows = [["(BB) Big Book", "(C) Closed"], ["(CF) Child-Friendly", "(D) Discussion"]]
+    assert written(rows) == ["; ".join(row) for row in rows]
+
+
 def test_a_currencys_sign_with_a_dash_is_a_value():
     rows = [["Deposit", "$ -", "$ 1,250"], ["Land", "23,102", "12,299"], ["All", "5", "6"]]
     assert written(rows)[0] == "Deposit; $ -; $ 1,250"
