@@ -57,25 +57,51 @@ def num_cpus(root: Path = ROOT) -> int:
     return max(1, min([allowed, *(math.ceil(quota) for quota in _quotas(root))]))
 
 
+def available_bytes(root: Path = ROOT) -> int:
+    """The memory that programs may still take, of the machine's and of each cgroup's above this.
+
+    Pages of files that the kernel gives back are free. Linux, proc_meminfo(5) (`MemAvailable`),
+    Documentation/admin-guide/cgroup-v2.rst (`memory.max`), cgroup-v1/memory.rst.
+    """
+    lines = (root / "proc/meminfo").read_text(encoding="utf-8").splitlines()
+    [available] = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+    found = [int(available) * 1024]
+    for folder in _cgroups(root, "memory"):
+        with suppress(OSError, ValueError):  # no such file, or `max`
+            is_new = (folder / "memory.max").exists()
+            limit, used = ("max", "current") if is_new else ("limit_in_bytes", "usage_in_bytes")
+            stat = dict(map(str.split, (folder / "memory.stat").read_text().splitlines()))
+            free = int((folder / f"memory.{limit}").read_text())
+            free -= int((folder / f"memory.{used}").read_text())
+            found.append(free + int(stat["inactive_file" if is_new else "total_inactive_file"]))
+    return min(found)
+
+
 def _quotas(root: Path) -> Iterator[float]:
     """The CPUs that each cgroup above this process grants, of those with a quota.
 
     Linux, Documentation/admin-guide/cgroup-v2.rst (`cpu.max`), scheduler/sched-bwc.rst (version 1).
     """
+    for folder in _cgroups(root, "cpu"):
+        if quota := _quota_of(folder):
+            yield quota
+
+
+def _cgroups(root: Path, controller: str) -> Iterator[Path]:
+    """The folders of the cgroups above this process, in version 1 a controller's."""
     lines: list[str] = []
     with suppress(OSError):
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
         mounted = root / "sys/fs/cgroup" / controllers
         inside = mounted / path.strip("/")
         for folder in [inside, *inside.parents]:
             if not folder.is_relative_to(mounted):
                 break
-            if quota := _quota_of(folder):
-                yield quota
+            yield folder
 
 
 def _quota_of(folder: Path) -> float | None:

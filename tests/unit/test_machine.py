@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from qa_service.machine import num_cpus, processor
+from qa_service.machine import available_bytes, num_cpus, processor
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def test_a_processor_has_its_name_and_flags(tmp_path):
 
 
 def test_a_processor_is_written_alike_in_every_process():
-    code = "from qa_service.machine import processor; print(processor())"
+    code = "from qa_service.machine import available_bytes, processor; print(processor())"
     written = {
         subprocess.run(
             [sys.executable, "-c", code],
@@ -81,10 +81,41 @@ def test_a_processor_without_cpuinfo_is_named_by_its_architecture(tmp_path):
 
 def test_the_limit_of_descriptors_is_raised_as_far_as_it_may_be():
     code = (
-        "import resource; from qa_service.machine import allow_descriptors;"
+        "import resource; from qa_service.machine import available_bytes, allow_descriptors;"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 100));"
         "print(allow_descriptors(80), allow_descriptors(200), "
         "resource.getrlimit(resource.RLIMIT_NOFILE))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "80 100 (100, 100)\n"
+
+
+MEMINFO = "MemTotal: 8000 kB\nMemAvailable: 5000 kB\n"
+
+
+def test_the_available_memory_is_the_least_of_the_machines_and_of_the_groups_above(tmp_path):
+    write(
+        tmp_path,
+        proc__meminfo=MEMINFO,
+        proc__self__cgroup="0::/pod/container\n",
+        sys__fs__cgroup__pod__container__memory_dot_max="max",
+        sys__fs__cgroup__pod__memory_dot_max="4096000",
+        sys__fs__cgroup__pod__memory_dot_current="3000000",
+        sys__fs__cgroup__pod__memory_dot_stat="anon 2000000\ninactive_file 500000\n",
+    )
+    assert available_bytes(tmp_path) == 4_096_000 - 3_000_000 + 500_000
+
+
+def test_a_group_of_version_1_bounds_the_memory_too(tmp_path):
+    folder = tmp_path / "sys/fs/cgroup/memory/docker"
+    folder.mkdir(parents=True)
+    (folder / "memory.limit_in_bytes").write_text("1000000")
+    (folder / "memory.usage_in_bytes").write_text("900000")
+    (folder / "memory.stat").write_text("inactive_file 1\ntotal_inactive_file 200000\n")
+    write(tmp_path, proc__meminfo=MEMINFO, proc__self__cgroup="4:memory:/docker\n")
+    assert available_bytes(tmp_path) == 300_000
+
+
+def test_without_a_cgroup_the_machines_memory_is_available(tmp_path):
+    write(tmp_path, proc__meminfo=MEMINFO)
+    assert available_bytes(tmp_path) == 5000 * 1024

@@ -17,13 +17,16 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from qa_service.instance.model_folder.costs_dir import SeenLengths
-from qa_service.machine import own_bytes, return_free_memory
+from qa_service.machine import available_bytes, own_bytes, return_free_memory
 
 logger = logging.getLogger(__name__)
 
 OFTEN = 16
 """Runs of a length before it is compiled: more than measuring a cost table makes of any length, and
 few compared with the hundred after which a seventh of a run's time has paid for compiling."""
+
+RESERVE_BYTES = 2**29
+"""What the machine, or a container, keeps for other programs and for an instance's replacement."""
 
 LOWEST_PRIORITY = 19
 """As a nice value; with a worker at 10, the thread then has an eighth of a core."""
@@ -36,7 +39,8 @@ class StaticShapes(Generic[Compiled]):
 
     A length is compiled if it will fit into what is left of `max_bytes`, as far as is known: it
     takes what the last one took, the first `first_bytes`. What then took more is dropped. After
-    that, or if a length cannot be compiled, no more are. What does not pass `check` is not used.
+    that, or if a length cannot be compiled, or the machine has little memory left, no more are.
+    What does not pass `check` is not used.
 
     Args:
         is_in_the_making: Whether another instance compiles a length now: its turn is later, since
@@ -55,6 +59,7 @@ class StaticShapes(Generic[Compiled]):
         *,
         is_in_the_making: Callable[[int], bool] = lambda _tokens: False,
         memory_bytes: Callable[[], int] = own_bytes,
+        available_bytes: Callable[[], int] = available_bytes,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.check: Callable[[Compiled, int], object] | None = None
@@ -63,6 +68,7 @@ class StaticShapes(Generic[Compiled]):
         self._is_in_the_making = is_in_the_making
         self._next_bytes = max(1, first_bytes)
         self._memory_bytes = memory_bytes
+        self._available_bytes = available_bytes
         self._clock_s = clock_s
         self._seen = SeenLengths()
         self._compiled: dict[int, Compiled] = {}
@@ -115,6 +121,11 @@ class StaticShapes(Generic[Compiled]):
         # On Linux each thread has a separate priority.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
         while tokens := self._next():
+            available = self._available_bytes()
+            if available < self._next_bytes + RESERVE_BYTES:
+                logger.info("no further length is compiled: %d bytes are available", available)
+                self.left_bytes = 0
+                return
             self._add(tokens)
 
     def _add(self, tokens: int) -> None:

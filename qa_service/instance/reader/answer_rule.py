@@ -37,7 +37,7 @@ _NEUTRAL = re.compile(
 )
 """Signs that are no answer by themselves; `@` among spaces is one."""
 _LINE_MARKS = re.compile(
-    r"""^[ \t>]*(?:\#{1,6}(?=\s)|[-*+•‣◦](?=\s)|\d{1,3}[.)](?=\s)|[=~^_*\#-]{3,}[ \t]*$)
+    r"""^[ \t>]*(?:\#{1,6}(?=\s)|[-*+•‣◦](?=\s)|\d{1,3}[.)-](?=\s)|[=~^_*\#-]{3,}[ \t]*$)
       |^[ \t>*_\#]*(?:Q|A|Question|Answer)\d*[:.)](?=[\s*_])""",
     re.VERBOSE | re.MULTILINE | re.IGNORECASE,
 )
@@ -52,7 +52,7 @@ _PARAGRAPH_END = re.compile(
     r"\n(?=[ \t]*\n)|(?<=\n)(?=[=~^-]{3,}[ \t]*$)|(?<=\n)(?=[ \t]*\#{1,6}[ \t])", re.MULTILINE
 )
 """A blank line, a heading's underline, and the start of a heading."""
-_ITEM_END = re.compile(r"\n(?=[ \t]*(?:[-*+•‣◦]|\d{1,3}[.)])[ \t])")
+_ITEM_END = re.compile(r"\n(?=[ \t]*(?:[-*+•‣◦]|\d{1,3}[.)-])[ \t])")
 _PIPE_ROW = re.compile(r"^[ \t]*\|.*\|[ \t]*$", re.MULTILINE)
 _ROW = re.compile(
     r"^[ \t]*[^\W_][^:;\n]{0,60}: [^\n]*?; [^\W_][^:;\n]{0,60}: [^\n]*$", re.MULTILINE

@@ -7,12 +7,13 @@ codes of fields.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 from xml.etree import ElementTree as Xml
 
-from qa_service.retrieval.documents import MAX_NAME_CHARS, BlockList, Document, Parsed
+from qa_service.retrieval.documents import MAX_NAME_CHARS, BlockList, Document, Kind, Parsed
 from qa_service.retrieval.formats.bounded import read_package, reading
 from qa_service.retrieval.formats.cells import Cell, Grid, Row, is_of_heads
 from qa_service.retrieval.formats.grid_table import GridTable
@@ -30,15 +31,22 @@ from qa_service.retrieval.formats.office_package import (
     without_page_number,
 )
 from qa_service.retrieval.formats.table_heads import MAX_HEAD_ROWS, is_strong
-from qa_service.retrieval.formats.word_styles import Role, Roles, Styles
+from qa_service.retrieval.formats.word_styles import Nesting, Role, Roles, Styles
 from qa_service.retrieval.formats.word_text import BOXES, WRAPPERS, WordText
 from qa_service.retrieval.layout import lay_out
 
+_Cells = tuple[Xml.Element, list[Xml.Element]]
+"""A row of a table, and its cells."""
 _LONG_CELL_CHARS = 300
-"""A single row with longer cells arranges the page."""
+"""Rows with longer cells may arrange the page."""
 _FIRST_ROW, _FIRST_COLUMN = 0x20, 0x80
 """Bits of a table's look: what its style sets off."""
 _MARGINS = frozenset({"headerReference", "footerReference"})
+_BULLET = re.compile(r"\s*(?:[•▪‣◦●■□➢➤·]\s*|[-–]\s+)(?=\w)")  # noqa: RUF001, a dash
+"""Before a paragraph: many type it."""
+_MIN_LINE_CHARS = 60
+_GOES_ON, _LOWER = re.compile(r"[^\W\d_],?$"), re.compile(r"\s*[a-z]{2,}[\s,]")
+"""The end of a line in the middle of a sentence, and the beginning of the next one."""
 _DIGITS = re.compile(r"\d+")
 _PLAIN_FILLS = frozenset({"", "auto", "FFFFFF", "ffffff"})
 
@@ -70,6 +78,7 @@ class _Reader:
         self._relations = package.relations(package.main)
         self._styles = Styles(package.part("styles"))
         self._roles = Roles(self._styles, package.part("numbering"))
+        self._nesting = Nesting()
         self._notes = {
             (kind, attribute(note, "id")): note
             for kind in ("footnote", "endnote")
@@ -82,6 +91,8 @@ class _Reader:
         """Of the table above, if it has a head: its columns, and how many blocks end with it."""
         self._fields = list[bool]()
         """Of each field that is open, whether it makes a table of contents."""
+        self._line_end = 0
+        """How many blocks end with a line that may go on in the next paragraph."""
         self.title = ""
 
     def read(self, element: Xml.Element) -> None:
@@ -95,7 +106,11 @@ class _Reader:
                 self.read(one[0])
             elif name in WRAPPERS:
                 self.read(one)
+        self._end_lists()
+
+    def _end_lists(self) -> None:
         self._out.unnest()
+        self._nesting.close()
 
     def read_margins(self, document: Xml.Element) -> None:
         """Adds what stands above and below the pages' texts, once, but for the pages' numbers."""
@@ -138,21 +153,36 @@ class _Reader:
         is_in_contents = self._is_in_contents(found) and not role.heading
         is_entry = is_in_contents and text.rstrip()[-1:].isdecimal()
         if not text.strip() or role.is_contents or is_entry:
-            pass
+            self._line_end = 0
+        elif not (role.heading or role.depth) and self._goes_on(text):
+            last = self._out.blocks[-1]
+            self._out.blocks[-1] = last._replace(text=f"{last.text} {text.strip()}")
         elif role.heading and len(text) <= MAX_NAME_CHARS:
-            self._out.unnest()
+            self._end_lists()
             self._fields.clear()
             self.title = self.title or (text if role.is_title else "")
             self._out.heading(role.heading, _numbered(role, text))
         elif role.depth and role.mark:
-            self._out.item(role.depth, role.mark, text)
+            self._out.item(self._nesting.depth(role), role.mark, text)
+        elif not role.depth and (bullet := _BULLET.match(text)):
+            self._nesting.close()
+            self._out.item(1, "-", text[bullet.end() :])
         else:
-            self._out.unnest(role.depth)
+            self._out.unnest(self._nesting.depth(role))
             self._out.line(text, is_bold=found.is_bold)
+            self._line_end = len(self._out.blocks)
         for note in found.notes:
             self._out.paragraph(self._joined(note, []))
         for box in found.boxes:
             self._box(box)
+
+    def _goes_on(self, text: str) -> bool:
+        """Whether a paragraph is the next line of the one right above: some end each line."""
+        if self._line_end != len(self._out.blocks) or not self._line_end:
+            return False
+        above = self._out.blocks[-1]
+        is_line = above.kind is Kind.PARAGRAPH and len(above.text) >= _MIN_LINE_CHARS
+        return is_line and bool(_GOES_ON.search(above.text) and _LOWER.match(text))
 
     def _is_in_contents(self, paragraph: WordText) -> bool:
         """Whether a paragraph, or a part of it, is in a field that makes a table of contents."""
@@ -173,12 +203,35 @@ class _Reader:
             add_chart(self._out, self._package.read(part[1]))
 
     def _table(self, element: Xml.Element) -> None:
-        self._out.unnest()
+        self._end_lists()
         rows = [(row, list(_within(row, "tc"))) for row in _within(element, "tr")]
         rows = [(row, cells) for row, cells in rows if child(row, "trPr", "del") is None]
+        look, counted = self._look(element), self._roles.counted()
         after = list[Xml.Element]()
+        grid = self._grid(rows, look, after)
+        are_pages = _are_pages(grid, rows, after)
+        if rows and not any(are_pages):
+            self._add_table(grid.rows, after)
+            return
+        self._roles.go_back(counted)
+        for is_page, found in itertools.groupby(range(len(rows)), are_pages.__getitem__):
+            part = [rows[place] for place in found]
+            if is_page:
+                for cell in itertools.chain.from_iterable(cells for _, cells in part):
+                    self.read(cell)
+            else:
+                after = []
+                rest = self._grid(part, look if part[0] is rows[0] else look & ~_FIRST_ROW, after)
+                self._add_table(rest.rows, after)
+
+    def _grid(self, rows: list[_Cells], look: int, after: list[Xml.Element]) -> Grid:
+        """The cells of a table.
+
+        Args:
+            look: What the table's style sets off: bits.
+            after: Takes the tables, boxes and notes in them.
+        """
         grid = Grid()
-        look = self._look(element)
         fills = [_fill(cell) for _, cells in rows[:1] for cell in cells]
         for place, (row, cells) in enumerate(rows):
             is_head = is_on(child(row, "trPr", "tblHeader"))
@@ -191,12 +244,20 @@ class _Reader:
             # Some declare rows below a head's as heads, too.
             is_like = not place or any(one.is_strong for one in made) or not grid.rows[0].strong
             grid.add_row(made, is_head=is_head and is_like)
-        if _arranges(grid, after):
-            for _, cells in rows:
-                for cell in cells:
-                    self.read(cell)
-            return
-        self._add_table(grid.rows)
+        return grid
+
+    def _add_table(self, rows: list[Row], after: list[Xml.Element]) -> None:
+        """Adds a table, or further rows of the one right above it: some part tables at pages.
+
+        Args:
+            after: The tables, boxes and notes in its cells.
+        """
+        width = max(len(row.cells) for row in rows)
+        has_head = any(row.is_head or is_strong(row) for row in rows[:MAX_HEAD_ROWS])
+        goes_on = not has_head and self._width == width and self._end == len(self._out.blocks)
+        self._above = add_grid(self._out, rows, above=self._above if goes_on else ())
+        self._width = width if has_head or goes_on else 0
+        self._end = len(self._out.blocks)
         for one in after:
             if name_of(one) == "tbl":
                 self._table(one)
@@ -204,15 +265,6 @@ class _Reader:
                 self._box(one)
             else:
                 self._out.paragraph(self._joined(one, []))
-
-    def _add_table(self, rows: list[Row]) -> None:
-        """Adds a table, or further rows of the one right above it: some part tables at pages."""
-        width = max(len(row.cells) for row in rows)
-        has_head = any(row.is_head or is_strong(row) for row in rows[:MAX_HEAD_ROWS])
-        goes_on = not has_head and self._width == width and self._end == len(self._out.blocks)
-        self._above = add_grid(self._out, rows, above=self._above if goes_on else ())
-        self._width = width if has_head or goes_on else 0
-        self._end = len(self._out.blocks)
 
     def _cell(self, cell: Xml.Element, after: list[Xml.Element], *, is_strong: bool) -> Cell:
         merged = child(cell, "tcPr", "vMerge")
@@ -286,10 +338,21 @@ def _within(element: Xml.Element, name: str) -> Iterator[Xml.Element]:
             yield from _within(one, name)
 
 
-def _arranges(grid: Grid, within: list[Xml.Element]) -> bool:
-    """Whether a table only arranges the page: one column, or one row of long cells or tables."""
+def _are_pages(grid: Grid, rows: list[_Cells], within: list[Xml.Element]) -> list[bool]:
+    """Which rows only arrange the page.
+
+    All of one column, or one row of long cells or tables; of a table without a head a long cell or
+    a table that is alone in its row.
+    """
     if all(len(row.columns()) < 2 for row in grid.rows):
-        return True
-    is_wide = any(len(cell) > _LONG_CELL_CHARS for row in grid.rows for cell in row.cells)
-    has_tables = any(name_of(one) == "tbl" for one in within)
-    return len(grid.rows) == 1 and (is_wide or has_tables)
+        return [True] * len(rows)
+    are_wide = [any(len(cell) > _LONG_CELL_CHARS for cell in row.cells) for row in grid.rows]
+    if len(rows) == 1:
+        return [are_wide[0] or any(name_of(one) == "tbl" for one in within)]
+    if any(row.is_head or is_strong(row) for row in grid.rows[:MAX_HEAD_ROWS]):
+        return [False] * len(rows)
+    return [
+        len(row.columns()) < 2 and not row.from_above
+        and (is_wide or any(child(cell, "tbl") is not None for cell in cells))
+        for row, is_wide, (_, cells) in zip(grid.rows, are_wide, rows, strict=True)
+    ]  # fmt: skip

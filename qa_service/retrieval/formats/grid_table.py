@@ -3,20 +3,20 @@
 - the names of several rows are joined ("Q1 Sales"),
 - without a head, keys and their values (`Key: value`),
 - a section's row: one cell over the rows that it names; it goes with each passage of them,
-- labels that belong to rows below: of groups, and those that others are indented below ("Aged 65
-  and over, men").
+- a day in a head that others below go on with, as a section's row,
+- labels that belong to rows below (`row_labels`).
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence, Set
 
 from qa_service.retrieval.documents import BlockList, row_text
 from qa_service.retrieval.formats.cells import Row
+from qa_service.retrieval.formats.row_labels import TIMES, TOTAL, grouped, has_groups, labelled
 from qa_service.retrieval.formats.table_heads import (
     FEW,
     MAX_LABEL_CHARS,
@@ -32,19 +32,10 @@ from qa_service.retrieval.formats.table_heads import (
 
 _KEYED = re.compile(r"[^\W\d][^:]{1,30}:\s+\S")
 _DIGIT, _NO_SIGN = re.compile(r"\d"), re.compile(r"[\d\s]+")
+_DAY = re.compile(r"(?:day \d+|(?:mon|tues|wednes|thurs|fri|satur|sun)day\b).{0,30}", re.IGNORECASE)
 _LONG_WORD = re.compile(r"[^\W\d_]{4}")
 MAX_CAPTION_CHARS = 200
 """Longer titles are paragraphs: a caption goes with each passage of the rows."""
-_SAME_INDENT = 2.0
-"""In points; labels that begin no further apart are at one level."""
-_STEP_SHARE = 0.5
-"""Of the first step; so are those that begin no further apart than that."""
-_MAX_INDENTS = 5
-"""Levels of labels in a column; where there are more, it is centred or aligned at the right."""
-TOTAL = re.compile(
-    r"(?:sub|grand )?-?total|summe|gesamt|insgesamt|.{1,40} totals?:?$", re.IGNORECASE
-)
-"""A label that belongs to all rows above it, however it is indented."""
 
 
 class GridTable:
@@ -72,8 +63,10 @@ class GridTable:
         self._reach = reach_of([*head, *body[:SAMPLE_ROWS]])
         self.is_named, self.is_wide = any(self._names), len(self._columns) > 2
         firsts = [self._columns[0] in row.strong for row in body if len(row.columns()) > 1]
+        labels = [row.at(self._columns[0]) for row in body if len(row.columns()) > 1]
+        self._has_times = bool(labels) and all(map(TIMES.match, filter(None, labels)))
         self._has_strong_labels = 2 * sum(firsts) > len(firsts)
-        self._has_groups = bool(head) and _has_groups(body[:SAMPLE_ROWS], self._columns)
+        self._has_groups = has_groups(body[:SAMPLE_ROWS], self._columns, has_head=bool(head))
         self._label = self._columns[int(self._has_groups)] if self._columns else 0
         self._has_sections = has_sections and len(self._columns) > 1
         self._has_pairs = not head and _has_pairs(body, self._columns)
@@ -86,6 +79,16 @@ class GridTable:
         counts = sorted(count for row in body[:SAMPLE_ROWS] if (count := len(row.columns())) > 1)
         self._is_wide_body = bool(counts)
         self._is_dense = bool(counts) and 2 * counts[len(counts) // 2] > len(self._columns) > 2
+        self._first_day = self._without_day(body)
+
+    def _without_day(self, body: Sequence[Row]) -> str:
+        """A day in the place of a column's name, where others name the rows below them."""
+        days = [n for n, name in enumerate(self._names) if _DAY.fullmatch(name)]
+        apart = (row for row in body if self._is_apart(row, is_below=False))
+        if len(days) != 1 or not any(_DAY.fullmatch(row.cells[row.columns()[0]]) for row in apart):
+            return ""
+        name, self._names[days[0]] = self._names[days[0]], ""
+        return name
 
     def goes_on_with(self, rows: Sequence[Row]) -> bool:
         """Whether rows below an empty one belong to the table: they hold what its columns do."""
@@ -134,6 +137,10 @@ class GridTable:
         """Adds rows; the caption of those below a row that names them is its text."""
         held = list[Row]()
         names = [] if goes_on else self._unwritten(rows)
+        if self._first_day and not goes_on:
+            if caption:
+                out.paragraph(caption, at)
+            caption, at = self._first_day, rows[0].line if rows else at
         last = max((n for n, row in enumerate(rows) if len(row.columns()) > 1), default=-1)
         for place, row in enumerate(rows):
             if self._is_apart(row, is_below=place > last):
@@ -175,8 +182,8 @@ class GridTable:
 
     def _written(self, rows: Sequence[Row]) -> list[tuple[int, Sequence[str]]]:
         """Rows as a table has them; a cell over several columns is the first one's."""
-        found = rows if self._keys is not None else _labelled(rows, self._label)
-        found = _grouped(found, self._columns[0]) if self._has_groups else found
+        found = rows if self._keys is not None else labelled(rows, self._label)
+        found = grouped(found, self._columns[0]) if self._has_groups else found
         return [(row.line, self._cells(row)) for row in found]
 
     def _cells(self, row: Row) -> list[str]:
@@ -220,6 +227,8 @@ class GridTable:
         if len(columns) != 1 or not self._has_sections:
             return False
         text = row.cells[columns[0]]
+        if self._has_times and columns[0] == self._columns[0] and TIMES.match(text):
+            return False
         if set(self._columns) <= row.from_left | set(columns):
             return True
         if is_below and (self._is_wide_body or not row.from_left):
@@ -234,58 +243,6 @@ class GridTable:
 
 def _is_word(text: str) -> bool:
     return not (VALUE.fullmatch(text) or text.endswith(":") or TOTAL.match(text))
-
-
-def _has_groups(rows: Sequence[Row], columns: Sequence[int]) -> bool:
-    """Whether a label in the first column is that of rows without one below it, too."""
-    if len(columns) < MIN_HEADS or not rows or not rows[0].at(columns[0]):
-        return False
-    cells = [row.at(columns[0]) for row in rows]
-    labels = list(filter(None, cells))
-    others = [bool(row.at(columns[1])) for row in rows if not row.at(columns[0])]
-    go_on = any(cell and not before for before, cell in itertools.pairwise(cells))
-    num_values = sum(bool(VALUE.fullmatch(text)) and len(text) > 3 for text in labels)
-    are_labels = FEW * num_values < len(labels)
-    kinds = {row.at(columns[1]) for row in rows if row.at(columns[0])}
-    are_kinds = all(row.at(columns[1]) in kinds for row in rows if not row.at(columns[0]))
-    are_few = len(set(labels)) == len(labels) and (are_kinds or len(labels) <= len(others))
-    return go_on and are_labels and are_few and FEW * sum(others) >= (FEW - 1) * len(others)
-
-
-def _grouped(rows: Sequence[Row], column: int) -> list[Row]:
-    """Rows of which each has its group's label; a total of all has none."""
-    found, label = list[Row](), ""
-    for row in rows:
-        cells = list(row.cells)
-        label = row.at(column) or label
-        is_total = any(map(TOTAL.match, row.cells[column + 1 :]))
-        cells[column : column + 1] = ["" if is_total else label]
-        found.append(row._replace(cells=cells))
-    return found
-
-
-def _labelled(rows: Sequence[Row], column: int) -> Sequence[Row]:
-    """Rows whose label in a column, if it is indented, has before it those that it belongs to."""
-    named = [row for row in rows if row.at(column)]
-    places = sorted({row.indent for row in named})
-    steps = [*itertools.pairwise(places)]
-    same = max([_SAME_INDENT, *(_STEP_SHARE * (place - before) for before, place in steps[:1])])
-    levels = [*places[:1], *(place for before, place in steps if place - before > same)]
-    most = min(_MAX_INDENTS, max(2, (len(named) + 1) // 2))
-    is_list = 1 < len(levels) <= most and named[0].indent < levels[1]
-    if not is_list or any(VALUE.fullmatch(row.at(column)) for row in named):
-        return rows
-    found, path = list[Row](), dict[int, str]()
-    for row in rows:
-        cells, label = list(row.cells), row.at(column)
-        if label and column not in row.from_above and not TOTAL.match(label):
-            is_of_group = any(row.cells[:column])  # the indent is of the group's label
-            level = bisect_right(levels, levels[0] if is_of_group else row.indent)
-            path = {its: text for its, text in path.items() if its < level and text != label}
-            cells[column] = ", ".join([*path.values(), label])
-            path[level] = label[:MAX_LABEL_CHARS]
-        found.append(row._replace(cells=cells))
-    return found
 
 
 def _names(head: Sequence[Row]) -> list[str]:
@@ -331,12 +288,13 @@ def paired(
     columns = row.columns()
     parts, place = list[str](), 0
     is_pair = len(columns) == 2 and not (row.is_head or are_keyed(row))
+    is_pair &= not all(": " in row.cells[column] for column in columns)
     is_pair &= keys is None or (columns[0] in keys and not is_strong(row))
     while place < len(columns):
         column, *after = columns[place : place + 2]
         text = row.cells[column]
         is_blank = has_blanks and _is_before_blank(row, column)
-        if is_blank or (after and row.cells[after[0]].endswith(":")):
+        if is_blank or (after and _is_key(row.cells[after[0]], text)):
             after = []  # another key
         is_set_off = column in row.strong and row.strong.isdisjoint(after)
         is_key = text.endswith(":") or is_set_off or is_pair
@@ -356,6 +314,13 @@ def have_values_by_turns(row: Row) -> bool:
     has_number = any(map(VALUE.fullmatch, texts[1::2]))
     return len(texts) > 2 and len(texts) % 2 == 0 and has_number and not any(
         map(VALUE.fullmatch, texts[::2]))  # fmt: skip
+
+
+def _is_key(text: str, before: str) -> bool:
+    """Whether a text is a key without a value, or, next to a key, has one of its own."""
+    return text.endswith(":") or (
+        before.endswith(":") and bool(text[-1:] == "?" or _KEYED.match(text))
+    )
 
 
 def have_blanks(rows: Sequence[Row]) -> bool:

@@ -19,13 +19,13 @@ from qa_service.retrieval.documents import BlockList
 from qa_service.retrieval.formats.cells import Row
 from qa_service.retrieval.formats.grid_table import (
     MAX_CAPTION_CHARS,
-    TOTAL,
     GridTable,
     are_keyed,
     have_blanks,
     have_values_by_turns,
     paired,
 )
+from qa_service.retrieval.formats.row_labels import TOTAL
 from qa_service.retrieval.formats.side_by_side import side_by_side
 from qa_service.retrieval.formats.table_heads import (
     MAX_HEAD_ROWS,
@@ -36,8 +36,10 @@ from qa_service.retrieval.formats.table_heads import (
     is_strong,
     num_head,
     reach_of,
+    words_and_numbers,
 )
 
+_COLONS = frozenset({":", ":-", "-:"})
 _SUM = re.compile(r"[^\w\s]?\s?\d{1,3}(?:,\d{3})*(?:\.\d+)?")
 """No year."""
 _DATE_OR_SHARE = re.compile(r"\d{1,4}([-/. ])(?:\d\d?|[^\W\d_]{3,9})\1\d{1,4}|\d[\d.,]*\s?%")
@@ -56,6 +58,7 @@ def add_grid(
     Returns:
         The last tables of the grid.
     """
+    rows = [_with_colons(row) for row in rows]
     rows = [row for row in rows if not row.columns() or row.has_own()]
     rows = [row for row in rows if row.columns()] if has_head else rows
     open_tables = above
@@ -88,10 +91,22 @@ def add_grid(
             else:
                 is_total = not (has_head or rest[0].is_head) and _is_total(rest[0])
                 count = 0 if is_total else num_head(rest, has_head=has_head)
+                if not has_head and (pair := words_and_numbers(rest)):
+                    rest, count = pair, 1
                 made.append(GridTable(rest[:count], rest[count:], has_sections=not has_head))
                 made[-1].write(out, rest[count:], *caption)
         open_tables = [table for table in made if table.is_named] or open_tables
     return open_tables
+
+
+def _with_colons(row: Row) -> Row:
+    """A row in which a colon that has a cell of its own is that of the key before it."""
+    cells = list(row.cells)
+    for before, column in itertools.pairwise(row.columns()):
+        if cells[column] in _COLONS:
+            cells[before] = f"{cells[before].rstrip(': ')}:"
+            cells[column] = ""
+    return row._replace(cells=cells)
 
 
 def _regions(rows: Sequence[Row]) -> Iterator[list[Row]]:
@@ -124,11 +139,11 @@ def _further_heads(rows: list[Row]) -> list[int]:
     cell above them is their title, and so are rows of keys and values.
     """
     found = list[int]()
-    first = next((n for n, row in enumerate(rows) if len(row.columns()) > 1), len(rows))
+    first = next((n for n, row in enumerate(rows) if not _is_title(row)), len(rows))
     for place in range(first + 1, len(rows) - 1):
         row, above = rows[place], rows[place - 1]
         is_declared = row.is_head and not above.is_head
-        is_declared |= len(above.columns()) == 1 and _has_name_of(rows[first], row)
+        is_declared |= _is_title(above) and _has_name_of(rows[first], row)
         if not is_declared and (not is_strong(row) or is_strong(rows[place + 1]) or place < 2):
             continue
         is_merged = is_strong(above) and bool(above.from_left)
@@ -153,6 +168,10 @@ def _is_total(row: Row) -> bool:
     return bool(TOTAL.match(label)) and any(map(_SUM.fullmatch, texts))
 
 
+def _is_title(row: Row) -> bool:
+    return len(row.columns()) == 1 or are_keyed(row)
+
+
 def _is_of_next(row: Row) -> bool:
     """Whether a row of keys and their values, none a total, is about the table below it."""
     return _is_pairs(row) and not any(TOTAL.match(row.cells[column]) for column in row.columns())
@@ -170,7 +189,8 @@ def _heads(rows: list[Row], below: list[Row]) -> bool:
     is_full = 2 * max(len(row.columns()) for row in below[:SAMPLE_ROWS]) > len(reach)
     if len(reach) < MIN_HEADS or not is_full or not set(columns_of(below)) <= reach.union(first):
         return False
-    has_head = num_head(below, has_head=False) > 0
+    rest = _without_titles(below, has_head=False)[1]
+    has_head = num_head(rest if len(rest) > 1 else below, has_head=False) > 0
     return not has_head and num_head([*head, *below], has_head=False) == len(head)
 
 
@@ -227,6 +247,8 @@ def _without_titles(
     for place, row in enumerate(region):
         if row.columns()[-1] < min(lefts[place + 1 : place + 2], default=0):
             continue  # what those at its right are about
+        if (place and row.from_above) or _is_banner(region[place:]):
+            continue
         if _begins_table(row, region[place + 1 : place + 2], width, first):
             return region[:place], region[place:]
     return region, []
@@ -236,6 +258,14 @@ def _is_over_head(row: Row, names: Row) -> bool:
     """Whether a row has a text and a label at most, which name no columns apart from others."""
     first = names.columns()[0]
     return not names.from_above and sum(column != first for column in row.columns()) < 2
+
+
+def _is_banner(rows: Sequence[Row]) -> bool:
+    """Whether merged cells, some of them two rows high, stand above one cell over all columns."""
+    merged = list(itertools.takewhile(lambda row: row.from_left, rows))
+    last = next((row for row in merged[1:] if len(row.columns()) == 1), None)
+    is_high = last is not None and len(rows[0].columns()) > 1 and bool(rows[1].from_above)
+    return is_high and reach_of(merged) == reach_of(merged[-1:])
 
 
 def _begins_table(row: Row, below: Sequence[Row], width: int, first: int) -> bool:
@@ -280,7 +310,7 @@ def _is_above_names(row: Row, below: Row, first: int) -> bool:
 
 def _is_pairs(row: Row) -> bool:
     """Whether a row has keys, that end in a colon, and their values."""
-    if not row.strong and are_keyed(row):
+    if are_keyed(row):
         return True
     are_keys = [row.cells[column].rstrip(" -").endswith(":") for column in row.columns()]
     return are_keys == [True, False] * (len(are_keys) // 2)

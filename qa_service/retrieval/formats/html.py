@@ -64,6 +64,8 @@ _SCRIPT_TEMPLATE = re.compile(
 )
 _PERMALINKS = frozenset({"¶", "#", "§", "🔗"})
 """What a link to the heading that it stands in shows."""
+_ICONS = frozenset("+−×✕✖▼▲▶◀►◄▾▴▸◂‹›«»→←↑↓↗⌄⌃☰⋮⋯•·|")  # noqa: RUF001, signs
+"""What shows alone that something opens, closes or leads elsewhere, or parts two texts."""
 _HIDING = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 _MAX_NODES = 20_000_000
 _MAX_SCRIPTS = 4
@@ -292,8 +294,8 @@ class _Page:
         words, self._words, self._scripts = self._words, [], []
         if self._preformatted:
             self._out.code("".join(words).replace(_BREAK, "\n"), self._line)
-        else:
-            self._out.paragraph(_joined(words), self._line)
+        elif (text := _joined(words)) not in _ICONS or self._num_tables:
+            self._out.paragraph(text, self._line)
 
 
 def _num_letters(text: str) -> int:

@@ -247,12 +247,20 @@ def _are_names_and_amounts(names: list[Piece], line: list[Piece], columns: Colum
 
 
 def _ruled_over(lines: Iterable[list[Piece]], columns: Columns) -> _Spread:
-    """The columns of names below which a rule goes over several; by the id of each."""
-    found = _Spread()
-    for piece in itertools.chain.from_iterable(lines):
-        left, _, right, _ = piece.rule or piece.box
+    """The columns of names below which a rule goes over several; by the id of each.
+
+    One that goes through other names is not seen.
+    """
+    found, pieces = _Spread(), list(itertools.chain.from_iterable(lines))
+    for piece in pieces:
+        left, top, right, bottom = piece.rule or piece.box
         over = [n for n, sides in enumerate(columns) if left < sum(sides) / 2 < right]
-        if piece.rule and 1 < len(over) < len(columns):
+        is_hidden = any(
+            one.box.top < top and bottom < one.box.bottom and left < one.box.left < right
+            for one in pieces
+            if one is not piece
+        )
+        if piece.rule and 1 < len(over) < len(columns) and not is_hidden:
             found[id(piece)] = over[0], over[-1]
     return found
 
@@ -325,7 +333,8 @@ def _with_labels(lines: list[list[Piece]], columns: Columns) -> list[list[Piece]
 def _rows(lines: Sequence[list[Piece]], columns: Columns) -> list[list[Piece]]:
     """Lines as rows: one that only goes on with the cells of the row above belongs to it."""
     rows = list[list[Piece]]()
-    tight = _tight_gap(lines, columns)
+    has_leaders = any(piece.is_led for line in lines for piece in line)  # a line for each entry
+    tight = 0.0 if has_leaders else _tight_gap(lines, columns)
     for above, line in zip([None, *lines], lines, strict=False):
         is_text = not any(map(is_value, line))
         apart = gap(above, line) if above else _GAP_IN_TABLE

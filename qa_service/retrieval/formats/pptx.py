@@ -42,6 +42,9 @@ _LISTS = frozenset({"BODY", "OBJECT", "VERTICAL_BODY"})
 """Placeholders that are written as the master's body is."""
 _MARGINS = frozenset({"DATE", "FOOTER", "SLIDE_NUMBER"})
 _TITLE = re.compile(r"[^\W\d_]{3}")
+_TITLES = frozenset({"TITLE", "CENTER_TITLE", "VERTICAL_TITLE"})
+"""python-pptx takes the first placeholder without a number for one, whatever its kind is."""
+_MAX_TITLE_LINES = 3
 _MAX_TITLE_CHARS = 100
 _SIGNS = ("{*}buNone", "{*}buChar", "{*}buBlip", "{*}buAutoNum")
 _NUMBERED = re.compile(
@@ -76,7 +79,9 @@ def read_pptx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
 
 def _read_slide(slide: Slide, out: BlockList) -> None:
     shapes = list(_shapes(slide))
-    title = slide.shapes.title or _large_line(shapes)
+    title = slide.shapes.title
+    if title is None or _kind(title) not in _TITLES:
+        title = next((shape for shape in shapes if _kind(shape) in _TITLES), _large_line(shapes))
     if title is not None:
         out.heading(1, " ".join(title.text_frame.text.split()))
     for shape in shapes:
@@ -103,9 +108,9 @@ def _kind(shape: _Shape) -> str:
 def _large_line(shapes: Sequence[_Shape]) -> _Shape | None:
     """What is a slide's title without being marked as one: the largest line in its upper third.
 
-    Only of a slide on which nothing is a placeholder, as of programs that draw boxes.
+    Only of a slide on which nothing is a placeholder of a kind, as of programs that draw boxes.
     """
-    if any(_kind(shape) not in {"", *_MARGINS} for shape in shapes):
+    if any(_kind(shape) not in {"", "OBJECT", *_MARGINS} for shape in shapes):
         return None
     written = [shape for shape in shapes if shape.has_text_frame]
     sizes = [_size(shape) for shape in written]
@@ -116,6 +121,7 @@ def _large_line(shapes: Sequence[_Shape]) -> _Shape | None:
         if (shape.top or 0) < bottom / 3
         and len(shape.text_frame.text) <= _MAX_TITLE_CHARS
         and _TITLE.search(shape.text_frame.text)
+        and sum(bool(one.text.strip()) for one in shape.text_frame.paragraphs) <= _MAX_TITLE_LINES
     )
     largest, title = max(lines, key=operator.itemgetter(0), default=(0, None))
     return title if any(size < largest for size in sizes) else None

@@ -128,6 +128,23 @@ def _names_values(cells: Sequence[str]) -> bool:
     return has_values and not VALUE.fullmatch(cells[0])
 
 
+def words_and_numbers(rows: list[Row]) -> list[Row]:
+    """Two rows of which one has numbers and the other words: that of the names first; else none.
+
+    Words name the numbers above them, but sentences and what years or ranges are of do not.
+    """
+    columns = rows[0].columns()
+    if len(rows) != 2 or len(columns) < 2 or rows[1].columns() != columns:
+        return []
+    numbers, words = ([row.cells[column] for column in columns] for row in rows)
+    are_words = all(map(_WORD.search, words)) and not any(map(VALUE.fullmatch, words))
+    if not are_words or not all(map(VALUE.fullmatch, numbers)):
+        return []
+    are_names = len({*words}) == len(words) and not any(map(_NUMBER_AS_NAME.fullmatch, numbers))
+    are_names &= all(len(text) <= MAX_LABEL_CHARS and text[-1] != "." for text in words)
+    return rows[::-1] if are_names else rows
+
+
 def _has_units(rows: Sequence[Row], place: int) -> bool:
     """Whether a row without a label has words over each column of values."""
     row, values = rows[place], value_columns(rows[place + 1 : place + SAMPLE_ROWS])
@@ -151,7 +168,7 @@ def _goes_on_head(rows: Sequence[Row], place: int) -> bool:
         return bool(from_above)
     if all(_UNIT.fullmatch(text) for text in texts):
         return True
-    if _is_below_names(row, above):
+    if _is_below_names(row, above) or len(row.at(above.columns()[0])) > MAX_LABEL_CHARS:
         return False
     below = rows[place + 1 : place + SAMPLE_ROWS]
     if len(texts) == 1 and any(len(one.columns()) == 1 for one in below):

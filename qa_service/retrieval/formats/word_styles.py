@@ -30,6 +30,12 @@ _ROMAN = (
 )  # fmt: skip
 _MAX_ROMAN = 5000
 _MAX_LETTERS = 26 * 20
+_MIN_INDENT = 144
+"""A tenth of an inch, in twentieths of a point; what begins further to the right is within."""
+
+
+Counted = tuple[dict[str, list[int | None]], set[str]]
+"""The numbers of each list's levels, and the lists that have begun."""
 
 
 class Role(NamedTuple):
@@ -39,6 +45,8 @@ class Role(NamedTuple):
         heading: Its level, 1 for the highest; 0 if it is none.
         depth: How many lists it is in.
         mark: Its number as Word shows it, or "-" for a bullet.
+        known_as: The `numId` of its list; "" if it is in none that has one.
+        left: Where the text of an item begins, in twentieths of a point.
         is_title: Whether it is the document's title.
         is_contents: Whether it is an entry of a table of contents.
     """
@@ -46,6 +54,8 @@ class Role(NamedTuple):
     heading: int = 0
     depth: int = 0
     mark: str = ""
+    known_as: str = ""
+    left: int = 0
     is_title: bool = False
     is_contents: bool = False
 
@@ -80,6 +90,7 @@ class _Level(NamedTuple):
     format: str
     text: str
     style: str
+    left: int | None = None
 
     @classmethod
     def of(cls, level: Xml.Element) -> _Level:
@@ -89,6 +100,7 @@ class _Level(NamedTuple):
             attribute(child(level, "numFmt")) or "decimal",
             attribute(child(level, "lvlText")),
             attribute(child(level, "pStyle")),
+            _left(level),
         )
 
 
@@ -115,6 +127,14 @@ class Roles:
         self._counts = dict[str, list[int | None]]()
         self._begun = set[str]()
 
+    def counted(self) -> Counted:
+        """How far the lists are counted."""
+        return {known: list(counts) for known, counts in self._counts.items()}, set(self._begun)
+
+    def go_back(self, counted: Counted) -> None:
+        """The paragraphs since then are read anew."""
+        self._counts, self._begun = counted
+
     def of(self, paragraph: Xml.Element) -> Role:
         """What a paragraph is; counts it, if it is in a list with numbers."""
         style = attribute(child(paragraph, "pPr", "pStyle")) or self._styles.of_paragraphs
@@ -124,31 +144,40 @@ class Roles:
             return Role(is_contents=True)
         heading = _heading(paragraph, chain, names)
         is_title = bool(names) and _TITLE.fullmatch(names[0]) is not None
-        depth, mark = self._numbered(paragraph, chain)
-        if not mark and not depth and names and (found := _LIST.fullmatch(names[0])):
+        role = self._numbered(paragraph, chain)
+        if not role.mark and not role.depth and names and (found := _LIST.fullmatch(names[0])):
             depth = int(found["depth"] or 1) if found["kind"] else 0
-            mark = "-" if depth else ""
-        return Role(1 if is_title else heading, depth, mark, is_title)
+            role = Role(depth=depth, mark="-" if depth else "")
+        return role._replace(heading=1 if is_title else heading, is_title=is_title)
 
-    def _numbered(self, paragraph: Xml.Element, chain: list[Xml.Element]) -> tuple[int, str]:
-        """How many lists a paragraph is in, and its mark."""
+    def _numbered(self, paragraph: Xml.Element, chain: list[Xml.Element]) -> Role:
+        """What a paragraph is in lists."""
+        left = None
         for one in (paragraph, *chain):
+            left = _left(one) if left is None else left
             properties = child(one, "pPr", "numPr")
             known_as = attribute(child(properties, "numId"))
             if not known_as:
                 continue
             if known_as == "0":
-                return 0, ""
+                return Role()
             level = number(child(paragraph, "pPr", "numPr", "ilvl"))
             if level is None:
                 level = number(child(properties, "ilvl"))
             style = attribute(chain[0], "styleId") if chain else ""
             found = self._next_mark(known_as, level, style)
-            return (found[0] + 1, found[1]) if found else (1 + (level or 0), "-")
-        return 0, ""
+            if found is None:
+                return Role(depth=1 + (level or 0), mark="-")
+            level, mark, of_level = found
+            return Role(0, level + 1, mark, known_as, (of_level if left is None else left) or 0)
+        return Role()
 
-    def _next_mark(self, known_as: str, level: int | None, style: str) -> tuple[int, str] | None:
-        """Counts a paragraph; returns its level, from 0, and its mark; None if it is in no list.
+    def _next_mark(
+        self, known_as: str, level: int | None, style: str
+    ) -> tuple[int, str, int | None] | None:
+        """Counts a paragraph; None if it is in no list.
+
+        Returns its level, from 0, its mark, and where texts of its level begin.
 
         Args:
             known_as: The `numId` of its list.
@@ -170,7 +199,7 @@ class Roles:
         mine = levels.get(level, _Level(1, "decimal", "", ""))
         counts[level] = mine.start if now is None else now + 1
         counts[level + 1 :] = [None] * (_MAX_LEVELS - level - 1)
-        return level, _mark(mine, levels, counts)
+        return level, _mark(mine, levels, counts), mine.left
 
     def _list(self, known_as: str) -> tuple[str, dict[int, _Level]]:
         """A list's definition, perhaps by a style that has it, and its levels."""
@@ -200,6 +229,53 @@ class Roles:
             if start is not None and place is not None and place < _MAX_LEVELS:
                 counts[place:] = [None] * (_MAX_LEVELS - place)
                 counts[place] = start - 1
+
+
+class _OpenList(NamedTuple):
+    known_as: str
+    left: int
+    depth: int
+    outside: int
+    """Of how many lists it is that its levels do not count."""
+
+
+class Nesting:
+    """How many lists each item is in: by its level, and by its indent below other lists' items.
+
+    Many put a list below an item of another one at its first level, further to the right.
+    """
+
+    def __init__(self) -> None:
+        self._open = list[_OpenList]()
+
+    def close(self) -> None:
+        """All lists end."""
+        self._open.clear()
+
+    def depth(self, role: Role) -> int:
+        """How many lists an item is in."""
+        known = [one.known_as for one in self._open]
+        if not role.known_as:
+            self.close()
+            return role.depth
+        if role.known_as in known:
+            del self._open[known.index(role.known_as) + 1 :]
+            outside = self._open.pop().outside
+        else:
+            del self._open[_MAX_LEVELS - 1 :]
+            while self._open and role.left - self._open[-1].left < _MIN_INDENT:
+                self._open.pop()
+            outside = max(0, self._open[-1].depth + 1 - role.depth) if self._open else 0
+        depth = role.depth + outside
+        self._open.append(_OpenList(role.known_as, role.left, depth, outside))
+        return depth
+
+
+def _left(element: Xml.Element) -> int | None:
+    """Where a text begins, in twentieths of a point; None if it is not said."""
+    indent = child(element, "pPr", "ind")
+    points = (attribute(indent, "left") or attribute(indent, "start")).partition(".")[0]
+    return int(points) if points.isascii() and points.isdecimal() and len(points) < 10 else None
 
 
 def _mark(level: _Level, levels: dict[int, _Level], counts: list[int | None]) -> str:

@@ -27,6 +27,8 @@ WRAPPERS = frozenset(
 )
 """Elements whose content stands where they do."""
 BOXES = frozenset({"txbxContent", "chart"})
+_HIDING = ("vanish", "strike", "dstrike")
+"""Properties of a text that is not seen, or struck out."""
 _SIGNS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 _GREEK = dict(zip(range(ord("a"), ord("p")), "αβχδεφγηιϕκλμνο", strict=True))
 _MATHS = dict(zip(b"\xa3\xae\xb0\xb1\xb3\xb4\xb7\xb8\xb9\xbb", "≤→°±≥×•÷≠≈", strict=True))  # noqa: RUF001, the sign
@@ -80,7 +82,7 @@ class WordText:
                 self._add(one)
 
     def _add_run(self, run: Xml.Element) -> None:
-        is_hidden = is_on(child(run, "rPr", "vanish"))
+        is_hidden = any(is_on(child(run, "rPr", name)) for name in _HIDING)
         before = len(self._parts)
         for one in run:
             name = name_of(one)

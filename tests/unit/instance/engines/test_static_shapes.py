@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from qa_service.instance.engines.static_shapes import OFTEN, StaticShapes
+from qa_service.instance.engines.static_shapes import OFTEN, RESERVE_BYTES, StaticShapes
 from qa_service.instance.model_folder.costs_dir import SeenLengths
 
 
@@ -14,6 +14,7 @@ class Compiler:
 
     def __init__(self, max_bytes=1000, each_bytes=100, first_bytes=0, elsewhere=()):
         self.asked, self.used_bytes, self.each_bytes = [], 5000, each_bytes
+        self.available_bytes = 2 * RESERVE_BYTES
         self.has_begun, self.may_end = threading.Event(), threading.Event()
         self.may_end.set()
         self.now_s, self.in_thread = 0.0, []
@@ -23,6 +24,7 @@ class Compiler:
             first_bytes,
             is_in_the_making=lambda tokens: tokens in elsewhere,
             memory_bytes=lambda: self.used_bytes,
+            available_bytes=lambda: self.available_bytes,
             clock_s=lambda: self.now_s,
         )
 
@@ -50,6 +52,18 @@ def test_a_length_that_runs_often_is_compiled_once():
     compiler.shapes.wait()
     assert [compiler.shapes.find(80) for _ in range(2 * OFTEN)] == ["for 80"] * 2 * OFTEN
     assert compiler.asked == [80]
+
+
+def test_no_length_is_compiled_where_little_memory_is_available():
+    compiler = Compiler(first_bytes=100)
+    compiler.available_bytes = RESERVE_BYTES + 99
+    compiler.run(64, OFTEN)
+    compiler.shapes.wait()
+    compiler.available_bytes = 2 * RESERVE_BYTES
+    compiler.run(64, OFTEN)
+    compiler.shapes.wait()
+    assert compiler.asked == []
+    assert compiler.shapes.left_bytes == 0
 
 
 def test_runs_go_on_while_a_length_is_compiled():

@@ -99,6 +99,11 @@ def test_what_is_hidden_in_html_ends_nothing(page, text):
     assert (document.text, list(document.headings)) == (text, [])
 
 
+def test_signs_that_show_alone_what_opens_are_no_text():
+    page = "<h2>Fees?</h2><span>+</span><p>None.</p><div>$</div><div>5</div><p>a + b</p>"
+    assert read("a.html", page.encode()).text == "Fees?\n\nNone.\n\n$\n\n5\n\na + b"
+
+
 @pytest.mark.parametrize(
     "page", ["", "<", "<p", "<!--", "<script>", "&#xD800;", "</p></p>", "<h1>", "<![CDATA[x]]>"]
 )

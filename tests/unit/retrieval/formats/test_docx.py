@@ -3,6 +3,7 @@
 import pytest
 
 from qa_service.retrieval.documents import Document, UnreadableError
+from qa_service.retrieval.formats.word_styles import Nesting, Role
 from tests.unit.retrieval.formats import reading
 from tests.unit.retrieval.formats.word_files import cell, paragraph, row, run, table, word_file
 
@@ -39,6 +40,7 @@ def control(content: str) -> str:
          '</w:ffData></w:fldChar></w:r><w:r><w:fldChar w:fldCharType="end"/></w:r>' + run("yes"),
          "☑ yes"),
         ("<w:r><w:rPr><w:vanish/></w:rPr><w:t>X</w:t></w:r>" + run("seen"), "seen"),
+        ("<w:r><w:rPr><w:strike/></w:rPr><w:t>£5</w:t></w:r>" + run("£4"), "£4"),
         ("<w:r><w:t>a</w:t><w:tab/><w:t>b</w:t><w:noBreakHyphen/><w:t>c</w:t><w:br/><w:t>d</w:t>"
          '<w:sym w:font="Symbol" w:char="F0B0"/><w:sym w:font="Wingdings" w:char="F0DF"/></w:r>',
          "a b-c\nd°←"),
@@ -218,6 +220,25 @@ def test_items_and_headings_have_the_numbers_that_word_counts():
     )
 
 
+def test_a_list_further_to_the_right_than_another_lists_item_is_within():
+    bullets = '<w:abstractNum w:abstractNumId="1">' + level(0, "bullet", "o") + "</w:abstractNum>"
+    numbers = "".join(
+        f'<w:num w:numId="{n}"><w:abstractNumId w:val="{n > 2:d}"/></w:num>' for n in (1, 3, 4)
+    )
+
+    def item(text: str, left: int, known_as: int) -> str:
+        return numbered(text, 0, f'<w:ind w:left="{left}"/>', known_as=known_as)
+
+    body = (
+        item("Clinic:", 720, 1) + item("14 nurses", 1440, 3) + item("1 clerk", 1440, 4)
+        + item("House:", 720, 1) + item("2 nurses", 1440, 3)
+        + paragraph("Beds:") + item("6", 1440, 3) + item("8", 1500, 4)
+    )  # fmt: skip
+    assert read(body, numbering=NUMBERING.split("<w:num ")[0] + bullets + numbers).text == (
+        "1. Clinic:\n  - 14 nurses\n  - 1 clerk\n2. House:\n  - 2 nurses\n\nBeds:\n- 6\n- 8"
+    )
+
+
 def test_merged_cells_are_read_below_one_another():
     merge, goes_on = '<w:vMerge w:val="restart"/>', "<w:vMerge/>"
     wide = val("gridSpan", 2)
@@ -320,3 +341,51 @@ def test_bands_are_no_heads_and_a_head_is_set_off():
     assert read(body).text == (
         "Criteria: 1.; Description: Old faults\nCriteria: 2.; Description: New faults"
     )
+
+
+def test_lists_within_one_another_by_their_indents_are_nine_at_most():
+    numbers = "".join(
+        f'<w:num w:numId="{n}"><w:abstractNumId w:val="0"/></w:num>' for n in range(1, 31)
+    )
+    nesting = Nesting()
+    depths = [nesting.depth(Role(0, 1, "-", str(n), 300 * n)) for n in range(1, 31)]
+    assert depths == [*range(1, 9), *[9] * 22]
+    body = "".join(
+        numbered(str(n), 0, f'<w:ind w:left="{300 * n}.5"/>', known_as=n) for n in range(1, 31)
+    )
+    text = read(body, numbering=NUMBERING.split("<w:num ")[0] + numbers).text
+    assert text.startswith("1. 1\n  2. 2\n    3. 3\n")
+
+
+def test_what_is_in_a_frame_is_counted_once():
+    framed = table(row(cell(numbered("one", 0) + numbered("two", 0))))
+    body = framed + numbered("three", 0)
+    assert read(body, numbering=NUMBERING).text == "1. one\n2. two\n\n3. three"
+
+
+def test_a_long_cell_or_a_table_alone_in_a_row_is_read_as_the_page_is():
+    roles = table(row("Role", "Task", "Skill"), row("Ann", "Evaluates", "Projects"))
+    page = cell(paragraph("Duties:") + numbered("Write " * 60, 0) + numbered("Read", 0))
+    rows = [row("Name", "Plan"), row(cell(paragraph("Roles") + roles), cell("")),
+            row("Tools", "Log"), row(page, cell(""))]  # fmt: skip
+    lines = read(table(*rows), numbering=NUMBERING).text.split("\n\n")
+    assert lines[:3] == [
+        "Name: Plan", "Roles\nRole: Ann; Task: Evaluates; Skill: Projects", "Tools: Log"
+    ]  # fmt: skip
+    assert lines[3].startswith("Duties:\n1. Write")
+    assert lines[3].endswith("\n2. Read")
+
+
+def test_bullets_that_are_typed_are_those_of_items():
+    body = paragraph("Tell us of") + paragraph("•\tA new name") + paragraph("- a child")
+    assert read(body + paragraph("-5 degrees")).text == (
+        "Tell us of\n- A new name\n- a child\n\n-5 degrees"
+    )
+
+
+def test_a_sentence_that_is_a_paragraph_a_line_is_one():
+    first = "We shall pay the cost of repair, and the claims that are estimated by all of"
+    body = paragraph(first) + paragraph("your surveyors.") + paragraph("pears")
+    assert read(body).text == f"{first} your surveyors.\n\npears"
+    assert read(paragraph(first) + paragraph("") + paragraph("pears")).text == f"{first}\n\npears"
+    assert read(paragraph(first) + paragraph("a) pears")).text == f"{first}\n\na) pears"

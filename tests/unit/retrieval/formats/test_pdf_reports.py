@@ -146,6 +146,19 @@ def test_names_that_touch_are_cut_where_their_rules_end():
     assert text_of(head + body).startswith("Name: Irene; sizes in all the years Min: 0200; ")
 
 
+def test_a_rule_through_names_says_nothing_of_the_one_above_it():
+    years = (380, "2019"), (440, "2020"), (500, "(2019)")
+    head = row(707, (380, "Growth rate"), (500, "Gain")) + rule(180, 704, 470, 704)
+    head += row(700, (72, "Name"), (200, "Apr 2019"), (290, "Apr 2020")) + row(694, *years)
+    body = "".join(
+        row(676 - 14 * n, (72, name), *((x, f"{n}{x}") for x in (200, 290, 380, 440)))
+        for n, name in enumerate(("Irene", "Holly", "Gail"))
+    )
+    assert text_of(head + body).startswith(
+        "Name: Irene; Apr 2019: 0200; Apr 2020: 0290; Growth rate"
+    )
+
+
 def test_rows_of_known_kinds_without_a_label_have_that_of_the_row_above():
     rows = (("Irene", "Base"), ("", "Midwater"), ("Holly", "Midwater"), ("Gail", "Base"))
     head = row(700, (72, "Site"), (160, "Habitat"), (260, "Surveys"), (330, "Depth"))
@@ -170,6 +183,19 @@ def test_dots_that_touch_a_number_lead_to_it():
         "3. Sorters: $43.48 per hour",
     ]  # fmt: skip
     assert text_of(words(72, 700, "How do we?.....How can we?")) == "How do we?.....How can we?"
+
+
+def test_a_line_with_dots_is_an_entry_also_where_days_stand_wide_between():
+    page, y = "", 700
+    for day in ("Monday, March 2", "Tuesday, March 3"):
+        page += words(200, y, day)
+        for n, what in enumerate(("Doors open", "First round", "Lunch for all", "Final round")):
+            page += words(72, y - 24 - 12 * n, f"{8 + n}:30 am ..............") + words(
+                160, y - 24 - 12 * n, what
+            )
+        y -= 84
+    assert text_of(page).count("First round") == 2
+    assert "9:30 am: First round\n" in text_of(page)
 
 
 def test_a_label_halfway_down_its_group_is_that_of_all_its_rows():

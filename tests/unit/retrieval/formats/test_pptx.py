@@ -75,6 +75,22 @@ def test_boxes_on_a_slide_are_read_card_by_card_below_the_largest_line():
     ]
 
 
+def test_a_placeholder_without_a_kind_is_no_title():
+    """As LibreOffice writes what PowerPoint had before 2007."""
+    deck = pptx.Presentation()
+    slide = deck.slides.add_slide(deck.slide_layouts[1])
+    title, body = slide.placeholders
+    title.text, body.text = "Closing", "Hand over:\nreview\nassess\nclose"
+    title.text_frame.paragraphs[0].runs[0].font.size = 40 * 12_700
+    body.text_frame.paragraphs[0].runs[0].font.size = 20 * 12_700
+    for shape in (title, body):
+        shape.element.find(".//{*}ph").attrib.clear()
+    slide.shapes._spTree.insert(2, body.element)
+    lines = read("deck.pptx", saved(deck)).text.splitlines()
+    assert lines[0] == "Closing"
+    assert lines[-4:] == ["- Hand over:", "- review", "- assess", "- close"]
+
+
 def test_a_slides_number_is_no_text_of_it():
     deck = pptx.Presentation()
     slide = deck.slides.add_slide(deck.slide_layouts[1])
