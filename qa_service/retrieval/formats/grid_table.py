@@ -98,7 +98,8 @@ class GridTable:
         )
         has_head = len(rows) > 1 and (first.is_head or is_set_off)
         more = set(columns) - self._reach
-        is_wide = len(columns) > FEW and len(more) == 1 and max(more) == columns[-1]
+        has_number = more == set(columns[-1:]) and VALUE.fullmatch(first.cells[columns[-1]])
+        is_wide = len(columns) > FEW and has_number  # its column needs no name
         if has_head or not self._names or (more and not is_wide):
             return False
         if first.cells not in self._head and self._has_name_in(first):
