@@ -69,6 +69,10 @@ class Row(NamedTuple):
         """The columns with a text, a merged cell's first alone."""
         return [n for n, cell in enumerate(self.cells) if cell and n not in self.from_left]
 
+    def has_own(self) -> bool:
+        """Whether it has more than what reaches into it from above."""
+        return bool(set(self.columns()) - self.from_above)
+
     def at(self, column: int) -> str:
         return self.cells[column] if column < len(self.cells) else ""
 

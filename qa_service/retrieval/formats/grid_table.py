@@ -19,6 +19,7 @@ from qa_service.retrieval.formats.cells import Row
 from qa_service.retrieval.formats.grid_sections import Sections
 from qa_service.retrieval.formats.row_labels import TIMES, TOTAL, grouped, has_groups, labelled
 from qa_service.retrieval.formats.table_heads import (
+    FEW,
     MAX_LABEL_CHARS,
     MIN_HEADS,
     SAMPLE_ROWS,
@@ -99,7 +100,10 @@ class GridTable:
             2 * len(columns) <= len(self._columns) or may_be_head(rows, 0)
         )
         has_head = len(rows) > 1 and (first.is_head or is_set_off)
-        if has_head or not self._names or not set(columns) <= self._reach:
+        more = set(columns) - self._reach
+        has_number = more == set(columns[-1:]) and VALUE.fullmatch(first.cells[columns[-1]])
+        is_wide = len(columns) > FEW and has_number  # its column needs no name
+        if has_head or not self._names or (more and not is_wide):
             return False
         if first.cells not in self._head and self._has_name_in(first):
             return False
@@ -322,6 +326,14 @@ def paired(
             parts.append(text)
             place += 1
     return parts
+
+
+def have_values_by_turns(row: Row) -> bool:
+    """Whether words and other cells, some of them numbers, are by turns: keys and their values."""
+    texts = [row.cells[column] for column in row.columns()]
+    has_number = any(map(VALUE.fullmatch, texts[1::2]))
+    return len(texts) > 2 and len(texts) % 2 == 0 and has_number and not any(
+        map(VALUE.fullmatch, texts[::2]))  # fmt: skip
 
 
 def _is_key(text: str, before: str) -> bool:

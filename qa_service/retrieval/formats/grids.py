@@ -12,6 +12,7 @@ does, by what cells hold and how they are set off:
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Collection, Iterator, Sequence
 
 from qa_service.retrieval.documents import BlockList
@@ -21,11 +22,12 @@ from qa_service.retrieval.formats.grid_table import (
     GridTable,
     are_keyed,
     have_blanks,
+    have_values_by_turns,
     paired,
 )
 from qa_service.retrieval.formats.row_labels import TOTAL
+from qa_service.retrieval.formats.side_by_side import side_by_side
 from qa_service.retrieval.formats.table_heads import (
-    FEW,
     MAX_HEAD_ROWS,
     MIN_HEADS,
     SAMPLE_ROWS,
@@ -37,8 +39,10 @@ from qa_service.retrieval.formats.table_heads import (
     words_and_numbers,
 )
 
-_MAX_SIDE_BY_SIDE = 16
 _COLONS = frozenset({":", ":-", "-:"})
+_SUM = re.compile(r"[^\w\s]?\s?\d{1,3}(?:,\d{3})*(?:\.\d+)?")
+"""No year."""
+_DATE_OR_SHARE = re.compile(r"\d{1,4}([-/. ])(?:\d\d?|[^\W\d_]{3,9})\1\d{1,4}|\d[\d.,]*\s?%")
 
 
 def add_grid(
@@ -55,7 +59,7 @@ def add_grid(
         The last tables of the grid.
     """
     rows = [_with_colons(row) for row in rows]
-    rows = [row for row in rows if not row.columns() or set(row.columns()) - row.from_above]
+    rows = [row for row in rows if not row.columns() or row.has_own()]
     rows = [row for row in rows if row.columns()] if has_head else rows
     open_tables = above
     for region in _regions(rows):
@@ -66,7 +70,9 @@ def add_grid(
             titles, rest = list[Row](), part
             if not has_blanks:
                 titles, rest = _without_titles(part, has_head=has_head, is_form=is_form)
-            words = ["; ".join(paired(title)) for title in titles]
+            words = [
+                "; ".join(paired(title, has_pairs=have_values_by_turns(title))) for title in titles
+            ]
             lines = [(text, title.line) for text, title in zip(words, titles, strict=True)]
             short = [n for n, text in enumerate(words) if rest and len(text) <= MAX_CAPTION_CHARS]
             caption = lines.pop(short[-1]) if short else ()  # long notes may stand below it
@@ -83,7 +89,8 @@ def add_grid(
                 table.write(out, rest, *caption, goes_on=True)
                 made.append(table)
             else:
-                count = num_head(rest, has_head=has_head)
+                is_total = not (has_head or rest[0].is_head) and _is_total(rest[0])
+                count = 0 if is_total else num_head(rest, has_head=has_head)
                 if not has_head and (pair := words_and_numbers(rest)):
                     rest, count = pair, 1
                 made.append(GridTable(rest[:count], rest[count:], has_sections=not has_head))
@@ -119,135 +126,10 @@ def _regions(rows: Sequence[Row]) -> Iterator[list[Row]]:
 
 
 def _tables(region: list[Row]) -> Iterator[list[Row]]:
-    """A region's tables: those side by side, and those with a head in another's rows.
-
-    A table at the right has a column of words first, and other rows than the one at its left or the
-    same names; a column of words without a name is of notes.
-    """
-    for rows in _side_by_side(region):
+    """A region's tables: those side by side, and those with a head in another's rows."""
+    for rows in side_by_side(region):
         heads = [0, *_further_heads(rows), len(rows)]
         yield from (rows[start:end] for start, end in itertools.pairwise(heads))
-
-
-def _side_by_side(rows: list[Row]) -> Iterator[list[Row]]:
-    for _ in range(_MAX_SIDE_BY_SIDE):
-        if not (gap := _gap(rows)):
-            break
-        left = (_part(row, 0, gap) for row in rows)
-        yield [row for row in left if row.columns()]
-        right = (_part(row, gap, None) for row in rows)
-        rows = [row for row in right if row.columns()]
-    yield rows
-
-
-def _part(row: Row, start: int, end: int | None) -> Row:
-    """A row's cells of some columns, at their places."""
-    kept = range(start, len(row.cells) if end is None else end)
-    return row._replace(
-        cells=[""] * start + row.cells[start:end],
-        from_left={n for n in row.from_left if n in kept},
-        from_above={n for n in row.from_above if n in kept},
-        strong={n for n in row.strong if n in kept},
-        is_head=row.is_head and (not row.heads or any(one.start in kept for one in row.heads)),
-        heads=[one for one in row.heads if one.start in kept],
-    )
-
-
-def _gap(rows: list[Row]) -> int:
-    """Where a table or notes begin at a table's right; 0 if there are none.
-
-    The names of the columns begin again, or an empty column is before them: at the side of a table
-    whose columns the format says, or of one that they are no part of.
-    """
-    for place in range(min(MAX_HEAD_ROWS, len(rows) - 1)):
-        if column := _again(rows, place):
-            return column
-    reach = sorted(reach_of(rows))
-    pairs = [(n, column) for n, column in itertools.pairwise(reach) if column > n + 1]
-    ends = [*(n + 1 for n, _ in pairs[1:]), None]
-    return next(
-        (
-            column
-            for (before, column), end in list(zip(pairs, ends, strict=False))[:_MAX_SIDE_BY_SIDE]
-            if _is_declared(rows, before, column)
-            or _are_titled(rows, column)
-            or _are_apart(rows, column, end)
-        ),
-        0,
-    )
-
-
-def _are_titled(rows: list[Row], column: int) -> bool:
-    """Whether a title stands over the names at the left of a column, and one over those there."""
-    titles, names = rows[0], rows[1:2]
-    first = min(row.columns()[0] for row in rows)
-    return {first + 1, column + 1} <= titles.from_left and all(
-        titles.at(n) and n not in titles.from_left and len(part.columns()) >= MIN_HEADS
-        and not any(VALUE.fullmatch(part.cells[one]) for one in part.columns())
-        for n, end in ((first, column), (column, None))
-        for part in (_part(row, n, end) for row in names)
-    )  # fmt: skip
-
-
-def _is_declared(rows: list[Row], before: int, column: int) -> bool:
-    """Whether the empty columns between two others part a table that the format declares."""
-    tables = [table for row in rows for table in row.heads]
-    if not any((before in table) != (column in table) for table in tables):
-        return False
-    sides = [[_part(row, *side) for row in rows] for side in ((0, column), (column, None))]
-    return all(
-        any(row.heads for row in side) or (len(reach_of(side)) > 1 and _has_words(side))
-        for side in sides
-    )
-
-
-def _has_words(rows: list[Row]) -> bool:
-    return any(cell and not VALUE.fullmatch(cell) for row in rows for cell in row.cells)
-
-
-def _again(rows: list[Row], place: int) -> int:
-    """The column where the names in a row begin again; 0 if they do not.
-
-    They are all the same, or come after an empty column. Below names that part them ("2019" and
-    "2020"), they are of one table.
-    """
-    row, columns = rows[place], rows[place].columns()
-    names = [row.cells[column] for column in columns]
-    count = next((n for n, name in enumerate(names) if n and name == names[0]), 0)
-    if count < MIN_HEADS or any(map(VALUE.fullmatch, names)):
-        return 0
-    reach = reach_of(rows)
-    if names[count:] != names[: len(names) - count]:
-        while count and columns[count] - 1 in reach:
-            count -= 1
-    is_same = len(set(names[:count]) & set(names[count:])) >= MIN_HEADS
-    is_named = place > 0 and rows[place - 1].at(columns[0]) and rows[place - 1].at(columns[count])
-    is_first = all(one.columns()[0] >= columns[0] for one in rows)
-    return columns[count] if is_same and is_first and not is_named else 0
-
-
-def _are_apart(rows: list[Row], column: int, end: int | None) -> bool:
-    """Whether what begins in a column is no part of the table at its left.
-
-    Args:
-        end: Where the next empty column is, if there is one.
-    """
-    left = [any(row.cells[:column]) for row in rows]
-    right = [any(row.cells[column:]) for row in rows]
-    words = [not VALUE.fullmatch(row.at(column)) for row in rows if row.at(column)]
-    if len(words) < MIN_HEADS or 2 * sum(words) < sum(any(row.cells[column:end]) for row in rows):
-        return False
-    num_alone = sum(one != other for one, other in zip(left, right, strict=True))
-    is_alone = 2 * sum(words) > sum(right) and FEW * num_alone >= len(rows)
-    first, last = right.index(True), len(right) - right[::-1].index(True)
-    if all(len(row.cells) <= column + 1 or not any(row.cells[column + 1 :]) for row in rows):
-        return first > 0 and left[0] and is_alone
-    names = [{one.cells[n] for n in one.columns()} for one in (
-        _part(rows[first], 0, column), _part(rows[first], column, end))]  # fmt: skip
-    are_same = bool(names[0] & names[1])
-    parts = [_part(row, column, None) for row in rows[first:last]]
-    has_own = num_head([part for part in parts if part.columns()], has_head=False) > 0
-    return has_own and (are_same or is_alone)
 
 
 def _further_heads(rows: list[Row]) -> list[int]:
@@ -278,6 +160,12 @@ def _further_heads(rows: list[Row]) -> list[int]:
         ):
             found.append(start)
     return found
+
+
+def _is_total(row: Row) -> bool:
+    """Whether a row is of a sum, so that it names no columns; those of years it may."""
+    label, *texts = (row.cells[column] for column in row.columns())
+    return bool(TOTAL.match(label)) and any(map(_SUM.fullmatch, texts))
 
 
 def _is_title(row: Row) -> bool:
@@ -316,7 +204,15 @@ def _is_form(rows: Sequence[Row]) -> bool:
     plain = {n for row in rows for n in row.columns() if n not in row.strong}
     keys = [_keys(row, plain) for row in rows]
     is_usual = 2 * sum(map(bool, keys)) > len(rows) > 1 and bool(keys[0])
-    return is_usual and not rows[0].is_head and len(set(itertools.chain(*keys))) > 1
+    is_head = rows[:1] and (rows[0].is_head or _is_set_off_alone(rows))
+    return is_usual and not is_head and len(set(itertools.chain(*keys))) > 1
+
+
+def _is_set_off_alone(rows: Sequence[Row]) -> bool:
+    """Whether of rows the first alone is set off, and has words without colons."""
+    words = [rows[0].cells[column] for column in rows[0].columns()]
+    are_names = not any(VALUE.fullmatch(text) or text.endswith(":") for text in words)
+    return are_names and is_strong(rows[0]) and not any(map(is_strong, rows[1:]))
 
 
 def _keys(row: Row, plain: Collection[int]) -> list[int]:
@@ -341,6 +237,10 @@ def _without_titles(
     width = max(len(row.columns()) for row in region)
     if has_head and width == 1:
         return [], region
+    declared = next((n for n, row in enumerate(region[:MAX_HEAD_ROWS]) if row.is_head), 0)
+    names = region[declared]
+    if declared and all(_is_over_head(row, names) for row in region[:declared]):
+        return region[:declared], region[declared:]
     starts = [row.columns()[0] for row in region]
     lefts = [*itertools.accumulate(reversed(starts), min)][::-1]  # of each row and all below it
     first = lefts[0]
@@ -352,6 +252,12 @@ def _without_titles(
         if _begins_table(row, region[place + 1 : place + 2], width, first):
             return region[:place], region[place:]
     return region, []
+
+
+def _is_over_head(row: Row, names: Row) -> bool:
+    """Whether a row has a text and a label at most, which name no columns apart from others."""
+    first = names.columns()[0]
+    return not names.from_above and sum(column != first for column in row.columns()) < 2
 
 
 def _is_banner(rows: Sequence[Row]) -> bool:
@@ -375,6 +281,8 @@ def _begins_table(row: Row, below: Sequence[Row], width: int, first: int) -> boo
         return True
     if len(columns) == 1 or (len(columns) < width and _is_pairs(row)):
         return False
+    if any(_is_above_names(row, one, first) for one in below):
+        return False
     if 2 * len(columns) > width or row.from_left or columns[0] != first:
         return True
     is_contiguous = columns[-1] - first < len(columns)
@@ -382,6 +290,22 @@ def _begins_table(row: Row, below: Sequence[Row], width: int, first: int) -> boo
         one.at(first) and not any(map(VALUE.fullmatch, one.cells)) for one in below
     )
     return not is_above_names and (is_strong(row) or not is_contiguous)
+
+
+def _is_above_names(row: Row, below: Row, first: int) -> bool:
+    """Whether a row above one that names the columns, all in that row, is none of their head.
+
+    It has keys and their values without colons, or few cells and a date or a share.
+    """
+    columns, names = row.columns(), below.columns()
+    texts = [below.cells[column] for column in names]
+    if names[0] != first or below.from_above or any(map(VALUE.fullmatch, texts)):
+        return False
+    if columns[0] == first and len(names) > len(columns) and have_values_by_turns(row):
+        return True
+    is_plain = not row.from_left | below.from_left and len({*texts}) == len(texts)
+    has_date = any(_DATE_OR_SHARE.fullmatch(row.cells[column]) for column in columns)
+    return is_plain and has_date and 2 * len(columns) < len(names)
 
 
 def _is_pairs(row: Row) -> bool:

@@ -755,3 +755,81 @@ def test_a_key_of_a_form_has_none_before_it_however_it_is_indented():
     rows = [["Firm:", "Ulm Toys", "Phone:", "12"], ["For:", "Ann", "Fax:", "13"]]
     made = [Row(n, row, indent=9.0 * n) for n, row in enumerate([*rows, ["Street:", "Mill 1"]])]
     assert written(made) == ["Firm: Ulm Toys; Phone: 12", "For: Ann; Fax: 13", "Street: Mill 1"]
+
+
+def test_keys_and_values_without_colons_stand_above_a_head():
+    title, name = Cell("Marks", columns=5, is_strong=True), {"is_strong": True}
+    keys = [Cell("Class", columns=2, **name), Cell("5B"), Cell("Date"), Cell("29-04-2024")]
+    rows = merged([title], keys, ["No", "Name", "Urdu", "Maths", "Total"], ["1", "Ali", *"358"])
+    assert written(rows) == [
+        "Marks", "Class: 5B; Date: 29-04-2024", "No: 1; Name: Ali; Urdu: 3; Maths: 5; Total: 8"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("above", [["Classes", "2015-11-03"], ["", "50%"]])
+def test_a_few_cells_with_a_date_or_a_share_above_the_names_are_a_title(above):
+    rows = [["", *above], ["No", "Title", "Day", "Points", "Room", "Staff", "Fee"],
+            ["A1", "Law", "Fri", "3", "115", "Ann", "20"]]  # fmt: skip
+    line = "No: A1; Title: Law; Day: Fri; Points: 3; Room: 115; Staff: Ann; Fee: 20"
+    assert written(rows)[-1] == line
+
+
+def test_a_date_over_one_of_columns_with_the_same_names_is_of_their_names():
+    rows = [["", "1-Jan-2024", "", "", "2-Jan-2024", "", ""], ["Name", *["In", "Out", "Hours"] * 2],
+            ["Ann", "9", "5", "8", "9", "4", "7"]]  # fmt: skip
+    assert written(rows)[0].startswith("Name: Ann; 1-Jan-2024 In: 9")
+
+
+def test_a_text_over_a_declared_head_is_a_title():
+    head = Row(2, ["Income", *["Jan", "Feb"] * 2], strong={0, 1, 2, 3, 4}, is_head=True)
+    company = Row(1, ["Year", *["ACME"] * 4], from_left={2, 3, 4}, strong={0, 1, 2, 3, 4})
+    groups = Row(1, ["", *["Plan"] * 2, *["Real"] * 2], from_left={2, 4}, strong={1, 2, 3, 4})
+    sales = Row(3, ["Sales", *"5678"])
+    assert written([company, head, sales])[0] == "Year: ACME"
+    assert written([groups, head, sales])[0].startswith("Income: Sales; Plan Jan: 5; Plan Feb: 6")
+
+
+def test_of_labels_and_values_by_turns_a_row_all_in_bold_is_the_head():
+    rows = [Row(1, ["Region", "Count", "", "Area", "Price"], strong={0, 1, 3, 4})]
+    rows += [Row(2, [place, "56", "", place, "$203"], strong={0, 3}) for place in ("North", "East")]
+    assert written(rows)[0] == "Region: North; Count: 56; Area: North; Price: $203"
+
+
+def test_keys_at_the_left_of_a_tables_names_are_a_form_of_their_own():
+    over = set(range(1, 6))
+    rows = [
+        Row(1, ["Take home pay"] * 6, from_left=over, strong={0} | over),
+        Row(2, ["Name", "Carol", "", "Date", "In", "Out"], strong={0, 3, 4, 5}),
+        Row(3, ["Rate", "$16.25", "", "4 Oct", "8:00", "15:30"], strong={0}),
+        Row(4, ["Status", "Single", "", "5 Oct", "8:00", "13:00"], strong={0}),
+    ]
+    assert written(rows) == [
+        "Take home pay", "Name: Carol", "Rate: $16.25", "Status: Single",
+        "Date: 4 Oct; In: 8:00; Out: 15:30", "Date: 5 Oct; In: 8:00; Out: 13:00",
+    ]  # fmt: skip
+
+
+def test_a_legend_under_its_own_title_is_apart_from_the_table_at_its_left():
+    rows = merged(
+        [Cell("Marks", columns=2), "", Cell("Result", columns=2)],
+        ["Name", "Mark", "", Cell("< 33% = Fail", columns=2)],
+        ["Ann", "5", "", Cell("Grade", columns=2)],
+        ["Ben", "6", "", "A", "> 8"],
+        ["Cy", "7"],
+        ["Di", "8"],
+    )
+    lines = written(rows)
+    assert lines[:2] == ["Marks", "Name: Ann; Mark: 5"]
+    assert lines[-4:] == ["Result", "< 33% = Fail", "Grade", "A: > 8"]
+
+
+def test_a_sum_over_rows_of_keys_names_no_columns():
+    total = [Cell("Total", columns=2, is_strong=True), Cell("8,100", columns=2, is_strong=True)]
+    rows = merged(total, ["Cash", "900", "Debit", "0"], ["Today", "4,000", "Debit", "0"])
+    assert written(rows)[0] == "Total: 8,100"
+
+
+def test_rows_below_an_empty_one_may_have_a_last_cell_without_a_name():
+    rows = [["No", "Title", "Day", "Points"], ["", "All classes"], [],
+            ["A1", "Law", "Fri", "3 PTS", "22947"]]  # fmt: skip
+    assert written(rows)[-1] == "No: A1; Title: Law; Day: Fri; Points: 3 PTS; 22947"
