@@ -63,9 +63,7 @@ def available_bytes(root: Path = ROOT) -> int:
     Pages of files that the kernel gives back are free. Linux, proc_meminfo(5) (`MemAvailable`),
     Documentation/admin-guide/cgroup-v2.rst (`memory.max`), cgroup-v1/memory.rst.
     """
-    lines = (root / "proc/meminfo").read_text(encoding="utf-8").splitlines()
-    [available] = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
-    found = [int(available) * 1024]
+    found = [meminfo_bytes("MemAvailable", root)]
     for folder in _cgroups(root, "memory"):
         with suppress(OSError, ValueError):  # no such file, or `max`
             is_new = (folder / "memory.max").exists()
@@ -75,6 +73,13 @@ def available_bytes(root: Path = ROOT) -> int:
             free -= int((folder / f"memory.{used}").read_text())
             found.append(free + int(stat["inactive_file" if is_new else "total_inactive_file"]))
     return min(found)
+
+
+def meminfo_bytes(name: str, root: Path = ROOT) -> int:
+    """A field of the machine's memory, in bytes. Linux, proc_meminfo(5)."""
+    lines = (root / "proc/meminfo").read_text(encoding="utf-8").splitlines()
+    fields = dict(line.split(":") for line in lines)
+    return int(fields[name].split()[0]) * 1024
 
 
 def _quotas(root: Path) -> Iterator[float]:

@@ -19,7 +19,7 @@ from qa_service.retrieval.formats.bounded import library, read_bytes
 from qa_service.retrieval.layout import lay_out
 
 _DISPLAY_CC, _DISPLAY_TO = 0x0E03, 0x0E04
-"""Properties of a message: whom it was written to, as Outlook shows them ([MS-OXPROPS])."""
+"""Properties of a message: its recipients, as Outlook shows them ([MS-OXPROPS])."""
 _ADDRESS = re.compile(r"\s*</O=[^>]*>", re.IGNORECASE)
 """Of a person in a directory of Exchange, whose name stands before it."""
 _SHOWN = ("From", "To", "Cc", "Date", "Subject")

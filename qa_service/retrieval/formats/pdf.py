@@ -25,13 +25,13 @@ from qa_service.retrieval.formats.cells import Row
 from qa_service.retrieval.formats.grids import add_grid
 from qa_service.retrieval.formats.pdf_lines import (
     Piece,
-    in_columns,
     joined,
     lines_of,
     pieces_of,
     with_rules,
 )
 from qa_service.retrieval.formats.pdf_page import HYPHEN, Page, PageReader, Word
+from qa_service.retrieval.formats.pdf_reading_order import in_columns
 from qa_service.retrieval.formats.pdf_runs import MIN_ROWS
 from qa_service.retrieval.formats.pdf_tables import Table, split_tables
 from qa_service.retrieval.formats.pdf_tagged import tables_on

@@ -37,7 +37,7 @@ HYPHEN = "\ufffe"
 """Stands for a hyphen at a line's end that divides a word, as PDFium finds it."""
 _PDFIUM_HYPHENS = [0x02, 0xAD, ord(HYPHEN)]
 _HYPHENS = [0x2010, 0x2011]
-"""Of Unicode, beside the one that is typed."""
+"""Of Unicode, but for the one that is typed."""
 _IS_SPACE = np.array([code == 0 or chr(code).isspace() for code in range(0x3002)])
 """Of code points; none above is one."""
 _LINE_BREAKS = [ord("\n"), ord("\r")]

@@ -15,7 +15,7 @@ _MAX_RUN = 500
 _GAP_IN_TABLE = 3.0
 """Of a line's size; a wider one ends a table without rules."""
 _GAP_IN_WIDE_TABLE, _MANY_CELLS = 6.0, 4
-"""The same between lines of so many pieces each."""
+"""The same between lines that have this number of pieces, or more."""
 _MAX_ALONE = 2
 """Lines of one piece in a row, but for those that begin where cells of wide rows do."""
 _MIN_CELLS = 2

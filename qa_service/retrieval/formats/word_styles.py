@@ -132,7 +132,7 @@ class Roles:
         return {known: list(counts) for known, counts in self._counts.items()}, set(self._begun)
 
     def go_back(self, counted: Counted) -> None:
-        """The paragraphs since then are read anew."""
+        """The paragraphs since then are read again."""
         self._counts, self._begun = counted
 
     def of(self, paragraph: Xml.Element) -> Role:

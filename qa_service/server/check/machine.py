@@ -24,7 +24,13 @@ from qa_service.instance.devices import AUTO, CPU, devices_of
 from qa_service.instance.gpus import Gpus, find_gpus
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.logs import plural
-from qa_service.machine import allow_descriptors, gpu_driver, num_cpus, processor
+from qa_service.machine import (
+    allow_descriptors,
+    gpu_driver,
+    meminfo_bytes,
+    num_cpus,
+    processor,
+)
 from qa_service.server.check.report import Finding, error, ok, warning
 from qa_service.server.config import OTHER_DESCRIPTORS, ServerConfig, changed_options
 
@@ -86,10 +92,7 @@ def check_machine(config: ServerConfig) -> Iterator[Finding]:
 
 
 def _memory() -> Iterator[Finding]:
-    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    total, available = (
-        int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable")
-    )
+    total, available = map(meminfo_bytes, ("MemTotal", "MemAvailable"))
     limit = 0  # what the innermost cgroup grants, in bytes; 0 without a limit
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # no such file, or `max`

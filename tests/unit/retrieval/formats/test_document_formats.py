@@ -22,7 +22,7 @@ from qa_service.retrieval.files import format_of
 from qa_service.retrieval.formats import FORMATS
 from tests.support import all_of
 from tests.unit.retrieval.formats.pdf_files import pdf_file
-from tests.unit.retrieval.formats.reading import read, read_all, read_parts
+from tests.unit.retrieval.formats.reading import read, read_all, read_parts, saved
 
 BOUND = 1 << 20
 
@@ -343,16 +343,8 @@ def test_words_documents_have_headings_lists_and_tables():
     table = word.add_table(rows=2, cols=2)
     for cell, text in zip([c for row in table.rows for c in row.cells], "AB12", strict=True):
         cell.text = text
-    data = io.BytesIO()
-    word.save(data)
-    document = read("a.docx", data.getvalue())
+    document = read("a.docx", saved(word))
     assert document.text == "Top\n\nThese:\n- one\nA: 1; B: 2"
-
-
-def saved(document) -> bytes:
-    data = io.BytesIO()
-    document.save(data)
-    return data.getvalue()
 
 
 def test_a_box_to_tick_is_no_part_of_a_word():

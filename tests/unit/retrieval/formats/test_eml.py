@@ -42,6 +42,7 @@ def test_a_message_of_outlook_says_who_wrote_what():
             outlook.SENDER_NAME: "Ann",
             outlook.SENDER_ADDRESS: "/O=FIRM/CN=RECIPIENTS/CN=ANN",
             outlook.DISPLAY_TO: "Bob; Eve\0",
+            outlook.DISPLAY_CC: "Dan",
             outlook.SENT: SENT,
             outlook.BODY: "plain",
             outlook.HTML: b"<p>It is <b>12</b>.</p><ul><li>one</ul>",
@@ -50,7 +51,7 @@ def test_a_message_of_outlook_says_who_wrote_what():
     document = read("a.msg", data)
     assert document.title == "Größe"
     assert document.text == (
-        'From: "Ann"\nTo: Bob; Eve\nDate: Wed, 17 Jan 2024 21:20\nSubject: Größe\n\n'
+        'From: "Ann"\nTo: Bob; Eve\nCc: Dan\nDate: Wed, 17 Jan 2024 21:20\nSubject: Größe\n\n'
         "It is 12.\n- one"
     )
 

@@ -1,6 +1,5 @@
 """Rich Text and what Office wrote before 2007, each written by LibreOffice and read by it."""
 
-import io
 import shutil
 import socket
 import subprocess
@@ -10,7 +9,7 @@ import pptx
 import pytest
 
 from qa_service.retrieval.documents import UnreadableError
-from tests.unit.retrieval.formats.reading import read
+from tests.unit.retrieval.formats.reading import read, saved
 from tests.unit.retrieval.formats.word_files import cell, paragraph, row, table, word_file
 
 needs_libreoffice = pytest.mark.skipif(
@@ -36,9 +35,7 @@ def workbook():
     for cells in (["Plan", "Cost"], ["Solo", 5], ["Team", 18]):
         book.active.append(cells)
     book.active["B2"].number_format = '"$"#,##0.00'
-    data = io.BytesIO()
-    book.save(data)
-    return data.getvalue()
+    return saved(book)
 
 
 def presentation():
@@ -46,9 +43,7 @@ def presentation():
     slide = deck.slides.add_slide(deck.slide_layouts[1])
     slide.shapes.title.text = "Steps"
     slide.placeholders[1].text_frame.text = "Dig a hole"
-    data = io.BytesIO()
-    deck.save(data)
-    return data.getvalue()
+    return saved(deck)
 
 
 def written(tmp_path, present, data, ending):

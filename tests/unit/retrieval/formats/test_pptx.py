@@ -1,22 +1,15 @@
 """Presentations are read slide by slide, as a person reads their boxes."""
 
 import copy
-import io
 
 import pptx
 from pptx.chart.data import CategoryChartData
 from pptx.enum.chart import XL_CHART_TYPE
 from pptx.oxml import parse_xml
 
-from tests.unit.retrieval.formats.reading import read
+from tests.unit.retrieval.formats.reading import read, saved
 
 NAMESPACE = "http://schemas.openxmlformats.org/drawingml/2006/main"
-
-
-def saved(deck) -> bytes:
-    data = io.BytesIO()
-    deck.save(data)
-    return data.getvalue()
 
 
 def test_presentations_have_titles_lists_tables_and_notes():

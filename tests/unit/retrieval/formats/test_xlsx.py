@@ -18,10 +18,7 @@ from tests.unit.retrieval.formats import reading
 
 
 def read(book: openpyxl.Workbook | bytes, name: str = "a.xlsx") -> Document:
-    data = io.BytesIO(book if isinstance(book, bytes) else b"")
-    if isinstance(book, openpyxl.Workbook):
-        book.save(data)
-    return reading.read(name, data.getvalue())
+    return reading.read(name, book if isinstance(book, bytes) else reading.saved(book))
 
 
 def book_of(*rows: Sequence[str | float | None]) -> tuple[openpyxl.Workbook, Worksheet]:
