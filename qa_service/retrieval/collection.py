@@ -53,44 +53,90 @@ _OPEN_ATTEMPTS = 5
 
 
 class Collection:
-    """The passages in a folder; reads it and never writes there.
+    """The passages of the index that a folder serves; reads the folder and never writes there.
 
-    `search` may be called by any number of threads at once, also during `refresh`: a search uses
-    the index that is open when it begins. `refresh` is for one thread at a time.
+    Any number of threads may search at once. The index does not change, and its files stay mapped
+    after they are removed.
+
+    Attributes:
+        head: What the index's manifest says: language, numbers of documents and passages.
+        fault: Why passages are found by words alone, or with an encoder of before, though they have
+            embeddings; "" if they are not.
+        encoder: What embeds questions; None if passages are found by words alone.
     """
 
-    def __init__(self, folder: Path, encoder: SharedEncoder | None = None) -> None:
+    def __init__(
+        self, folder: Path, shared: SharedEncoder | None = None, former: Encoder | None = None
+    ) -> None:
         """Opens what the folder serves.
 
         Args:
-            encoder: Embeds questions; without it, passages are found by words alone.
+            shared: Embeds questions; without it, passages are found by words alone.
+            former: Embeds questions where `shared` cannot.
 
         Raises:
             SetupError: It is no collection, or cannot be opened.
         """
-        self._folder = folder
-        self._encoder = encoder or SharedEncoder(None)
+        self._folder, self._shared = folder, shared or SharedEncoder(None)
         self._stamps = self._newest_stamps()
-        self._opened = self._open()
-
-    @property
-    def head(self) -> ManifestHead:
-        """What the open index's manifest says: language, numbers of documents and passages."""
-        return self._opened.head
-
-    @property
-    def fault(self) -> str:
-        """Why passages are found by words alone though they have embeddings; "" if they are not."""
-        return self._opened.fault
+        _of_newest(folder, partial(self._open, former))
+        self._part = lru_cache(KEPT_PARTS)(self._find_part)
 
     @property
     def identity(self) -> str:
-        """Of the open index, and of what is wrong with it."""
+        """Differs between indexes in which a search may find something else."""
         return f"{self.head!r} {self.fault}"
 
-    def take_left_out(self) -> int:
-        """None: what is in an index is a passage."""
-        return 0
+    def refreshed(self) -> Collection:
+        """The newest index with the newest encoder, which may be this one.
+
+        Costs one `stat` of each manifest if nothing is new, and nothing was wrong.
+
+        Raises:
+            SetupError: It cannot be opened.
+        """
+        stamps = self._newest_stamps()
+        if stamps == self._stamps and not self.fault:
+            return self
+        if load_head(self._folder) != self.head or self.head.settings.encoder:
+            return Collection(self._folder, self._shared, self.encoder)
+        self._stamps = stamps
+        return self
+
+    def _newest_stamps(self) -> tuple[Stamp, Stamp]:
+        return stamp_of(self._folder / MANIFEST_FILE), self._shared.stamp
+
+    def _open(self, former: Encoder | None, head: ManifestHead) -> None:
+        language = head.settings.language
+        self.head = head
+        self.fault = ""
+        with _linked(self._folder / head.index) as links:
+            index = open_index(links, language)
+            self._schema = index.schema
+            self._searcher = index.searcher()
+        self._analyzers = (make_analyzer(language, drops_stop_words=True), make_analyzer(language))
+        self.encoder = self._find_encoder(former) if head.settings.encoder else None
+        self._merged: MergedSearch | None = None
+        if self.encoder:
+            from qa_service.retrieval.embeddings import (  # noqa: PLC0415 - it loads NumPy
+                Embeddings,
+                MergedSearch,
+            )
+
+            embeddings = Embeddings(self._folder / head.index, self.encoder.manifest.dimensions)
+            self._merged = MergedSearch(self._searcher, self._schema, embeddings, self.encoder)
+
+    def _find_encoder(self, former: Encoder | None) -> Encoder | None:
+        """What embeds questions: the encoder in its folder, else the one that did before."""
+        wanted = self.head.settings.encoder
+        try:
+            return self._shared.get(wanted)
+        except SetupError as error:
+            if former and former.manifest.identity == wanted:
+                self.fault = f"the encoder that was loaded before is used: {error}"
+                return former
+            self.fault = f"{_BY_WORDS_ALONE}: {error}"
+            return None
 
     def search(
         self,
@@ -103,82 +149,15 @@ class Collection:
 
         A passage matches by any word of the question, and by its embedding if it has one. Stop
         words count only if no other word does.
-        """
-        return self._opened.search(question, max_passages, wanted, counts)
 
-    def count_words(self, question: str) -> WordCounts:
-        return self._opened.count_words(question)
-
-    def refresh(self) -> bool:
-        """Opens the newest index, with the newest encoder; returns whether either is another.
-
-        Costs one `stat` of each manifest if neither is, and nothing was wrong.
+        Args:
+            wanted: The documents that they may be of; None for all.
+            counts: Those of all collections that are searched for this question, so that scores
+                are comparable; None for this one alone.
 
         Raises:
-            SetupError: It cannot be opened; what was open stays so.
+            InvalidRequestError: No document has a field of the filter.
         """
-        stamps = self._newest_stamps()
-        if stamps == self._stamps and not self.fault:
-            return False
-        before, identity = self._opened, self.identity
-        if load_head(self._folder) != before.head or before.head.settings.encoder:
-            self._opened = self._open(before.encoder)
-        self._stamps = stamps
-        return self.identity != identity
-
-    def _open(self, former: Encoder | None = None) -> _OpenIndex:
-        folder, shared = self._folder, self._encoder
-        return _of_newest(folder, lambda head: _OpenIndex(folder, head, shared, former))
-
-    def _newest_stamps(self) -> tuple[Stamp, Stamp]:
-        return stamp_of(self._folder / MANIFEST_FILE), self._encoder.stamp
-
-
-class _OpenIndex:
-    """An index that does not change; its files stay mapped after they are removed."""
-
-    def __init__(
-        self, folder: Path, head: ManifestHead, shared: SharedEncoder, former: Encoder | None
-    ) -> None:
-        language = head.settings.language
-        self.head = head
-        self.fault = ""
-        with _linked(folder / head.index) as links:
-            index = open_index(links, language)
-            self._schema = index.schema
-            self._searcher = index.searcher()
-        self._analyzers = (make_analyzer(language, drops_stop_words=True), make_analyzer(language))
-        self.encoder = self._find_encoder(shared, former) if head.settings.encoder else None
-        self._merged: MergedSearch | None = None
-        if self.encoder:
-            from qa_service.retrieval.embeddings import (  # noqa: PLC0415 - it loads NumPy
-                Embeddings,
-                MergedSearch,
-            )
-
-            embeddings = Embeddings(folder / head.index, self.encoder.manifest.dimensions)
-            self._merged = MergedSearch(self._searcher, self._schema, embeddings, self.encoder)
-        self._part = lru_cache(KEPT_PARTS)(self._find_part)
-
-    def _find_encoder(self, shared: SharedEncoder, former: Encoder | None) -> Encoder | None:
-        """What embeds questions: the encoder in its folder, else the one that did before."""
-        wanted = self.head.settings.encoder
-        try:
-            return shared.get(wanted)
-        except SetupError as error:
-            if former and former.manifest.identity == wanted:
-                self.fault = f"the encoder that was loaded before is used: {error}"
-                return former
-            self.fault = f"{_BY_WORDS_ALONE}: {error}"
-            return None
-
-    def search(
-        self,
-        question: str,
-        max_passages: int,
-        wanted: Filter | None,
-        counts: WordCounts | None,
-    ) -> list[FoundPassage]:
         weight_of = partial(self._weight_of, counts) if counts else None
         part = self._part(msgspec.json.encode(wanted, order="sorted")) if wanted else None
         clauses = (
@@ -205,6 +184,7 @@ class _OpenIndex:
         return []
 
     def count_words(self, question: str) -> WordCounts:
+        """How many passages have each of the question's words."""
         words = {word for one in self._analyzers for word in question_words(question, one)}
         by_word = {word: self._searcher.doc_freq("words", word) for word in words}
         return WordCounts(self._searcher.num_docs, by_word)

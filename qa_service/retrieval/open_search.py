@@ -104,7 +104,7 @@ class _Reply(msgspec.Struct, frozen=True, rename={"shards": "_shards", "clusters
 
 
 class OpenSearchIndex:
-    """A `OpenIndex` over `http://host:9200/index`, which may hold a user and a password.
+    """An open index over `http://host:9200/index`, which may hold a user and a password.
 
     `search` may be called by any number of threads at once.
 
@@ -151,7 +151,7 @@ class OpenSearchIndex:
         wanted: Filter | None = None,
         counts: WordCounts | None = None,
     ) -> list[FoundPassage]:
-        """As of `OpenIndex`; a document that is no passage is left out.
+        """As of `Collection`; a document that is no passage is left out.
 
         Raises:
             UnavailableError: The cluster does not answer, not from all shards, or not with
@@ -178,17 +178,18 @@ class OpenSearchIndex:
         """Nothing: a cluster weighs words by its own counts."""
         return WordCounts(0, {})
 
-    def refresh(self) -> bool:
-        """Asks the cluster whether it answers, unless its last reply was well; it has no news.
+    def refreshed(self) -> OpenSearchIndex:
+        """This one, after the cluster was asked whether it answers, unless it did so at last.
 
         What is wrong then is in `fault`, and nothing is raised.
         """
         if self.fault or not self._is_known:
             with suppress(UnavailableError):
                 self._ask({"size": 0}, PROBE_TIMEOUT_S)
-        return False
+        return self
 
     def take_left_out(self) -> int:
+        """How many documents were left out since the last call, as they are no passages."""
         with self._lock:
             taken, self._left_out = self._left_out, 0
         return taken

@@ -18,9 +18,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from qa_service.child_program import end_with_parent
 from qa_service.errors import DamagedError, InvalidRequestError, QaError, SetupError
@@ -41,7 +39,6 @@ from qa_service.retrieval.search_messages import (
     Listed,
     Open,
     Opened,
-    OpenIndex,
     Refused,
     Reply,
     Result,
@@ -60,6 +57,7 @@ MAX_REASON_CHARS = 300
 LOG_AGAIN_S = 10.0
 """How often a stack is logged: each search of a damaged index may fail."""
 
+OpenIndex = Collection | OpenSearchIndex
 logger = logging.getLogger(__name__)
 
 
@@ -72,13 +70,6 @@ class Searcher:
         self._quiet_until_s = 0.0
         self._odd: list[Path] = []
         self._open: dict[str, tuple[Open, OpenIndex]] = {}
-        self._doers: dict[type[Work], Callable[[Any], Result]] = {
-            Open: self._open_one,
-            Close: self._close,
-            List: self._list,
-            Search: self._search,
-            Count: self._count,
-        }
 
     def do(self, work: Work) -> Result:
         """Does it; what goes wrong is a result too.
@@ -87,7 +78,7 @@ class Searcher:
         loop has the index opened afresh.
         """
         try:
-            return self._doers[type(work)](work)
+            return self._done(work)
         except DamagedError as error:
             return self._refused(work, str(error), "damaged")
         except SetupError as error:
@@ -108,39 +99,44 @@ class Searcher:
         is_open = isinstance(work, Open) and work.collection in self._open
         return Refused(printable(reason), kind, is_open)
 
+    def _done(self, work: Work) -> Result:
+        match work:
+            case Open():
+                return self._open_one(work)
+            case Close(collection):
+                self._open.pop(collection, None)
+                return Closed()
+            case List(folder):
+                return self._list(Path(folder))
+            case Count(collection, question):
+                return Counted(self._index(collection).count_words(question))
+            case Search(collection, question, max_passages, wanted, counts):
+                index, started_s = self._index(collection), time.monotonic()
+                found = index.search(question, max_passages, wanted, counts)
+                left_out = index.take_left_out() if isinstance(index, OpenSearchIndex) else 0
+                return Found(found, (time.monotonic() - started_s) * 1e3, left_out)
+
     def _open_one(self, work: Open) -> Result:
+        path, url = Path(work.path), work.url
         if self._only_checks and work.path:
-            return Opened("", printable(find_fault(Path(work.path), self._encoder)))
+            return Opened("", printable(find_fault(path, self._encoder)))
         if work.is_fresh:
             self._open.pop(work.collection, None)
-        its, retriever = self._open.get(work.collection, (None, None))
-        if retriever is None or its != work:
-            path, url = work.path, work.url
-            retriever = Collection(Path(path), self._encoder) if path else OpenSearchIndex(url)
-            self._open[work.collection] = Open(work.collection, path, url), retriever
-        retriever.refresh()
-        return Opened(printable(retriever.identity), printable(retriever.fault))
+        its, index = self._open.get(work.collection, (None, None))
+        if index is None or its != work:
+            index = Collection(path, self._encoder) if work.path else OpenSearchIndex(url)
+        its = Open(work.collection, work.path, url)
+        self._open[work.collection] = its, index
+        index = index.refreshed()
+        self._open[work.collection] = its, index
+        return Opened(printable(index.identity), printable(index.fault))
 
-    def _close(self, work: Close) -> Result:
-        self._open.pop(work.collection, None)
-        return Closed()
-
-    def _search(self, work: Search) -> Result:
-        retriever = self._retriever(work.collection)
-        started_s = time.monotonic()
-        found = retriever.search(work.question, work.max_passages, work.wanted, work.counts)
-        left_out = retriever.take_left_out()
-        return Found(found, (time.monotonic() - started_s) * 1e3, left_out)
-
-    def _count(self, work: Count) -> Result:
-        return Counted(self._retriever(work.collection).count_words(work.question))
-
-    def _list(self, work: List) -> Result:
-        folder = Path(work.folder)
+    def _list(self, folder: Path) -> Result:
         if not folder.is_dir():
             raise SetupError(f"--collections_dir {folder}: there is no such folder")
         paths = sorted(path.parent for path in folder.glob(f"*/{MANIFEST_FILE}"))
-        odd = [path for path in paths if _is_odd(str(path))]
+        # Python has halves of surrogate pairs, which UTF-8 has not, for bytes that are none of it.
+        odd = [path for path in paths if str(path).encode(errors="ignore") != os.fsencode(path)]
         for path in odd:
             if path not in self._odd:
                 words = "the collection in the folder %a is not served: its name is no UTF-8"
@@ -148,19 +144,10 @@ class Searcher:
         self._odd = odd
         return Listed({path.name: str(path) for path in paths if path not in odd})
 
-    def _retriever(self, collection: str) -> OpenIndex:
+    def _index(self, collection: str) -> OpenIndex:
         if collection not in self._open:
             raise DamagedError("it is not open")
         return self._open[collection][1]
-
-
-def _is_odd(name: str) -> bool:
-    """Whether a file's name is no UTF-8: Python has halves of surrogate pairs for its bytes."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
 
 
 def _encoded(number: int, result: Result) -> bytearray:

@@ -3,13 +3,13 @@
 loop ──Ask──▶ search process       any number, each with a number
 loop ◀──Reply── search process     one for each, with its number
 
-Paths and reasons cross here; a client is shown neither. With them is what an open index must do.
+Paths and reasons cross here; a client is shown neither.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -102,49 +102,6 @@ def distinct(found: Iterable[FoundPassage], count: int) -> list[FoundPassage]:
         if len(passages) == count:
             break
     return list(passages.values())
-
-
-class OpenIndex(Protocol):
-    """What a search process has opened: a folder of `qa-index`, or an index elsewhere."""
-
-    @property
-    def identity(self) -> str:
-        """Differs between indexes in which a search may find something else."""
-
-    @property
-    def fault(self) -> str:
-        """Why it is searched worse than it could be, or not at all; empty if neither."""
-
-    def search(
-        self,
-        question: str,
-        max_passages: int,
-        wanted: Filter | None = None,
-        counts: WordCounts | None = None,
-    ) -> list[FoundPassage]:
-        """The passages that match a question best, the best first, copies left out.
-
-        Args:
-            wanted: The documents that they may be of; None for all.
-            counts: Those of all collections that are searched for this question, so that scores
-                are comparable; None for this one alone.
-
-        Raises:
-            InvalidRequestError: No document has a field of the filter.
-        """
-
-    def count_words(self, question: str) -> WordCounts:
-        """How often the question's words are in this one."""
-
-    def refresh(self) -> bool:
-        """Opens the newest index; returns whether it is another than before.
-
-        Raises:
-            SetupError: It cannot be opened; what was open stays so.
-        """
-
-    def take_left_out(self) -> int:
-        """How many documents were left out since the last call, as they are no passages."""
 
 
 class Open(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -105,7 +105,7 @@ def test_a_killed_run_is_continued_by_the_next(docs, output, step, mode):
         (docs / f"{number}.txt").write_text(f"Lake number{number} is deep. It rests.")
     (docs / "9.txt").unlink()
     kill_at(step, docs, output, mode)
-    assert not collection.refresh()
+    assert collection.refreshed() is collection
     assert len(documents(Collection(output), "River")) == 10, "what was served is"
     (docs / "1.txt").write_text("Pond number1 is small.")
     (docs / "2.txt").unlink()
@@ -113,7 +113,7 @@ def test_a_killed_run_is_continued_by_the_next(docs, output, step, mode):
         IndexArgs(sources=(docs,), embeddings=False, output=output, update=mode == "update"),
         Reporter(),
     )
-    assert collection.refresh()
+    collection = collection.refreshed()
     assert sorted(documents(collection, "River")) == ["3.txt", "5.txt", "7.txt"]
     assert sorted(documents(collection, "Lake")) == ["0.txt", "4.txt", "6.txt", "8.txt"]
     assert documents(collection, "Pond") == ["1.txt"]

@@ -158,7 +158,7 @@ def test_an_update_reads_what_has_changed(docs, output):
     assert (summary.read, summary.kept, summary.removed) == (3, 0, 1)
     assert told.lines == ["bad.txt: not UTF-8: byte 0 is 0xff"]
     assert documents(collection, "Nile Rotterdam") == ["africa/nile.md", "rhine.md"], "not yet"
-    assert collection.refresh()
+    collection = collection.refreshed()
     assert documents(collection, "Nile Rotterdam") == []
     assert documents(collection, "Hoek Paris") == ["seine.txt", "rhine.md"]
     assert indexes(output) == {before.index, load_manifest(output).index}
@@ -185,7 +185,7 @@ def test_an_update_without_changes_leaves_everything_as_it_is(docs, output):
     summary = index(docs, output, update=True)
     assert (summary.read, summary.kept) == (0, 2)
     assert (output / MANIFEST_FILE).stat().st_ino == before
-    assert not collection.refresh()
+    assert collection.refreshed() is collection
 
 
 def test_an_update_reports_skipped_files_again(docs, output):
@@ -221,10 +221,10 @@ def test_an_open_collection_works_after_its_files_are_removed(docs, output):
     shutil.rmtree(output)
     assert documents(collection, "Nile") == ["africa/nile.md"]
     with pytest.raises(SetupError, match="no collection"):
-        collection.refresh()
+        collection.refreshed()
     assert documents(collection, "Nile") == ["africa/nile.md"]
     index(docs, output)
-    assert collection.refresh()
+    assert collection.refreshed() is not collection
 
 
 def test_a_collection_is_searched_while_it_is_replaced(docs, output):
@@ -241,7 +241,7 @@ def test_a_collection_is_searched_while_it_is_replaced(docs, output):
         thread.start()
     for _ in range(2):
         index(docs, output)
-        assert collection.refresh()
+        collection = collection.refreshed()
     stop.set()
     for thread in threads:
         thread.join()

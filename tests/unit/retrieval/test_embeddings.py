@@ -416,19 +416,20 @@ def test_an_encoder_that_is_prepared_again_is_loaded(index, indexed, own_encoder
     collection = Collection(indexed, SharedEncoder(own_encoder))
     prepare_again(own_encoder, identity="another")
     index(encoder=own_encoder)
-    assert collection.refresh()
+    collection = collection.refreshed()
     assert collection.fault == ""
     assert {question: best(collection, question) for question in MEANT} == MEANT
-    assert not collection.refresh()
+    assert collection.refreshed() is collection
 
 
 def test_an_encoder_that_comes_later_is_loaded(indexed, own_encoder):
     own_encoder.rename(own_encoder.parent / "away")
     collection = Collection(indexed, SharedEncoder(own_encoder))
     assert "words alone" in collection.fault
-    assert not collection.refresh()
+    assert collection.refreshed().identity == collection.identity
     (own_encoder.parent / "away").rename(own_encoder)
-    assert collection.refresh(), "a search may find something else"
+    before, collection = collection, collection.refreshed()
+    assert before.identity != collection.identity, "a search may find something else"
     assert collection.fault == ""
     assert {question: best(collection, question) for question in MEANT} == MEANT
 
@@ -436,10 +437,10 @@ def test_an_encoder_that_comes_later_is_loaded(indexed, own_encoder):
 def test_the_encoder_before_is_used_while_the_one_prepared_again_is_no_good(indexed, own_encoder):
     collection = Collection(indexed, SharedEncoder(own_encoder))
     prepare_again(own_encoder, identity="another")
-    collection.refresh()
+    collection = collection.refreshed()
     assert {question: best(collection, question) for question in MEANT} == MEANT
     assert "the encoder that was loaded before is used: another encoder than" in collection.fault
     prepare_again(own_encoder, files={})
-    collection.refresh()
+    collection = collection.refreshed()
     assert {question: best(collection, question) for question in MEANT} == MEANT
     assert "is not what its manifest says" in collection.fault

@@ -88,7 +88,7 @@ def test_a_question_becomes_a_search_and_hits_become_passages(cluster):
     assert authorization is None
     assert body["size"] == 5
     assert body["query"]["multi_match"]["query"] == "How long is the Nile?"
-    assert not index.refresh()
+    assert index.refreshed() is index
 
 
 def test_a_copy_of_a_passage_is_left_out(cluster):
@@ -167,13 +167,13 @@ def test_a_cluster_that_refuses_is_a_fault_until_it_answers(cluster, status, rep
     assert index.fault == ""
     whole = cluster.reply
     cluster.status, cluster.reply = status, reply
-    index.refresh()
+    index.refreshed()
     assert index.fault.startswith(f"{cluster.url}/handbook: {fault}".replace("//", "//me:***@"))
     cluster.status, cluster.reply = 200, whole
-    index.refresh()
+    index.refreshed()
     assert index.fault == ""
     assert [body.get("size") for _, _, body in cluster.asked] == [0, 0]
-    index.refresh()
+    index.refreshed()
     assert len(cluster.asked) == 2, "a cluster that answers is not asked without a question"
 
 
