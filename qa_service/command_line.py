@@ -129,33 +129,28 @@ class Parser(argparse.ArgumentParser):
         return bool(parser.parse_known_args(self._words)[0].log_format == "json")
 
     def _from_environment(self) -> Iterator[str]:
+        """The flags that environment variables give, but none that ends the program."""
+        ends = argparse._VersionAction | argparse._HelpAction | _PrintCompletion
         for action in self._actions:
             flag = next((one for one in action.option_strings if one.startswith("--")), "")
-            if not flag or action.nargs == argparse.SUPPRESS:
-                continue
             variable = PREFIX + action.dest.upper()
             value = os.environ.get(variable)
-            is_ours = variable not in _READ_ELSEWHERE
-            if is_ours and value and not value.startswith(_SERVICE_LINK):
-                yield from self._flag_of(action, flag, variable, value)
-
-    def _flag_of(
-        self, action: argparse.Action, flag: str, variable: str, value: str
-    ) -> Iterator[str]:
-        if isinstance(action, argparse._VersionAction | argparse._HelpAction | _PrintCompletion):
-            return
-        if action.nargs == 0:  # a switch: --x, and perhaps --no-x
-            is_on = _SWITCH.get(value.lower())
-            if is_on is None:
-                self.error(f"{variable} in the environment: {value!r} is not true or false")
-            yield from [flag] if is_on else action.option_strings[1:2]
-            return
-        try:
-            if callable(action.type):
-                action.type(value)
-        except (argparse.ArgumentTypeError, TypeError, ValueError) as error:
-            self.error(f"{variable} in the environment: {error}")
-        yield f"{flag}={value}"
+            if not flag or not value or value.startswith(_SERVICE_LINK):
+                continue
+            if isinstance(action, ends) or variable in _READ_ELSEWHERE:
+                continue
+            if action.nargs == 0:  # a switch: --x, and perhaps --no-x
+                is_on = _SWITCH.get(value.lower())
+                if is_on is None:
+                    self.error(f"{variable} in the environment: {value!r} is not true or false")
+                yield from [flag] if is_on else action.option_strings[1:2]
+                continue
+            try:
+                if callable(action.type):
+                    action.type(value)
+            except (argparse.ArgumentTypeError, TypeError, ValueError) as error:
+                self.error(f"{variable} in the environment: {error}")
+            yield f"{flag}={value}"
 
     def _nearest(self, word: str) -> str | None:
         """The known flag that is like an unknown one; None if it is known or no flag."""

@@ -54,7 +54,8 @@ def num_cpus(root: Path = ROOT) -> int:
     A quota of one and a half CPUs counts as two.
     """
     allowed = len(os.sched_getaffinity(0))
-    return max(1, min([allowed, *(math.ceil(quota) for quota in _quotas(root))]))
+    quotas = filter(None, map(_quota_of, _cgroups(root, "cpu")))
+    return max(1, min([allowed, *map(math.ceil, quotas)]))
 
 
 def available_bytes(root: Path = ROOT) -> int:
@@ -82,16 +83,6 @@ def meminfo_bytes(name: str, root: Path = ROOT) -> int:
     return int(fields[name].split()[0]) * 1024
 
 
-def _quotas(root: Path) -> Iterator[float]:
-    """The CPUs that each cgroup above this process grants, of those with a quota.
-
-    Linux, Documentation/admin-guide/cgroup-v2.rst (`cpu.max`), scheduler/sched-bwc.rst (version 1).
-    """
-    for folder in _cgroups(root, "cpu"):
-        if quota := _quota_of(folder):
-            yield quota
-
-
 def _cgroups(root: Path, controller: str) -> Iterator[Path]:
     """The folders of the cgroups above this process, in version 1 a controller's."""
     lines: list[str] = []
@@ -110,7 +101,10 @@ def _cgroups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _quota_of(folder: Path) -> float | None:
-    """The CPUs that a cgroup grants by its files; None without a quota."""
+    """The CPUs that a cgroup grants by its files; None without a quota.
+
+    Linux, Documentation/admin-guide/cgroup-v2.rst (`cpu.max`), scheduler/sched-bwc.rst (version 1).
+    """
     try:
         if (folder / "cpu.max").exists():
             quota, period = (folder / "cpu.max").read_text().split()

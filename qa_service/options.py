@@ -103,20 +103,16 @@ class Option(msgspec.Struct, frozen=True):
         return _PLACEHOLDERS.get(type(kind), "TEXT")
 
     @property
-    def _info(self) -> inspect.Metadata:
-        return _info_of(self.kind)
-
-    @property
     def _said(self) -> Mapping[str, object]:
-        return self._info.extra_json_schema or {}
+        return _info_of(self.kind).extra_json_schema or {}
 
     @property
     def _extra(self) -> Mapping[str, Any]:
-        return getattr(self._info, "extra", None) or {}
+        return getattr(_info_of(self.kind), "extra", None) or {}
 
     @property
     def _type(self) -> inspect.Type:
-        bare = self._info.type
+        bare = _info_of(self.kind).type
         return bare.types[0] if isinstance(bare, inspect.UnionType) else bare
 
     def check(self, value: object) -> object:

@@ -61,14 +61,6 @@ Fetch = Callable[[str, Path], Path]
 RESULTS_FILE = "results.xz"
 
 
-def find_encoder(name: str) -> Path | None:
-    """Finds a built-in model's encoder by its hub id, fetched if needed; None for another name."""
-    if name == MINILM:
-        check_shipped(MINILM_DIR)
-        return MINILM_DIR
-    return fetched_mpnet(cache_dir()) if name == MPNET else None
-
-
 def check_shipped(folder: Path) -> None:
     """Compares the files of a shipped folder with their hashes."""
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from qa_service.errors import SetupError
-from qa_service.preparation.encoders import MINILM, are_whole, find_encoder, sha256_of
+from qa_service.preparation.encoders import MINILM, MINILM_DIR, are_whole, check_shipped, sha256_of
 from qa_service.preparation.folder import locked, replacing, say
 from qa_service.preparation.sources import package_versions
 from qa_service.retrieval.encoder_folder import (
@@ -44,8 +44,7 @@ for a rounding that changes no embedding's cosine by more than int8 does."""
 def prepare_encoder(output_dir: Path) -> Path:
     """Makes the encoder's folder, unless it is there and whole."""
     target = output_dir / DEFAULT_ENCODER.name
-    source = find_encoder(MINILM)
-    assert source is not None
+    check_shipped(MINILM_DIR)
     with locked(target, lambda: say(f"waiting for another run to finish {target}")):
         # Whose weights embed a text, and how: the rounding differs a little between machines.
         parts = {"format": _FORMAT_VERSION, "max_tokens": MAX_TOKENS, "files": _PUBLISHED}
@@ -58,7 +57,7 @@ def prepare_encoder(output_dir: Path) -> Path:
         started = time.monotonic()
         say("preparing the encoder of passages")
         with replacing(target) as folder:
-            _make(source, identity, folder)
+            _make(identity, folder)
         say(f"prepared {target} in {time.monotonic() - started:.0f} s")
     return target
 
@@ -72,13 +71,13 @@ def is_complete(folder: Path, identity: str) -> bool:
     return manifest.identity == identity and are_whole(folder, files)
 
 
-def _make(source: Path, identity: str, folder: Path) -> None:
+def _make(identity: str, folder: Path) -> None:
     from qa_service.preparation import sentence_graph  # noqa: PLC0415
     from qa_service.preparation.source_model import quiet_libraries  # noqa: PLC0415
 
     say("converting it to int8, and comparing its embeddings with those in fp32")
     with quiet_libraries():
-        dimensions, cosine = sentence_graph.write(source, folder, MAX_TOKENS)
+        dimensions, cosine = sentence_graph.write(MINILM_DIR, folder, MAX_TOKENS)
     manifest = EncoderManifest(
         name=MINILM,
         identity=identity,

@@ -30,9 +30,11 @@ from qa_service.preparation.encoders import (
     MINILM,
     MINILM_DIR,
     MODELS_DIR,
+    MPNET,
     Results,
+    cache_dir,
     check_shipped,
-    find_encoder,
+    fetched_mpnet,
     identity,
     load_results,
 )
@@ -196,10 +198,12 @@ def package_versions(*, needs_torch: bool) -> dict[str, str]:
 
 def base_dir(name: str) -> Path:
     """Finds an encoder: a built-in model's, in a directory, or on the hub."""
-    if name != MINILM:
-        package_versions(needs_torch=True)  # before hundreds of megabytes are fetched
-    if known := find_encoder(name):
-        return known
+    if name == MINILM:
+        check_shipped(MINILM_DIR)
+        return MINILM_DIR
+    package_versions(needs_torch=True)  # before hundreds of megabytes are fetched
+    if name == MPNET:
+        return fetched_mpnet(cache_dir())
     if Path(name).is_dir():
         return _checked(Path(name).resolve())
     if not HUB_ID.fullmatch(name):

@@ -166,15 +166,8 @@ class Collection:
         )
         if self._merged:
             words = next(filter(None, clauses), [])
-            is_calibrated = self._merged.is_calibrated
             merged = self._merged.search(question, words, MAX_COPIES * max_passages, part)
-            return distinct(
-                (
-                    self._found(hit.score, hit.at, hit.cosine if is_calibrated else None)
-                    for hit in merged
-                ),
-                max_passages,
-            )
+            return distinct((self._found(*hit) for hit in merged), max_passages)
         for words in clauses:
             query = load_tantivy().Query.boolean_query(words)
             query = part.within(query) if part else query

@@ -199,11 +199,11 @@ class EmbeddingWriter:
 
 
 class MergedHit(NamedTuple):
-    """A passage that both searches have scored."""
+    """A passage that both searches have scored; as of `FoundPassage`."""
 
     score: float
     at: tantivy.DocAddress
-    cosine: float
+    cosine: float | None
 
 
 Words = Sequence[tuple["tantivy.Occur", "tantivy.Query"]]
@@ -224,11 +224,7 @@ class MergedSearch:
         self._schema = schema
         self._embeddings = embeddings
         self._encoder = encoder
-
-    @property
-    def is_calibrated(self) -> bool:
-        """Whether its cosines mean to a model what they were in its calibration."""
-        return self._encoder.manifest.name == CALIBRATED_ENCODER
+        self._is_calibrated = encoder.manifest.name == CALIBRATED_ENCODER
 
     def rows(self, query: tantivy.Query) -> IntArray:
         """The rows of the passages that a query finds."""
@@ -248,12 +244,11 @@ class MergedSearch:
         rows = part.rows if part else None
         nearest = {int(row) for row in best_rows(cosines, number, rows)} - found.keys()
         found |= self._by_row(self._search_among(nearest, words))
-        merged = (
-            MergedHit(BM25_WEIGHT * score + COSINE_WEIGHT * cosine, at, cosine)
-            for (score, at), cosine in zip(
-                found.values(), cosines[list(found)].tolist(), strict=True
-            )
-        )
+        merged = list[MergedHit]()
+        for row, (score, at) in found.items():
+            cosine = float(cosines[row])
+            known = cosine if self._is_calibrated else None
+            merged.append(MergedHit(BM25_WEIGHT * score + COSINE_WEIGHT * cosine, at, known))
         return heapq.nlargest(count, merged, key=lambda hit: hit.score)
 
     def _search_among(self, rows: set[int], words: Words) -> list[Hit]:

@@ -32,7 +32,6 @@ from qa_service.retrieval.search_messages import (
     Close,
     Closed,
     Count,
-    Counted,
     Found,
     Kind,
     List,
@@ -109,7 +108,7 @@ class Searcher:
             case List(folder):
                 return self._list(Path(folder))
             case Count(collection, question):
-                return Counted(self._index(collection).count_words(question))
+                return self._index(collection).count_words(question)
             case Search(collection, question, max_passages, wanted, counts):
                 index, started_s = self._index(collection), time.monotonic()
                 found = index.search(question, max_passages, wanted, counts)

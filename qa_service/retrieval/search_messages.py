@@ -56,7 +56,7 @@ class FoundPassage(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self.passage, page=page, place=place)
 
 
-class WordCounts(msgspec.Struct, frozen=True):
+class WordCounts(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """By which a rare word counts more than a common one: of one index, or of several together.
 
     Attributes:
@@ -181,10 +181,6 @@ class Found(msgspec.Struct, frozen=True, tag=True, array_like=True):
     left_out: int = 0
 
 
-class Counted(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    counts: WordCounts
-
-
 Kind = Literal["setup", "damaged", "unavailable", "request"]
 
 
@@ -204,7 +200,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
     is_open: bool = False
 
 
-Result = Opened | Closed | Listed | Found | Counted | Refused
+Result = Opened | Closed | Listed | Found | WordCounts | Refused
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True):

@@ -30,7 +30,6 @@ from qa_service.retrieval.search_messages import (
     MAX_LEAD,
     TYPICAL_COSINE,
     Count,
-    Counted,
     Found,
     FoundPassage,
     ReadText,
@@ -217,7 +216,7 @@ class Retrieval:
             if refused:
                 on_results(refused)
                 return
-            counts = _summed([it for it in results.values() if isinstance(it, Counted)])
+            counts = _summed([it for it in results.values() if isinstance(it, WordCounts)])
             _each(call, {its: search(its.name, counts=counts) for its in collections}, on_results)
 
         here = [its for its in collections if not its.is_remote]
@@ -298,11 +297,11 @@ def _each(
         call.fail(error)
 
 
-def _summed(counted: Sequence[Counted]) -> WordCounts:
+def _summed(counted: Sequence[WordCounts]) -> WordCounts:
     by_word = Counter[str]()
     for its in counted:
-        by_word.update(its.counts.by_word)
-    return WordCounts(sum(its.counts.passages for its in counted), dict(by_word))
+        by_word.update(its.by_word)
+    return WordCounts(sum(its.passages for its in counted), dict(by_word))
 
 
 def joined(found: Mapping[str, Sequence[FoundPassage]]) -> list[FoundPassage]:

@@ -22,7 +22,6 @@ from qa_service.preparation.encoders import (
     Results,
     cache_dir,
     fetched_mpnet,
-    find_encoder,
     load_results,
 )
 from qa_service.preparation.prepare import PrepareArgs, choose_reading, prepare
@@ -120,10 +119,6 @@ def test_the_cache_folder_follows_xdg_cache_home(tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_dir() == tmp_path / ".cache" / "qa-service"
-
-
-def test_an_unknown_encoder_is_not_found():
-    assert find_encoder("some/other") is None
 
 
 def shipped_results():

@@ -10,7 +10,7 @@ import pytest
 
 from qa_service.errors import SetupError
 from qa_service.instance.model_folder.manifest import BUILTINS
-from qa_service.preparation import encoders, sources
+from qa_service.preparation import sources
 from qa_service.preparation.encoders import MINILM, MINILM_DIR, MODELS_DIR, SUMS_FILE
 from qa_service.preparation.sources import find_source
 from tests.support import needs_torch
@@ -86,7 +86,7 @@ def test_each_shipped_file_is_named_by_its_hash_if_it_is_another(
     model = folder.name
     if model == MINILM_DIR.name:
         model = "builtin"
-        monkeypatch.setattr(encoders, "MINILM_DIR", folder)
+        monkeypatch.setattr(sources, "MINILM_DIR", folder)
     else:
         monkeypatch.setattr(sources, "MODELS_DIR", tmp_path)
     with pytest.raises(SetupError, match=f"{file} should have the SHA-256 {digest[:12]}"):

@@ -8,7 +8,6 @@ from qa_service.retrieval.search_messages import (
     BM25_WEIGHT,
     COSINE_WEIGHT,
     Count,
-    Counted,
     Found,
     Refused,
     Search,
@@ -40,7 +39,7 @@ class Setting(Asking):
                 work = process.waiting[0]
                 if isinstance(work, Count):
                     number = len(work.collection)
-                    process.reply(Counted(WordCounts(10 * number, {"ada": number})))
+                    process.reply(WordCounts(10 * number, {"ada": number}))
                 elif isinstance(work, Search):
                     result = found[work.collection]
                     process.reply(Found(result, 0.5) if isinstance(result, list) else result)
