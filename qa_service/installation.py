@@ -84,7 +84,8 @@ def preparing_program() -> str:
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 
 
-class PlotError(Exception): ...
+class PlotError(SetupError):
+    exit_code = 1
 
 
 def check_plot(path: Path) -> None:

@@ -31,7 +31,7 @@ from qa_service.evaluation.measures import (
     question_word,
     squad_metrics,
 )
-from qa_service.installation import PlotError, check_plot
+from qa_service.installation import check_plot
 from qa_service.instance.model_folder.manifest import load_manifest, model_files
 from qa_service.logs import complain
 
@@ -59,9 +59,9 @@ def main() -> int:
             _cascade(flags, dev)
         else:
             _compare(flags, dev)
-    except (PlotError, SetupError) as error:
+    except SetupError as error:
         complain(error)
-        return error.exit_code if isinstance(error, SetupError) else 1
+        return error.exit_code
     except OSError as error:
         complain(error)
         return SetupError.exit_code

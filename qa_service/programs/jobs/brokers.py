@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self
 from urllib.parse import urlsplit
 
+from qa_service.errors import SetupError
 from qa_service.programs.jobs.job import Job
 from qa_service.programs.jobs.jobs_options import (
     DEFAULT_URL,
     URL_FORM,
     URL_VARIABLE,
     BrokerOptions,
-    FlagError,
 )
 
 ATTEMPTS_HEADER = "qa-attempts"
@@ -49,7 +49,7 @@ class UnroutableError(Exception):
     """The queue that a message names does not exist; the broker did not take the message."""
 
 
-class SetupRefusedError(Exception):
+class SetupRefusedError(SetupError):
     """The broker refuses the program's queues or credentials; a person must change that."""
 
 
@@ -119,7 +119,7 @@ def broker_from(options: BrokerOptions) -> Broker:
     Its address is from the flag, or from the environment, which hides a password.
 
     Raises:
-        FlagError: The broker's address is not one.
+        SetupError: The broker's address is not one.
     """
     name, url = "--broker_url", options.broker_url
     if not url:
@@ -130,7 +130,7 @@ def broker_from(options: BrokerOptions) -> Broker:
     except ValueError:  # a malformed port
         is_one = False
     if not is_one:  # the message leaves it out: it may hold a password
-        raise FlagError(f"{name} is not an address of the form {URL_FORM}")
+        raise SetupError(f"{name} is not an address of the form {URL_FORM}")
     broker: Broker = importlib.import_module(BROKERS[parts.scheme]).make_broker(url, options)
     return broker
 

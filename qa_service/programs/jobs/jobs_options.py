@@ -21,10 +21,6 @@ _Seconds = Annotated[float, Meta(gt=0, le=10**9)]
 _Positional = Meta(extra={"is_positional": True})
 
 
-class FlagError(Exception):
-    """A flag or an environment variable cannot be used; one line for people."""
-
-
 class RetryOptions(Struct, frozen=True, kw_only=True):
     """When a question is asked again."""
 

@@ -20,13 +20,11 @@ import logging
 
 from qa_service.client import QaClientError
 from qa_service.command_line import ExitCode
+from qa_service.errors import SetupError
 from qa_service.logs import complain, configure_logging
 from qa_service.programs.access import with_hint
-from qa_service.programs.jobs.brokers import BrokerError, SetupRefusedError
-from qa_service.programs.jobs.jobs_options import FlagError, GatewayOptions, parse
-from qa_service.programs.jobs.questions_file import FileError
-
-_FAULTS = (OSError, QaClientError, FlagError, FileError, BrokerError, SetupRefusedError)
+from qa_service.programs.jobs.brokers import BrokerError
+from qa_service.programs.jobs.jobs_options import GatewayOptions, parse
 
 _MODULES = {"run": "file_run", "gateway": "job_gateway"}
 """Of the commands that have one alone."""
@@ -45,6 +43,6 @@ def main() -> int:
         module = _MODULES.get(command, "broker_commands")
         program = importlib.import_module(f"qa_service.programs.jobs.{module}")
         return int(asyncio.run(getattr(program, f"{command}_main")(options)))
-    except _FAULTS as error:
+    except (OSError, QaClientError, SetupError, BrokerError) as error:
         complain(with_hint(error))
         return ExitCode.ERROR

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, cast
 import msgspec
 
 from qa_service.data.squad import read_squad
+from qa_service.errors import SetupError
 from qa_service.files import MAX_MARK_BYTES, encoding_of
 from qa_service.wire.fields import NUMBERS
 
@@ -37,8 +38,8 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 _decoder = msgspec.json.Decoder(dict[str, Any])
 
 
-class FileError(Exception):
-    """A file cannot be used; the message is one line for people."""
+class FileError(SetupError):
+    """A file cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)

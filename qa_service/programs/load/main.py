@@ -22,12 +22,11 @@ measure.
 from __future__ import annotations
 
 import argparse
-import contextlib
+import csv
 import dataclasses
 import io
 import random
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,22 +43,13 @@ from qa_service.command_line import (
     seconds,
 )
 from qa_service.data.squad import OWN_QUESTIONS, read_squad
-from qa_service.installation import PlotError, check_plot
+from qa_service.errors import SetupError
+from qa_service.installation import check_plot
 from qa_service.programs.access import Access, with_hint
 from qa_service.programs.load.plan import LoadPlan
 from qa_service.programs.load.plot import draw
-from qa_service.programs.load.sweep import (
-    Cell,
-    CsvFile,
-    Progress,
-    ServerStartError,
-    Sweep,
-    column_head,
-    find_engine,
-    markdown,
-)
+from qa_service.programs.load.sweep import COLUMNS, Cell, Sweep, csv_row, find_engine, markdown
 from qa_service.programs.load.wire import CollectionWire
-from qa_service.progress import progress_bar
 
 CLOSED_LOOP_CLIENTS, OPEN_LOOP_CLIENTS = 5, 50
 """The prototype's five; fifty, so that a rate comes from as many as the users of a server are."""
@@ -143,16 +133,6 @@ def make_sweep(flags: dict[str, Any]) -> Sweep:
     return Sweep(plan, clients, flags["rate"] or [], flags["sessions"], flags["server_flags"])
 
 
-@contextlib.contextmanager
-def load_progress(num_instances: int | None, plan: LoadPlan) -> Iterator[Progress]:
-    load = f"{plan.num_simultaneous_clients} clients"
-    if plan.rate_per_s is not None:
-        load = f"{plan.rate_per_s:g}/s"
-    instances = f"{column_head(num_instances)}, " if num_instances else ""
-    with progress_bar(desc=instances + load, total=plan.num_requests, unit="request") as bar:
-        yield bar.update
-
-
 def measure(flags: dict[str, Any]) -> int:
     """Makes the loads, prints the report, and returns the exit code.
 
@@ -167,12 +147,14 @@ def measure(flags: dict[str, Any]) -> int:
     cells: list[Cell] = []
     try:
         with flags["csv"].open("w", encoding="utf-8") if flags["csv"] else io.StringIO() as file:
-            csv = CsvFile(file)
-            for cell in sweep.run(load_progress):
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow(COLUMNS)
+            for cell in sweep.run():
                 report = cell.report
                 if not (report.num_answered or report.num_failed or report.interrupted):
                     raise ValueError("nothing was asked: --duration_s is too short for this load")
-                csv.add(cell)
+                rows.writerow(csv_row(cell))
+                file.flush()
                 cells.append(cell)
     finally:
         if cells:
@@ -196,6 +178,6 @@ def main() -> int:
     flags = parse_arguments()
     try:
         return measure(flags)
-    except (OSError, ValueError, QaClientError, ServerStartError, PlotError) as error:
+    except (OSError, ValueError, QaClientError, SetupError) as error:
         print(f"Error: {with_hint(error)}", file=sys.stderr)
         return 2

@@ -6,7 +6,6 @@ Its cells are written as Markdown and as CSV.
 from __future__ import annotations
 
 import contextlib
-import csv
 import dataclasses
 import importlib.metadata
 import platform
@@ -14,23 +13,24 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any
 
 from qa_service import __version__
 from qa_service.child_program import command_of, environment_of_programs
 from qa_service.client import QaClientError
+from qa_service.errors import SetupError
 from qa_service.machine import num_cpus, processor
 from qa_service.programs.access import FLAG_REFUSALS
 from qa_service.programs.bounds import Spent
 from qa_service.programs.load.generator import measure
 from qa_service.programs.load.plan import PERCENTS, LoadPlan, Report, share_of_cores
 from qa_service.programs.load.wire import CollectionWire
+from qa_service.progress import progress_bar
 
 _PROGRAM = command_of("qa_service.server.main")
 _READY = "QA server ready on "
 _STOP_TIMEOUT_S = 60.0
 """Twice a server's own drain timeout: one that takes longer hangs."""
-Progress = Callable[[int], object]
 COLUMNS = (
     "sessions", "loop", "clients", "offered_per_s", "answered", "failed", "errors", "duration_s",
     "throughput_per_s", "mean_ms", "std_ms", *(f"p{percent}_ms" for percent in PERCENTS),
@@ -82,16 +82,11 @@ class Sweep:
             return [dataclasses.replace(self.plan, rate_per_s=rate) for rate in self.rates_per_s]
         return [dataclasses.replace(self.plan, num_simultaneous_clients=n) for n in self.clients]
 
-    def run(
-        self, show: Callable[[int | None, LoadPlan], contextlib.AbstractContextManager[Progress]]
-    ) -> Iterator[Cell]:
-        """Makes one load after another; ends after one that was interrupted.
-
-        Args:
-            show: Called before each load; the context yields the `progress` of `measure`.
+    def run(self) -> Iterator[Cell]:
+        """Makes one load after another, each with a bar; ends after one that was interrupted.
 
         Raises:
-            ServerStartError: A server did not start.
+            SetupError: A server did not start.
             OSError: As in `measure`.
             QaClientError: As in `measure`.
         """
@@ -106,8 +101,14 @@ class Sweep:
                 for plan in self.plans():
                     here = dataclasses.replace(plan, port=port)
                     before = read_stats(here)
-                    with show(num_instances, here) as progress:
-                        report = measure(here, progress)
+                    load = f"{plan.num_simultaneous_clients} clients"
+                    if plan.rate_per_s is not None:
+                        load = f"{plan.rate_per_s:g}/s"
+                    instances = f"{column_head(num_instances)}, " if num_instances else ""
+                    with progress_bar(
+                        desc=instances + load, total=plan.num_requests, unit="request"
+                    ) as bar:
+                        report = measure(here, bar.update)
                     spent = Spent.between(before, read_stats(here))
                     cell = Cell(num_instances, here, report, engine, spent)
                     yield cell
@@ -225,33 +226,18 @@ def machine() -> str:
     return f"{num_cpus()} cores of {processor().name}, {system}; {', '.join(versions)}"
 
 
-class CsvFile:
-    """A CSV file with a row for each cell, written as soon as it is measured."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-        self._rows = csv.writer(file, lineterminator="\n")
-        self._rows.writerow(COLUMNS)
-
-    def add(self, cell: Cell) -> None:
-        """Writes the cell's row, in full precision."""
-        plan, report = cell.plan, cell.report
-        errors = " ".join(f"{code}={number}" for code, number in sorted(report.errors.items()))
-        loop = "open" if plan.is_open else "closed"
-        self._rows.writerow(
-            [
-                cell.num_instances, loop, plan.num_simultaneous_clients, plan.rate_per_s,
-                report.num_answered, report.num_failed, errors, report.duration_s,
-                report.throughput, report.mean_ms, report.std_ms,
-                *(report.percentiles_ms[percent] for percent in PERCENTS),
-                report.generator_cores, cell.engine, cell.bound,
-            ]
-        )  # fmt: skip
-        self._file.flush()
-
-
-class ServerStartError(Exception):
-    """The server did not start; the message is the last line that it logged."""
+def csv_row(cell: Cell) -> list[object]:
+    """The values of `COLUMNS`, in full precision."""
+    plan, report = cell.plan, cell.report
+    errors = " ".join(f"{code}={number}" for code, number in sorted(report.errors.items()))
+    loop = "open" if plan.is_open else "closed"
+    return [
+        cell.num_instances, loop, plan.num_simultaneous_clients, plan.rate_per_s,
+        report.num_answered, report.num_failed, errors, report.duration_s,
+        report.throughput, report.mean_ms, report.std_ms,
+        *(report.percentiles_ms[percent] for percent in PERCENTS),
+        report.generator_cores, cell.engine, cell.bound,
+    ]  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -259,7 +245,7 @@ def own_server(host: str, flags: Sequence[str]) -> Iterator[int]:
     """Runs a server on a free port as long as the block runs, which begins when it is ready.
 
     Raises:
-        ServerStartError: It did not start.
+        SetupError: It did not start.
     """
     # Its lines are read here, whatever format of the log the flags or the environment ask for.
     command = [*_PROGRAM, "--host", host, "--port", "0", *flags, "--log_format", "text"]
@@ -277,7 +263,7 @@ def own_server(host: str, flags: Sequence[str]) -> Iterator[int]:
                 log.seek(0)
                 lines = [line.strip() for line in log if line.strip()]
                 last = lines[-1] if lines else f"exit code {process.returncode}"
-                raise ServerStartError(f"the server did not start: {last}")
+                raise SetupError(f"the server did not start: {last}")
             yield int(ready.removeprefix(_READY).split(": ")[0].rpartition(":")[2])
         finally:
             process.terminate()

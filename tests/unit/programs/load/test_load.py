@@ -1,7 +1,5 @@
 """The load generator's clients, its report, and the questions that ship with the project."""
 
-import csv
-import io
 import itertools
 import math
 import platform
@@ -25,7 +23,7 @@ from qa_service.programs.access import Access
 from qa_service.programs.load.generator import run_load
 from qa_service.programs.load.plan import LoadPlan, Report, Sample, percentile
 from qa_service.programs.load.plot import make_figure
-from qa_service.programs.load.sweep import Cell, CsvFile, markdown
+from qa_service.programs.load.sweep import COLUMNS, Cell, csv_row, markdown
 from tests.scripted_peer import (
     PeerConnection,
     ScriptedPeer,
@@ -428,15 +426,12 @@ class TestTables:
         assert words[2:4] == ["1 instance, openvino int8", "2 instances, onnx fp32"]
 
     def test_csv_has_every_figure_in_full(self):
-        file = io.StringIO()
-        rows = CsvFile(file)
-        rows.add(cell(None, 50, rate_per_s=100.0))
-        heads, values = csv.reader(file.getvalue().splitlines())
-        found = dict(zip(heads, values, strict=True))
-        assert (found["sessions"], found["loop"], found["offered_per_s"]) == ("", "open", "100.0")
-        assert (found["answered"], found["failed"]) == ("2", "1")
+        row = csv_row(cell(None, 50, rate_per_s=100.0))
+        found = dict(zip(COLUMNS, row, strict=True))
+        assert (found["sessions"], found["loop"], found["offered_per_s"]) == (None, "open", 100.0)
+        assert (found["answered"], found["failed"]) == (2, 1)
         assert found["errors"] == "queue_full=1"
-        assert float(found["mean_ms"]) == 15.0
+        assert found["mean_ms"] == 15.0
 
 
 class TestPlot:
