@@ -28,6 +28,7 @@ from benchmarks.record import command, machine, now, versions
 from benchmarks.targets import Running, ours
 from harness.process import wait_until
 from harness.server import ROOT, RunningServer, running_server
+from qa_service.files import sha256_of
 from qa_service.instance.arrays import Int64Array, Logits
 from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.engines.base import Engine
@@ -40,7 +41,6 @@ from qa_service.instance.model_folder.manifest import (
     save_manifest,
 )
 from qa_service.machine import num_cpus
-from qa_service.preparation.encoders import sha256_of
 from qa_service.preparation.known import known_answers
 from qa_service.programs.bounds import Spent
 

@@ -26,6 +26,7 @@ from tokenizers import Tokenizer
 
 from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.engine_catalogue import ONNX_FILE, ONNX_INT8_FILE
+from qa_service.files import sha256_of
 from qa_service.instance.model_folder.manifest import (
     CONFIG_FILE,
     KNOWN_ANSWERS_FILE,
@@ -39,7 +40,6 @@ from qa_service.preparation.encoders import (
     RESULTS_FILE,
     SUMS_FILE,
     Results,
-    sha256_of,
 )
 from qa_service.preparation.prepare import PrepareArgs, prepare
 from qa_service.preparation.quantize import corrections, quantize

@@ -38,6 +38,7 @@ import msgspec
 
 from qa_service.child_program import command_of, end_with_parent
 from qa_service.errors import SetupError
+from qa_service.files import sha256_of
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.preparation.folder import locked, replacing
 from qa_service.progress import progress_bar
@@ -74,12 +75,6 @@ def check_shipped(folder: Path) -> None:
                 f"{folder / name} should have the SHA-256 {wanted[:12]}...: it is missing, cut or "
                 "altered; install the package or the clone again"
             )
-
-
-def sha256_of(path: Path) -> str:
-    """Hashes a file; 90 MB take about 0.1 s."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def are_whole(folder: Path, files: Mapping[str, str]) -> bool:

@@ -12,6 +12,7 @@ import msgspec
 
 from qa_service.engine_catalogue import ONNX_FILE, PLAIN_ONNX_FILE, PYTORCH_FILE, ROWS
 from qa_service.errors import SetupError
+from qa_service.files import sha256_of
 from qa_service.installation import installed_version
 from qa_service.instance.arrays import LogitsFunction
 from qa_service.instance.model_folder.manifest import (
@@ -22,7 +23,7 @@ from qa_service.instance.model_folder.manifest import (
     save_manifest,
 )
 from qa_service.preparation import graphs, known, quantize, verify
-from qa_service.preparation.encoders import Results, sha256_of
+from qa_service.preparation.encoders import Results
 from qa_service.preparation.folder import link_files, replacing, say
 from qa_service.preparation.source_model import SourceModel, open_model, quiet_libraries
 from qa_service.preparation.sources import Source, as_setup_error, package_versions

@@ -14,7 +14,7 @@ import msgspec
 
 from qa_service.engine_catalogue import AUTO, PLAIN_ONNX_FILE, PREPARING_FLAGS, ROWS
 from qa_service.errors import SetupError
-from qa_service.files import read_text, saved_models
+from qa_service.files import read_text, saved_models, sha256_of
 from qa_service.installation import installed_version
 from qa_service.instance.model_folder.manifest import (
     MANIFEST_FILE,
@@ -23,7 +23,7 @@ from qa_service.instance.model_folder.manifest import (
     load_manifest,
     save_manifest,
 )
-from qa_service.preparation.encoders import are_whole, sha256_of
+from qa_service.preparation.encoders import are_whole
 from qa_service.preparation.folder import locked, replacing, say
 from qa_service.preparation.sources import Source, find_source, package_versions
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from qa_service.errors import SetupError
-from qa_service.preparation.encoders import MINILM, MINILM_DIR, are_whole, check_shipped, sha256_of
+from qa_service.files import sha256_of
+from qa_service.preparation.encoders import MINILM, MINILM_DIR, are_whole, check_shipped
 from qa_service.preparation.folder import locked, replacing, say
 from qa_service.preparation.sources import package_versions
 from qa_service.retrieval.encoder_folder import (

@@ -46,11 +46,6 @@ class InstanceShares:
     rest: float
     lock: float
 
-    @property
-    def own_work(self) -> float:
-        """All but the model."""
-        return self.tokenize + self.read + self.rest
-
     @classmethod
     def of(cls, spent: list[dict[str, float]]) -> Self:
         """The shares, by each instance's seconds."""
@@ -122,7 +117,8 @@ class Spent:
             return LOOP
         its = self.instances
         if its and its.waiting < _INSTANCES_WAIT:
-            return MODEL if its.model >= its.own_work else INSTANCES
+            own_work = its.tokenize + its.read + its.rest
+            return MODEL if its.model >= own_work else INSTANCES
         return CLIENTS
 
     def sentence(self, generator_cores: float = 0.0) -> str:

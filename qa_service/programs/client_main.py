@@ -141,7 +141,11 @@ def monitor(parsed: argparse.Namespace, access: Access) -> int:
         if len(hosts_alone) > 1 and not parsed.json:
             print(f"{host}:")
         with access.client(host, parsed.port, parsed.timeout_s) as client:
-            codes.append(show(client, parsed.json))
+            try:
+                codes.append(show(client, parsed.json))
+            except QaClientError as error:
+                print_error(error)
+                codes.append(ExitCode.ERROR)
     return max(codes)
 
 

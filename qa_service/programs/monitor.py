@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from qa_service.client import QaClient, QaClientError
+from qa_service.client import QaClient
 from qa_service.command_line import ExitCode
-from qa_service.programs.asking import print_error
 from qa_service.programs.bounds import InstanceShares, Spent
 
-_Report = TypeVar("_Report")
 _SHADOW_FIGURES = ("seen", "agreed", "differed", "failed", "share", "agreement")
 _COLUMNS = ("count", "mean", "p50", "p90", "p99", "max")
 
 
-def show_health(client: QaClient, as_json: bool = False) -> ExitCode:
+def show_health(client: QaClient, as_json: bool) -> ExitCode:
     """Prints whether the server is ready, and why not if it is not."""
-    try:
-        health = client.health()
-    except QaClientError as error:
-        print_error(error)
-        return ExitCode.ERROR
+    health = client.health()
     if as_json:
         print(json.dumps(health.report))
     else:
@@ -31,31 +25,21 @@ def show_health(client: QaClient, as_json: bool = False) -> ExitCode:
     return ExitCode.YES if health.ready else ExitCode.NO
 
 
-def show_stats(client: QaClient, as_json: bool = False) -> ExitCode:
+def show_stats(client: QaClient, as_json: bool) -> ExitCode:
     """Prints the server's counts, as a table or as one line of JSON."""
-    return _show(client.stats, _table, as_json)
+    stats = client.stats()
+    print(json.dumps(stats) if as_json else "\n".join(_table(stats)))
+    return ExitCode.YES
 
 
-def show_models(client: QaClient, as_json: bool = False) -> ExitCode:
+def show_models(client: QaClient, as_json: bool) -> ExitCode:
     """Prints the versions of all models with their state, the routes and the collections."""
-
-    def lines(models: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-        yield from _model_lines(models)
-        for name in client.stats().get("collections", {}):
-            yield f"collection {name}"
-
-    return _show(client.models, lines, as_json)
-
-
-def _show(
-    read: Callable[[], _Report], lines: Callable[[_Report], Iterable[str]], as_json: bool
-) -> ExitCode:
-    try:
-        report = read()
-        print(json.dumps(report) if as_json else "\n".join(lines(report)))
-    except QaClientError as error:
-        print_error(error)
-        return ExitCode.ERROR
+    models = client.models()
+    if as_json:
+        print(json.dumps(models))
+    else:
+        collections = client.stats().get("collections", {})
+        print(*_model_lines(models), *(f"collection {name}" for name in collections), sep="\n")
     return ExitCode.YES
 
 

@@ -84,8 +84,8 @@ class Reporter:
     def on_note(self, line: str) -> None:
         """The run does something that was not asked for."""
 
-    def on_files(self, files: int, size_bytes: int) -> None:
-        """The files are listed: how many, and how long all are together."""
+    def on_files(self, size_bytes: int) -> None:
+        """The files are listed; so long are all together."""
 
     def on_fault(self, line: str) -> None:
         """A file, or a part of one, is left out."""
@@ -203,7 +203,7 @@ class _Run:
             for name in sorted(self._next.entries.keys() - {file.name for file in found.files}):
                 self._remove(name)
             size_bytes = sum(file.size_bytes for file in found.files)
-            self._reporter.on_files(len(found.files), size_bytes)
+            self._reporter.on_files(size_bytes)
             self._take(found.files, min(self._max_readers, 1 + size_bytes // READER_BYTES))
             versions = {package: installed_version(package) for package in PACKAGES}
             ours = {"qa-server": __version__, "python": platform.python_version()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path, PurePath
 import msgspec
 
 from qa_service.errors import SetupError
-from qa_service.files import open_regular
+from qa_service.files import sha256_of
 from qa_service.retrieval.documents import Fault
 from qa_service.retrieval.formats import FORMATS, TEMPLATES
 
@@ -46,8 +45,7 @@ class SourceFile(msgspec.Struct, frozen=True):
     def sha256(self) -> str:
         """The hash of what it holds; "" if it cannot be read."""
         try:
-            with open_regular(self.path, follow_links=False) as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
+            return sha256_of(self.path, follow_links=False)
         except OSError:
             return ""
 

@@ -161,7 +161,7 @@ class _Bar(Reporter):
     def on_note(self, line: str) -> None:
         self._print(line)
 
-    def on_files(self, files: int, size_bytes: int) -> None:
+    def on_files(self, size_bytes: int) -> None:
         self._bar.total = size_bytes
 
     def on_fault(self, line: str) -> None:

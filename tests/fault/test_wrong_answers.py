@@ -19,6 +19,7 @@ from qa_service.autotune.engine_race import Record
 from qa_service.autotune.engine_table import EngineTable, Finding
 from qa_service.autotune.engine_trial import Instance
 from qa_service.engine_catalogue import ONNX_FILE
+from qa_service.files import sha256_of
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import (
     KNOWN_ANSWERS_FILE,
@@ -27,7 +28,6 @@ from qa_service.instance.model_folder.manifest import (
 )
 from qa_service.instance.worker_messages import Setup
 from qa_service.logs import LogOptions
-from qa_service.preparation.encoders import sha256_of
 from qa_service.wire.messages import Task
 from tests.fault.faults import FAULTY_WORKER
 from tests.http_calls import get

@@ -11,7 +11,6 @@ go.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ import msgspec
 from filelock import FileLock
 
 from qa_service.errors import SetupError
+from qa_service.files import sha256_of
 
 logger = logging.getLogger(__name__)
 
@@ -86,8 +86,7 @@ class KeptEngines:
             its = path.stat()
             written = path.name, its.st_size, its.st_mtime_ns
             if written not in self._known:
-                with path.open("rb") as file:
-                    self._known[written] = hashlib.file_digest(file, "sha256").hexdigest()
+                self._known[written] = sha256_of(path)
             found[path.name] = self._known[written]
         return found
 

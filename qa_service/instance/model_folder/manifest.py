@@ -16,7 +16,7 @@ import msgspec
 
 from qa_service.engine_catalogue import ONNX_FILE, PREPARING_FLAGS, ROWS
 from qa_service.errors import SetupError
-from qa_service.files import SAVED_MODELS, open_regular, read_file, saved_models
+from qa_service.files import SAVED_MODELS, read_file, saved_models, sha256_of
 from qa_service.installation import preparing_program
 
 BUILTINS = ("builtin", "builtin-base")
@@ -163,8 +163,7 @@ def check_files(model_dir: Path, manifest: Manifest, names: Iterable[str]) -> No
     for name in names:
         if expected := manifest.files.get(name):
             try:
-                with open_regular(model_dir / name) as file:
-                    found = hashlib.file_digest(file, "sha256").hexdigest()
+                found = sha256_of(model_dir / name)
             except OSError as error:
                 raise SetupError(f"{model_dir / name} cannot be read: {error.strerror}") from None
             if found != expected:

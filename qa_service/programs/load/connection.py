@@ -33,12 +33,11 @@ from qa_service.client import (
     Terms,
 )
 from qa_service.data.squad import SquadQuestion
+from qa_service.programs.load.plan import Check
 from qa_service.programs.load.wire import Reply, Wire
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
-Check = Callable[[SquadQuestion, Reply], str]
-"""Returns an answer's error code; empty for a right answer."""
 
 
 class LoadLoop:
@@ -140,11 +139,7 @@ class LoadConnection:
     def ask(self, request: SentRequest) -> None:
         """Sends a request now, or when the connection is open."""
         self.conversation.ask(request, request.started_s)
-        settled = self._stream.flush()
-        if self.conversation.error is None:
-            self._watch()
-        else:
-            self._take(settled)
+        self._take(self._stream.flush())
 
     def give_up(self, request: SentRequest) -> None:
         """Stops waiting for a reply; one that comes later is ignored."""

@@ -17,12 +17,15 @@ from qa_service.programs.load.wire import QaWire, Reply, Wire
 WRONG_SPAN = "wrong_span"
 """Error code of an answer whose offsets do not give its text."""
 PERCENTS = (50, 90, 99)
+Check = Callable[[SquadQuestion, Reply], str]
+"""Returns an answer's error code; empty for a right answer."""
 
 
 def check_span(question: SquadQuestion, reply: Reply) -> str:
     """The error code of an answer by its span alone; empty if the span is right."""
     text = question.context if reply.passage is None else reply.passage
-    return "" if reply.is_right(text) else WRONG_SPAN
+    is_right = reply.start is None or text[reply.start : reply.end] == reply.answer
+    return "" if is_right else WRONG_SPAN
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,6 @@ class LoadPlan:
         duration_s: How long to send, in place of both counts.
         rate_per_s: Requests per second that an open loop sends on average; None for a closed loop.
         timeout_s: Longest wait for a reply, and for a connection.
-        check: Returns an answer's error code; empty for a right answer.
         on_answered: Called when every client of a closed loop has its last answer. The clients
             then stay connected until the server closes; whatever it still sends them is a
             `protocol_error`.
@@ -61,7 +63,7 @@ class LoadPlan:
     timeout_s: float = 60.0
     access: Access = field(default_factory=Access)
     wire: Callable[[], Wire] = QaWire
-    check: Callable[[SquadQuestion, Reply], str] = check_span
+    check: Check = check_span
     on_answered: Callable[[], object] | None = None
 
     @property

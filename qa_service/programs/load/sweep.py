@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.metadata
 import platform
 import subprocess
 import tempfile
@@ -19,6 +18,8 @@ from qa_service import __version__
 from qa_service.child_program import command_of, environment_of_programs
 from qa_service.client import QaClientError
 from qa_service.errors import SetupError
+from qa_service.installation import installed_version
+from qa_service.logs import plural
 from qa_service.machine import num_cpus, processor
 from qa_service.programs.access import FLAG_REFUSALS
 from qa_service.programs.bounds import Spent
@@ -209,19 +210,14 @@ def _table(cells: Sequence[Cell], show: Callable[[Cell], str]) -> str:
 
 
 def column_head(num_instances: int | None) -> str:
-    if num_instances is None:
-        return "the server"
-    return f"{num_instances} instance{'s' if num_instances > 1 else ''}"
+    return "the server" if num_instances is None else plural(num_instances, "instance")
 
 
 def machine() -> str:
     """This machine and the libraries' versions, in a line."""
     versions = [f"Python {platform.python_version()}", f"QA server {__version__}"]
-    for library in _LIBRARIES:
-        try:
-            versions.append(f"{library} {importlib.metadata.version(library)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    installed = {name: installed_version(name) for name in _LIBRARIES}
+    versions += [f"{name} {version}" for name, version in installed.items() if version]
     system = f"{platform.system()} {platform.release().partition('-')[0]}"
     return f"{num_cpus()} cores of {processor().name}, {system}; {', '.join(versions)}"
 

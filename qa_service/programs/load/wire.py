@@ -47,10 +47,6 @@ class Reply(NamedTuple):
         """The error of a reply to no request."""
         return QaServerError(self.code, "the server refuses the connection") if self.code else None
 
-    def is_right(self, text: str) -> bool:
-        """Whether the offsets give the answer."""
-        return self.start is None or text[self.start : self.end] == self.answer
-
 
 class Wire(Protocol):
     """The protocol of one connection, with its state."""

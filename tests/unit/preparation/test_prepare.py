@@ -12,9 +12,9 @@ import pytest
 
 from harness.models import make_manifest
 from qa_service.errors import SetupError
+from qa_service.files import sha256_of
 from qa_service.instance.model_folder.manifest import ReadingConfig, load_manifest, save_manifest
 from qa_service.preparation import prepare as preparing
-from qa_service.preparation.encoders import sha256_of
 from qa_service.preparation.folder import link_files
 from qa_service.preparation.main import main
 from qa_service.preparation.prepare import (

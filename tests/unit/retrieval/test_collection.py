@@ -45,7 +45,7 @@ class Told(Reporter):
 
     on_fault = on_note
 
-    def on_files(self, files, size_bytes):
+    def on_files(self, size_bytes):
         self.size_bytes = size_bytes
 
     def on_passages(self, number):
