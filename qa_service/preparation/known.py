@@ -64,11 +64,11 @@ _NEVER_IN_A_TEXT = re.compile(r"\[unused\d+\]|<(unused|extra_id_)?\d+>")
 _QUESTION_TOKENS = 8
 """Words of a vocabulary row that stand where the question does."""
 
-_TEXT = (
+TEXT = (
     "The lighthouse on Skerry Point was built in 1849 by the engineer Alan Brown. Its lamp burned "
     "whale oil until 1911. The keeper in 1953, Ellen Moray, climbed the tower before the storm. "
 )
-_QUESTIONS = (
+QUESTIONS = (
     ("a short question", "Who built it?", "Alan Brown built it in 1849."),
     ("a question for a number", "How many?", "There were 17 boats; 3 sank."),
     ("a question without an answer", "Who painted the chapel?", "The lamp burned whale oil."),
@@ -197,10 +197,10 @@ def _question_windows(
     """
     overlap_tokens = manifest.reading.window_overlap_tokens
     builder = WindowBuilder(tokenizer, manifest.window_tokens, overlap_tokens)
-    for name, question, text in _QUESTIONS:
+    for name, question, text in QUESTIONS:
         if windows := _windows(builder, question, text):
             yield name, windows[0], (question, text) if len(windows) == 1 else None
-    words = _TEXT.split() * (1 + 2 * manifest.window_tokens // len(_TEXT.split()))
+    words = TEXT.split() * (1 + 2 * manifest.window_tokens // len(TEXT.split()))
     for num_words in range(1, len(words) + 1):
         windows = _windows(builder, "Who?", " ".join(words[:num_words]))
         if len(windows) > 1:  # as soon as there are two, the last is as short as it can be

@@ -23,6 +23,7 @@ from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.model_folder.manifest import Manifest
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.reader.windows import sample_rows
+from qa_service.preparation import known
 from qa_service.preparation.source_model import SourceModel
 from qa_service.preparation.sources import first_line
 from qa_service.wire.messages import Answer, Question
@@ -40,28 +41,14 @@ MIN_SAME_PERCENT = 80
 model's int8 file has 95 %; a broken graph next to none."""
 
 
-_TEXT = (
-    "The lighthouse on Skerry Point was built in 1849 by the engineer Alan Brown. Its lamp, "
-    "which burned whale oil until 1911, could be seen from thirty kilometres away. In the storm "
-    "of January 1953 the keeper's cottage was washed into the sea; the keeper, Ellen Moray, and "
-    "her two sons had climbed the tower an hour before. Since 1987 the light has been run from "
-    "the harbour office in Wick, and the tower is open to visitors on Sundays."
-)
 _LONG_TEXT = " ".join(
     f"In year {year} the observatory counted {year * 7 % 93} comets and {year * 5 % 71} eclipses."
     for year in range(1800, 1860)
 )
 QUESTIONS = (
-    Question("When was the lighthouse built?", _TEXT),
-    Question("Who was the keeper in 1953?", _TEXT),
-    Question("From where is the light run today, and since which year has that been so?", _TEXT),
-    Question("What did the lamp burn?", _TEXT, top_k=3),
+    *(Question(question, text) for _, question, text in known.QUESTIONS),
+    Question("What did the lamp burn?", known.TEXT, top_k=3),
     Question("How many comets were counted in 1855?", _LONG_TEXT),
-    Question("Who painted the ceiling of the chapel?", _TEXT),
-    Question("What is it?", "Tea."),
-    Question("Wo steht der Turm?", "Der schöne Turm steht in Zürich 🗼, gleich am See."),
-    Question("Where?", "東京タワーは東京都港区にあります。"),
-    Question("Who came first?", "Anna came first,\r\nBen second\r\nand Chidi third."),
 )
 
 NUM_ASKED = 24
