@@ -29,7 +29,16 @@ class LockedFolder:
     """
 
     def __init__(self, prefix: str, parent: Path | None = None) -> None:
-        _remove_left(prefix, parent or Path(tempfile.gettempdir()))
+        for left in (parent or Path(tempfile.gettempdir())).glob(f"{prefix}*"):
+            with contextlib.suppress(OSError):
+                if left.is_symlink() or not left.is_dir() or left.stat().st_uid != os.geteuid():
+                    continue
+                is_new = time.time() - left.stat().st_mtime < NEW_S
+                if is_new and not any(left.iterdir()):
+                    continue
+                if (lock := _lock(left)) is not None:  # no process holds it any more
+                    shutil.rmtree(left, ignore_errors=True)
+                    os.close(lock)
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         self._lock = _lock(self.path)
 
@@ -38,20 +47,6 @@ class LockedFolder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-
-def _remove_left(prefix: str, parent: Path) -> None:
-    """Removes the folders of this user that no process holds any more."""
-    for path in parent.glob(f"{prefix}*"):
-        with contextlib.suppress(OSError):
-            if path.is_symlink() or not path.is_dir() or path.stat().st_uid != os.geteuid():
-                continue
-            is_new = time.time() - path.stat().st_mtime < NEW_S
-            if is_new and not any(path.iterdir()):
-                continue
-            if (lock := _lock(path)) is not None:
-                shutil.rmtree(path, ignore_errors=True)
-                os.close(lock)
 
 
 def _lock(path: Path) -> int | None:

@@ -97,7 +97,21 @@ def known_answers(model_dir: Path, manifest: Manifest, source: LogitsFunction) -
         for row, (name, window) in enumerate(named):
             if not (np.isfinite(start[row]).all() and np.isfinite(end[row]).all()):
                 raise SetupError(f"the model's logits are not finite: asked {name}")
-            yield _known_row(name, window, start[row], end[row], draw)
+            # Of the vocabulary the best places and random ones, of a question all.
+            is_question = not name.startswith(VOCABULARY)
+            num_places = len(window) if is_question else min(NUM_PLACES, len(window))
+            places = {int(start[row].argmax()), int(end[row].argmax())}
+            places |= set(draw.choice(len(window), num_places, replace=False).tolist())
+            kept = sorted(places)
+            yield KnownRow(
+                name=name,
+                ids=window.input_ids.tolist(),
+                types=window.token_type_ids.tolist(),
+                text=(window.text_begin, window.text_end),
+                places=kept,
+                start=_rounded(start[row, kept]),
+                end=_rounded(end[row, kept]),
+            )
 
     questions = list(_question_windows(tokenizer, manifest))
     rows = [row for name, window, _ in questions for row in answered([(name, window)])]
@@ -248,25 +262,6 @@ def frequent_words(tokenizer: Tokenizer) -> list[int]:
         if number not in special and not _NEVER_IN_A_TEXT.fullmatch(word)
     }
     return sorted(words)[:MAX_WORDS]
-
-
-def _known_row(
-    name: str, window: Window, start: FloatArray, end: FloatArray, draw: np.random.Generator
-) -> KnownRow:
-    """The row, with its best places and random ones; of a question, all."""
-    num_places = min(NUM_PLACES, len(window)) if name.startswith(VOCABULARY) else len(window)
-    places = {int(start.argmax()), int(end.argmax())}
-    places |= set(draw.choice(len(window), num_places, replace=False).tolist())
-    kept = sorted(places)
-    return KnownRow(
-        name=name,
-        ids=window.input_ids.tolist(),
-        types=window.token_type_ids.tolist(),
-        text=(window.text_begin, window.text_end),
-        places=kept,
-        start=_rounded(start[kept]),
-        end=_rounded(end[kept]),
-    )
 
 
 def _rounded(logits: FloatArray) -> list[float]:

@@ -66,23 +66,20 @@ class _Signs(dict[int, int | None]):
     """What each sign becomes: itself, its letter without accent, a space, or nothing."""
 
     def __missing__(self, code: int) -> int | None:
-        self[code] = found = _sign(chr(code))
+        sign, found = chr(code), code
+        if code in _REMOVED:
+            self[code] = None
+            return None
+        if code in _HYPHENS:
+            found = ord("-")
+        elif sign not in _CONNECTORS and not sign.isspace():
+            name = unicodedata.name(sign, "")
+            if unicodedata.category(sign)[0] not in "LMN":
+                found = ord(" ")
+            elif name.startswith(("GREEK", "CYRILLIC")) and sign not in _KEPT_MARKS:
+                found = ord(unicodedata.normalize("NFD", sign)[0].replace("ς", "σ"))  # noqa: RUF001
+        self[code] = found
         return found
-
-
-def _sign(sign: str) -> int | None:
-    if ord(sign) in _REMOVED:
-        return None
-    if ord(sign) in _HYPHENS:
-        return ord("-")
-    if sign in _CONNECTORS or sign.isspace():
-        return ord(sign)
-    if unicodedata.category(sign)[0] not in "LMN":
-        return ord(" ")
-    name = unicodedata.name(sign, "")
-    if name.startswith(("GREEK", "CYRILLIC")) and sign not in _KEPT_MARKS:
-        return ord(unicodedata.normalize("NFD", sign)[0].replace("ς", "σ"))  # noqa: RUF001
-    return ord(sign)
 
 
 _SIGNS = _Signs()
