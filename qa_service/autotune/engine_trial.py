@@ -191,10 +191,7 @@ class Instance:
     def prove(self) -> Ready:
         """Waits until the model is loaded and has given its known answers."""
         self.start()
-        try:
-            ready = self._receive()
-        except OSError as error:
-            raise SetupError(f"its process ended or hangs: {error}") from None
+        ready = self._exchange()
         assert isinstance(ready, Ready)
         self._is_ready = True
         return ready
@@ -203,25 +200,23 @@ class Instance:
         """Answers a batch, once the model is loaded."""
         if not self._is_ready:
             self.prove()
-        try:
-            self._socket.sendall(encode(Batch(0, list(tasks))))
-            results = self._receive()
-        except OSError as error:
-            raise SetupError(f"its process ended or hangs: {error}") from None
+        results = self._exchange(encode(Batch(0, list(tasks))))
         assert isinstance(results, Results)
+        found: list[Offsets | None] = []
         for outcome in results.outcomes:
             if isinstance(outcome, Failure) and outcome.code == InternalError.code:
                 raise SetupError(f"it failed on a question: {outcome.message}")
-        found = [
-            (outcome.answers[0].start, outcome.answers[0].end)
-            if isinstance(outcome, Answers)
-            else None
-            for outcome in results.outcomes
-        ]
+            best = outcome.answers[0] if isinstance(outcome, Answers) else None
+            found.append((best.start, best.end) if best else None)
         return results.inference_ms, found
 
-    def _receive(self) -> ToLoop:
-        body = self._channel.receive_body()
+    def _exchange(self, sent: bytes | bytearray = b"") -> ToLoop:
+        """Sends bytes, and waits for the next message."""
+        try:
+            self._socket.sendall(sent)
+            body = self._channel.receive_body()
+        except OSError as error:
+            raise SetupError(f"its process ended or hangs: {error}") from None
         if body is None:
             raise SetupError("its process ended")
         message: ToLoop = to_loop_decoder.decode(body)

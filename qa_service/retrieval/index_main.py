@@ -67,20 +67,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     turn_off_telemetry()
     parser = _parser()
     flags = vars(parser.parse_args(arguments))
-    is_watching = flags.pop("watch")
-    if flags.pop("text"):
-        return _print_texts(flags)
-    if flags["output"] is None:
+    is_watching, is_text = flags.pop("watch"), flags.pop("text")
+    if is_text:
+        flags["output"] = Path(os.devnull)
+    elif flags["output"] is None:
         parser.error("--output is missing")
     args = _args(flags | {"update": flags["update"] or is_watching})
-    if is_watching:
-        return _watch(args)
     try:
-        with progress_bar(unit="B", unit_scale=True) as bar:
-            summary = build(args, _Bar(bar))
+        return (_print_texts if is_text else _watch if is_watching else _build)(args)
     except SetupError as error:
         complain(error)
         return error.exit_code
+
+
+def _build(args: IndexArgs) -> int:
+    try:
+        with progress_bar(unit="B", unit_scale=True) as bar:
+            summary = build(args, _Bar(bar))
     except KeyboardInterrupt:
         complain("interrupted; the same command goes on")
         return INTERRUPTED
@@ -89,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _watch(args: IndexArgs) -> int:
-    """Indexes what changes, until a signal ends it."""
+    """Indexes what changes, until a signal ends it; `SetupError` if that fails at first."""
     faults: Collection[str] = ()
     is_first = True
 
@@ -111,9 +114,6 @@ def _watch(args: IndexArgs) -> int:
         while True:
             time.sleep(watcher.pause_s)
             watcher.look()
-    except SetupError as error:  # the collection could not be made at first
-        complain(error)
-        return error.exit_code
     except KeyboardInterrupt:
         return 0
 
@@ -125,20 +125,15 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _print_texts(flags: dict[str, Any]) -> int:
+def _print_texts(args: IndexArgs) -> int:
     """Prints what the sources' documents are, which answers and offsets are of."""
-    args = _args(flags | {"output": Path(os.devnull)})
     num_faults = 0
-    try:
-        for message in read_documents(args):
-            if isinstance(message, Document):
-                print(message.text)
-            else:
-                num_faults += 1
-                complain(f"left out: {message.where}: {message.why}")
-    except SetupError as error:
-        complain(error)
-        return error.exit_code
+    for message in read_documents(args):
+        if isinstance(message, Document):
+            print(message.text)
+        else:
+            num_faults += 1
+            complain(f"left out: {message.where}: {message.why}")
     return int(num_faults > 0)
 
 
