@@ -48,8 +48,6 @@ class AsyncQaClient:
 
     Args:
         host: This and what is not described here is as in `QaClient`.
-        timeout_s: Longest wait for a connection, and for the next reply on a connection while any
-            is outstanding there; None waits for ever.
         max_in_flight: How many questions may be in flight, over all connections; further ones wait
             here. The server reads no more than `--max_in_flight_per_connection`.
 
@@ -87,11 +85,7 @@ class AsyncQaClient:
         await self.close()
 
     async def connect(self) -> None:
-        """Connects to a server now rather than at the next question.
-
-        Raises:
-            QaClientError: No server could be reached, trusted, or accepted the client.
-        """
+        """As `QaClient.connect`, whose errors it raises."""
         failed: list[Server] = []
         failure: QaClientError = ServerUnreachableError("there is no server")
         now_s = asyncio.get_running_loop().time
@@ -117,12 +111,7 @@ class AsyncQaClient:
     async def ask(
         self, question: str, text: str | None = None, **options: Unpack[AskOptions]
     ) -> Answer:
-        """Asks one question and waits for its answer; the arguments are those of `QaClient.ask`.
-
-        Raises:
-            QaServerError: The server answered with an error.
-            QaClientError: There was no answer, or it was malformed.
-        """
+        """Asks one question and waits for its answer; as `QaClient.ask`, whose errors it raises."""
         return await self._ask({**question_fields(question, text), **option_fields(options)})
 
     async def ask_many(
@@ -132,13 +121,10 @@ class AsyncQaClient:
         max_in_flight: int = 32,
         **options: Unpack[AskOptions],
     ) -> list[Answer | QaClientError]:
-        """Asks many questions, several in flight at a time, as `QaClient.ask_many` does.
+        """Asks many questions, several in flight at a time; as `QaClient.ask_many`.
 
         Returns:
             For each pair, in their order, its answer or its error.
-
-        Raises:
-            ValueError: `max_in_flight` is less than 1.
         """
         _check_positive(max_in_flight)
         fields = option_fields(options)

@@ -37,15 +37,7 @@ _ABSTAINING_NAME = re.compile(r"squad[-_]?v?2(?!\d)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class PrepareArgs:
-    """The flags of prepare_model.py.
-
-    Attributes:
-        can_abstain: Whether the model may answer "no answer"; None to find out.
-        null_threshold: How much a span must outscore "no answer", in logits; None for the model's
-            own value, or 0.
-        precision: One of the `onnx` engine's, prepared for every installed engine, with fp32.
-            `auto` is int8 as far as the model has it.
-    """
+    """The flags of prepare_model.py, whose help says what they are; None to find out."""
 
     model: str = "builtin"
     output_dir: Path = field(default_factory=saved_models)

@@ -45,8 +45,7 @@ class Access:
     """How to connect and authenticate; it can be sent to another process.
 
     Attributes:
-        ca_file: One of these authorities must have signed the server's certificate; None for the
-            system's.
+        ca_file: This and the next two are as in `tls_context`.
         token: None sends none.
     """
 

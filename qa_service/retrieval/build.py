@@ -47,19 +47,15 @@ EMBEDDED_LANGUAGES = ("english", "none")
 
 
 class IndexArgs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is to do.
+    """What a run is to do: the flags of `qa-index`, and what they are if they are not given.
 
     Attributes:
-        output: The collection's folder.
         language: Whose stems words are reduced to; None for that of the collection that is updated,
             else English.
         passage_tokens: As in `IndexSettings`; None as for `language`.
         embeddings: Whether passages are embedded too; None as for `language`, else if the language
             is among `EMBEDDED_LANGUAGES`.
         encoder: The encoder's folder; None for `encoder_folder.DEFAULT_ENCODER`.
-        num_threads: That embed passages, and processes that read files.
-        update: Whether files that have not changed are kept.
-        follow_links: Whether links to files outside their folder are followed.
     """
 
     sources: tuple[Path, ...]

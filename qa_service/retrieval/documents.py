@@ -369,12 +369,7 @@ Message = Document | Fault | None
 
 
 class ReadLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What reading may cost.
-
-    Attributes:
-        max_file_bytes: Longest file, unpacked; of JSON lines, the longest line.
-        max_memory_bytes: Address space of the process that reads.
-    """
+    """What reading may cost; the flags of `qa-index` say what each bounds."""
 
     max_file_bytes: int = 64 << 20
     max_document_cpu_s: int = 120

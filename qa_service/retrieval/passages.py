@@ -72,8 +72,6 @@ class _Piece(NamedTuple):
     Attributes:
         lead: The sentence that introduces the list that this is in, or its table's caption.
         begins: How many tokens the paragraph, list, table or code has that begins with it; or 0.
-        page: As of `Block`.
-        part: Likewise.
     """
 
     start: int

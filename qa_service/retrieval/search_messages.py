@@ -151,8 +151,7 @@ class Opened(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     Attributes:
         identity: Differs between indexes in which a search may find something else.
-        fault: Why it is searched worse than it could be, or its cluster does not answer; empty if
-            neither.
+        fault: Why it is searched worse than it could be, or not at all; empty if neither.
     """
 
     identity: str
