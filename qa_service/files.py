@@ -6,6 +6,7 @@ import codecs
 import errno
 import hashlib
 import os
+import shutil
 import stat
 from io import BufferedReader
 from pathlib import Path
@@ -71,6 +72,16 @@ def read_file(path: Path) -> bytes:
     """Reads a file, and nothing that could make it wait for a writer, as `open_regular`."""
     with open_regular(path) as file:
         return file.read()
+
+
+def link_or_copy(file: str | Path, new: str | Path) -> None:
+    """Links a file into which nobody writes any more; copies it where links cannot be."""
+    try:
+        os.link(file, new)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copy2(file, new)
 
 
 def sha256_of(path: Path, *, follow_links: bool = True) -> str:

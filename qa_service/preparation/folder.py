@@ -10,7 +10,6 @@ A `.new` or `.old` found by the lock's holder is left from a run that died.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from qa_service.errors import SetupError
+from qa_service.files import link_or_copy
 from qa_service.instance.model_folder.costs_dir import lengths_file
 
 
@@ -74,15 +74,8 @@ def link_files(target: Path, folder: Path, *, besides: str) -> None:
     No file of a prepared model is ever written to, so both folders may have the same: a copy would
     be of hundreds of megabytes.
     """
-
-    def link(source: str, copy: str) -> None:
-        try:
-            os.link(source, copy)
-        except OSError:  # not every file system has links
-            shutil.copy2(source, copy)
-
     without = shutil.ignore_patterns(besides)
-    shutil.copytree(target, folder, copy_function=link, ignore=without, dirs_exist_ok=True)
+    shutil.copytree(target, folder, copy_function=link_or_copy, ignore=without, dirs_exist_ok=True)
 
 
 def say(line: str) -> None:

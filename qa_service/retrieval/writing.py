@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 import time
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from qa_service.errors import DamagedError, SetupError
+from qa_service.files import link_or_copy
 from qa_service.retrieval.documents import Document
 from qa_service.retrieval.filters import facts_of
 from qa_service.retrieval.manifest import (
@@ -206,7 +206,7 @@ class NextIndex:
                 if file.name == EMBEDDINGS_FILE:  # which is written into
                     shutil.copyfile(file, path / file.name)
                 else:
-                    _link(file, path / file.name)
+                    link_or_copy(file, path / file.name)  # tantivy writes only new files
         except FileNotFoundError as error:
             raise DamagedError(f"{error.filename} is missing") from None
         return Progress(self._folder, index, self._settings, self._base.files)
@@ -233,13 +233,3 @@ class NextIndex:
         for path in self._folder.glob(f"{INDEX}*"):
             if path.name not in kept:
                 shutil.rmtree(path)
-
-
-def _link(file: Path, new: Path) -> None:
-    """Links, for tantivy never writes into a file that is there; copies where links cannot be."""
-    try:
-        os.link(file, new)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        shutil.copyfile(file, new)
