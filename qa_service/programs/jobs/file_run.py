@@ -99,7 +99,7 @@ class FileRun:
         output = options.output
         is_kept = output.is_file() or not output.exists()
         self._claim = claim(output, options.questions, options.collection) if is_kept else None
-        self._output = OrderedOutput(output) if is_kept else StreamedOutput(output)
+        self._output = OrderedOutput(output, is_kept=is_kept)
         self._rows = self._unanswered(read_rows(options.questions, options.collection))
         self._room = asyncio.Event()
         self._room.set()
@@ -213,22 +213,31 @@ class OrderedOutput:
     questions in flight, and resumes from both files. A line that was cut short is dropped. `put`
     and `flush` are cheap: one `write` to each file for all answers of a turn.
 
+    Args:
+        is_kept: Not of a pipe or a device: nothing is resumed from it, and it has no second file.
+
     Attributes:
         num_written: Lines in order: questions below this index are answered.
         num_errors: Error answers in both files.
         last_line: The last line in order; None if there is none.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_kept: bool = True) -> None:
         self._ahead_path = ahead_of(path)
+        self._ahead_file: BinaryIO | None = None
+        self._ahead: dict[int, bytes] = {}
+        self._new: list[tuple[int, bytes]] = []
+        self.num_written, self.num_errors = 0, 0
+        self.last_line: bytes | None = None
+        if not is_kept:
+            self._file: BinaryIO = path.open("wb", buffering=0)
+            return
         self._file = _open(path)
         self.num_written, self.num_errors, end, self.last_line = _count_lines(self._file)
         _cut(self._file, end)
-        self._ahead: dict[int, bytes] = {}
         self._ahead_file = _open(self._ahead_path)
-        _cut(self._ahead_file, self._read_ahead())
+        _cut(self._ahead_file, self._read_ahead(self._ahead_file))
         self.num_errors += sum(map(is_error, self._ahead.values()))
-        self._new: list[tuple[int, bytes]] = []
         self._write_in_order()
 
     @property
@@ -246,26 +255,32 @@ class OrderedOutput:
         self.num_errors += is_error(line)
 
     def flush(self) -> None:
-        """Writes what was put."""
-        self._write_in_order()
+        """Writes what was put; raises `FileError` if nobody reads the pipe any more."""
+        try:
+            self._write_in_order()
+        except BrokenPipeError:
+            raise FileError(f"{self._file.name}: nobody reads the answers any more") from None
         new = [(index, line) for index, line in self._new if index in self._ahead]
         self._new.clear()
+        if self._ahead_file is None:
+            return
         if not self._ahead:
             if self._ahead_file.tell():
                 _cut(self._ahead_file, 0)
+        elif new and self._ahead_file.tell() > _MAX_AHEAD_BYTES:
+            old, self._ahead_file = self._ahead_file, self._rewritten_ahead()
+            old.close()
         elif new:
-            if self._ahead_file.tell() > _MAX_AHEAD_BYTES:
-                self._rewrite_ahead()
-            else:
-                _write(self._ahead_file, b"".join(b"%d\t%s\n" % item for item in new))
+            _write(self._ahead_file, b"".join(b"%d\t%s\n" % item for item in new))
 
     def close(self) -> None:
         """Writes what was put, closes, and deletes the second file if it is empty."""
         self.flush()
         self._file.close()
-        self._ahead_file.close()
-        if not self._ahead:
-            self._ahead_path.unlink(missing_ok=True)
+        if self._ahead_file is not None:
+            self._ahead_file.close()
+            if not self._ahead:
+                self._ahead_path.unlink(missing_ok=True)
 
     def _write_in_order(self) -> None:
         lines = []
@@ -276,11 +291,10 @@ class OrderedOutput:
         if lines:
             _write(self._file, b"".join(lines))
 
-    def _read_ahead(self) -> int:
+    def _read_ahead(self, file: BinaryIO) -> int:
         """Reads the second file; returns where its last whole line ends."""
-        self._ahead_file.seek(0)
         end = 0
-        for record in self._ahead_file:
+        for record in file:
             index, _, line = record[:-1].partition(b"\t")
             if not (record.endswith(b"\n") and index.isdigit()):
                 break
@@ -289,38 +303,14 @@ class OrderedOutput:
             end += len(record)
         return end
 
-    def _rewrite_ahead(self) -> None:
+    def _rewritten_ahead(self) -> BinaryIO:
         """Drops answers that are in order by now; a kill leaves the old file or the new."""
         temporary = self._ahead_path.with_name(self._ahead_path.name + ".new")
         temporary.write_bytes(b"".join(b"%d\t%s\n" % item for item in self._ahead.items()))
         temporary.replace(self._ahead_path)
-        self._ahead_file.close()
-        self._ahead_file = _open(self._ahead_path)
-        self._ahead_file.seek(0, os.SEEK_END)
-
-
-class StreamedOutput(OrderedOutput):
-    """The answers in their order to a pipe or a device, which keeps none to resume from."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb", buffering=0)
-        self.num_written = self.num_errors = 0
-        self.last_line = None
-        self._ahead = {}
-        self._new = []
-
-    def flush(self) -> None:
-        """Writes those whose turn it is; raises `FileError` if nobody reads the pipe any more."""
-        try:
-            self._write_in_order()
-        except BrokenPipeError:
-            raise FileError(f"{self._file.name}: nobody reads the answers any more") from None
-        self._new.clear()
-
-    def close(self) -> None:
-        """The same, and closes."""
-        self.flush()
-        self._file.close()
+        file = _open(self._ahead_path)
+        file.seek(0, os.SEEK_END)
+        return file
 
 
 def _open(path: Path) -> BinaryIO:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from qa_service.programs.jobs import answers_file, file_run
 from qa_service.programs.jobs.answers_file import AnswersFile, ahead_of, read_names
 from qa_service.programs.jobs.file_run import OrderedOutput
 from qa_service.programs.jobs.questions_file import FileError, count_rows, read_rows
+from tests.support import present
 
 SQUAD = {"data": [{"paragraphs": [{"context": "t", "qas": [{"id": "a", "question": "q"}]}]}]}
 LINES = '{"question":"q","text":"t","id":"a"}\n\n{"question":"q2","text":"t","model":"m"}\n'
@@ -102,7 +104,7 @@ def path(tmp_path):
 def abandon(output: OrderedOutput) -> None:
     """What a kill leaves: what was written, and nothing closed in order."""
     output._file.close()
-    output._ahead_file.close()
+    present(output._ahead_file).close()
 
 
 @given(order=st.permutations(range(12)), flushes=st.sets(st.integers(0, 11)), data=st.data())
@@ -193,6 +195,23 @@ def test_a_file_of_another_kind_is_not_appended_to(path):
     path.write_text('{"id": 1}\n')
     with pytest.raises(FileError, match="line 1"):
         AnswersFile(path)
+
+
+def test_a_pipe_gets_the_answers_in_order_as_long_as_somebody_reads_them(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    output = OrderedOutput(path, is_kept=False)
+    for index, line in ((1, b"b"), (0, b"a")):
+        output.put(index, line)
+        output.flush()
+    assert os.read(reader, 100) == b"a\nb\n"
+    os.close(reader)
+    output.put(2, b"c")
+    with pytest.raises(FileError, match="nobody reads the answers any more"):
+        output.flush()
+    output.close()
+    assert not ahead_of(path).exists()
 
 
 def test_an_answer_torn_in_the_file_is_restored_from_the_ahead_file(path):
