@@ -337,7 +337,8 @@ class _Spans:
         for span in spans:
             _add_free(span, equal.setdefault(self._key(span), []))
         if is_one:
-            return max(equal.values(), key=_log_sum_of)
+            is_any_equal = len(equal) < len(spans)
+            return max(equal.values(), key=_log_sum_of) if is_any_equal else spans[:1]
         places: list[ScoredSpan] = []
         for group in sorted(equal.values(), key=_log_sum_of, reverse=True):
             for span in group:

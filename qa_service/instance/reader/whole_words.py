@@ -53,9 +53,9 @@ _SPACED = re.compile(
 )
 """Telephone numbers, times of the day, feet and inches: not cut where white space, a bracket or a
 quotation mark stands in them."""
-_DIGIT = re.compile(r"\d")
-_SPACED_CHARS = re.compile(r"[\d\s+.\-/():apmAPM'\u2032\"\u2033]+")
-"""What such a one has on both sides of a cut; its first or second is a digit."""
+_BEFORE_SPACED = re.compile(r"[\d\s+.\-/():apmAPM'\u2032\"\u2033]*[\d+(]")
+_AFTER_SPACED = re.compile(r"\s?[\d+.\-/():apmAPM'\u2032\"\u2033]")
+"""What such a one has on both sides of a cut; before it, from the cut to its first character."""
 _MAX_SPACED_CHARS = 40
 """A telephone number has at most 32 with its signs."""
 _CURRENCY_BEFORE = re.compile(r"(?:[€£$¥]|\b(?:CHF|EUR|GBP|USD))[ \u00a0\u202f]\Z")
@@ -66,12 +66,11 @@ _BULLETS = frozenset("•‣◦●○▪▫■□►▸➢➤❖")
 _STANDARD = re.compile(
     r"(?:(?:ISO|IEC|IEEE|EN|DIN|ANSI|RFC|PEP|CVE|BS|ASTM|ITU|ECMA|NIST)[/ -]?)+ ?\d[\w:-]*"
 )
-_PLAIN = re.compile(r"(?<!\S)[^\W\d_]+(?: [^\W\d_]+)*[a-z](?!\w)")
-_AFTER_PLAIN = re.compile(r"[.,;:!?]?(?!\S)")
-"""Words of letters among white space and sentence marks are what they are."""
-_FIRST_PLAIN = re.compile(r"(?<!\S)(?![AaPp][Mm]\b)[^\W\d_]+(?=,? )")
+_FIRST_PLAIN = re.compile(r"(?<!\S)(?![AaPp][Mm]\b)[^\W\d_]+(?=,? |\Z)")
 _LAST_PLAIN = re.compile(r"[^\W\d_][a-z]")
-"""How a span begins and ends that is whole, whatever is between; a lead-in is another matter."""
+_AFTER_PLAIN = re.compile(r"[.,;:!?]?(?!\S)")
+"""How a span begins and ends that is whole, whatever is between, and what follows it; a lead-in is
+another matter."""
 _LEAD_IN = frozenset(
     [*("a", "an", "as", "at", "by", "from", "in", "into", "is", "of", "on", "pass", "run", "set"),
      *("the", "to", "under", "use", "using", "via", "with")]
@@ -104,16 +103,13 @@ def whole_words(
     Returns:
         The span, in code points; empty if nothing but such marks was left.
     """
-    # Most spans are seen at once to begin and end with words of letters.
-    if _LAST_PLAIN.match(text, end - 2, end) and _AFTER_PLAIN.match(text, end):
-        first = _FIRST_PLAIN.match(text, start, end)
-        if first and (word := first[0].lower()) not in _LEAD_IN and word not in asked:
-            return start, end
-        if _PLAIN.fullmatch(text, start, end):
-            return start, end
+    if _is_plain(text, start, end):
+        return _lead_in_end(text, start, end, asked), end
     start, end = _without_marks(text, start, end)
     if start == end:
         return start, end
+    if _is_plain(text, start, end):
+        return _lead_in_end(text, start, end, asked), end
     start = _word_at(text, start)[0]
     end = _word_at(text, end)[1]
     if text[start].isdigit() and (sign := _CURRENCY_BEFORE.search(text, max(0, start - 4), start)):
@@ -130,16 +126,24 @@ def whole_words(
     return start, end
 
 
+def _is_plain(text: str, start: int, end: int) -> bool:
+    """Whether a span is seen at once to begin and end with whole words of letters, as most do."""
+    return bool(
+        _LAST_PLAIN.match(text, end - 2, end)
+        and _AFTER_PLAIN.match(text, end)
+        and _FIRST_PLAIN.match(text, start, end)
+    )
+
+
 def _spaced_at(text: str, start: int, end: int) -> re.Match[str] | None:
     """The telephone number, time or length that a span begins or ends within."""
     for place in (start, end):
-        after = _SPACED_CHARS.match(text, place, place + 2)
-        if not (after and _SPACED_CHARS.match(text, place - 1)):
+        if not _AFTER_SPACED.match(text, place):
             continue
         line = max(text.rfind("\n", 0, start) + 1, start - _MAX_RUN_CHARS)
         begin = max(line, start - _MAX_SPACED_CHARS)
-        before = _SPACED_CHARS.match(text[begin:place][::-1])
-        if not (before and _DIGIT.search(before[0] + after[0])):
+        before = _BEFORE_SPACED.match(text[begin:place][::-1])
+        if not before:
             continue  # the search that follows is slow
         for found in _SPACED.finditer(text, place - before.end(), end + _MAX_SPACED_CHARS):
             if found.start() >= place:
@@ -174,7 +178,8 @@ def _lead_in_end(text: str, start: int, end: int, asked: Container[str]) -> int:
     """
     begin = start
     while word := _LEADING_WORD.match(text, begin, end):
-        if word[1].lower() not in asked and word[1].lower() not in _LEAD_IN:
+        lower = word[1].lower()
+        if lower not in _LEAD_IN and lower not in asked:
             break
         begin = word.end()
     if begin == start or not (rest := _LONE_WORD.fullmatch(text, begin, end)):
@@ -238,7 +243,7 @@ def _is_loose_start(text: str, start: int, end: int) -> bool:
 
 def _word_at(text: str, position: int) -> tuple[int, int]:
     """The word that a cut at a position goes through; empty if that may be cut there."""
-    if not 0 < position < len(text) or text[position - 1].isspace() or text[position].isspace():
+    if _AFTER_PLAIN.match(text, position) or position == 0 or text[position - 1].isspace():
         return position, position
     begin, limit = position - 1, position + _MAX_RUN_CHARS
     while begin > 0 and position - begin < _MAX_RUN_CHARS and not text[begin - 1].isspace():

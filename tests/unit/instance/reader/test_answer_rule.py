@@ -1,6 +1,7 @@
 """What may be an answer, and what is made of a span that was chosen."""
 
 import math
+from unittest import mock
 
 import pytest
 from hypothesis import example, given
@@ -242,7 +243,7 @@ def test_a_spans_worth_is_the_same_alone_and_in_the_whole_text(pieces, data):
     rule = AnswerRule("the top_k x of 5", text)
     start = data.draw(st.integers(0, len(text) - 1))
     end = data.draw(st.integers(start + 1, len(text)))
-    assert rule._worth(start, end) == rule._worth(0, len(text))[start:end]
+    assert (rule._worth(start, end) == rule._worth(0, len(text))[start:end]).all()
 
 
 SIGNS = "+-.,/():;apmAPM'\u2032\"\u2033 0123456789x\u00a0\n"
@@ -259,5 +260,53 @@ def test_a_span_is_cut_in_a_spaced_word_only_where_one_may_be_cut(text, start, l
     for found in words._SPACED.finditer(text, begin, end + words._MAX_SPACED_CHARS):
         for place in (start, end):
             if found.start() < place < found.end():
-                assert words._SPACED_CHARS.match(text, place)
-                assert words._DIGIT.search(found[0])
+                assert words._AFTER_SPACED.match(text, place)
+                before = text[found.start() : place][::-1]
+                assert before[0] == "," or words._BEFORE_SPACED.match(before)
+
+
+PHRASES = [
+    "Ada",
+    "the",
+    "with",
+    "sign",
+    "run",
+    "a",
+    "5",
+    "pm",
+    "p.m.",
+    "10",
+    "km",
+    "min",
+    "GB",
+    "é",
+]
+PHRASES += ["--dry-run", "Ctrl-C", "ISO", "9001", "$", "CHF", "it's", "U.S.", "http://b.c/d", "°C"]
+PHRASES += [" "] * 9 + [
+    ", ",
+    ". ",
+    "? ",
+    "; ",
+    "-",
+    "\u2013",
+    '"',
+    "(",
+    ")",
+    "'s",
+    "\n",
+    "\n- ",
+    "*",
+]
+
+
+@given(st.lists(st.sampled_from(PHRASES), min_size=1, max_size=12), st.data())
+@example(["It ends at ", "5", " ", "pm", ", "], None)
+def test_a_span_that_is_seen_at_once_to_be_whole_stays_so_in_the_long_way(pieces, data):
+    text = "".join(pieces)
+    bounds = st.integers(0, len(text))
+    start, end = sorted([data.draw(bounds), data.draw(bounds)]) if data else (13, 15)
+    start, end = words.stripped(text, start, end)
+    if start < end:
+        found = whole_words(text, start, end, {"sign"})
+        with mock.patch.object(words, "_is_plain", lambda *_: False):
+            assert found == whole_words(text, start, end, {"sign"})
