@@ -191,7 +191,9 @@ class Connection:
     def _write(self, data: bytes) -> None:
         """Writes encoded bytes, and closes after them if the codec has ended."""
         if data:
-            self._stream.write(data)
+            # Of several calls, others may end in this round: one write is for all.
+            write = self._stream.write_soon if self.calls.in_flight else self._stream.write
+            write(data)
             if self._stream.waiting_since_s is not None:
                 self._arm_timeout()
         if self._codec.has_ended:
