@@ -67,6 +67,9 @@ class ByteStream(Protocol):
     def write(self, data: bytes | bytearray) -> None:
         """Sends as much as fits and keeps the rest; ignored once closing or closed."""
 
+    def write_soon(self, data: bytes | bytearray) -> None:
+        """The same in this round or the next, with all that is written until then."""
+
     def set_reading(self, reading: bool) -> None:
         """Stops or resumes reading, which is backpressure to the peer."""
 
@@ -120,6 +123,13 @@ class Stream:
         if sent < len(data):
             self._out += data[sent:]
             self._flush()
+
+    def write_soon(self, data: bytes | bytearray) -> None:
+        if self._state is _OPEN:
+            if not self._out:
+                self.waiting_since_s = self._loop.now_s()
+                self._loop.call_soon(self._writable)
+            self._out += data
 
     def set_reading(self, reading: bool) -> None:
         if reading != self._reading:

@@ -249,6 +249,11 @@ class TlsStream:
             self._session.write(data)
             self._stream.write(self._session.output())
 
+    def write_soon(self, data: bytes | bytearray) -> None:
+        if self._state is _State.OPEN:
+            self._session.write(data)
+            self._stream.write_soon(self._session.output())
+
     def set_reading(self, reading: bool) -> None:
         self._reading = reading
         self._update_reading()

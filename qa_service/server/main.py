@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -63,6 +64,7 @@ def main() -> int:
             config = source.read()
         require(config)
         relay_standard_streams()
+        gc.set_threshold(50_000)  # requests, of which thousands may be in flight, are in no circles
         QaServer(config, _say_listening, _say_ready, source).run()
     except SetupError as error:
         complain(error)

@@ -63,10 +63,10 @@ class Codec(Protocol):
             QaError: The stream cannot be followed any further.
         """
 
-    def encode_answers(self, request: Request, answered: Answered) -> bytes | bytearray:
+    def encode_answers(self, request: Request, answered: Answered) -> bytes:
         """Encodes the answers to a request."""
 
-    def encode_error(self, request: Request, error: QaError) -> bytes | bytearray:
+    def encode_error(self, request: Request, error: QaError) -> bytes:
         """Encodes why a request has no answer."""
 
     def trace_of(self, request: Request) -> TraceContext:
@@ -78,10 +78,10 @@ class Codec(Protocol):
     def take_cancelled(self) -> Sequence[Request]:
         """Takes sibling questions to cancel after one failed."""
 
-    def encode_rejection(self, rejected: RejectedError) -> bytes | bytearray:
+    def encode_rejection(self, rejected: RejectedError) -> bytes:
         """Encodes what is wrong with a message or, if the id is null, with the stream."""
 
-    def encode_report(self, query: Query, report: object) -> bytes | bytearray:
+    def encode_report(self, query: Query, report: object) -> bytes:
         """Encodes the answer to a query about the server."""
 
     def announce_close(self) -> None:
@@ -91,5 +91,5 @@ class Codec(Protocol):
         client may have sent more requests before it reads that.
         """
 
-    def encode_authenticated(self, auth: Auth) -> bytes | bytearray:
+    def encode_authenticated(self, auth: Auth) -> bytes:
         """Encodes that a token was accepted."""

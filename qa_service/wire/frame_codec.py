@@ -8,7 +8,7 @@ import msgspec
 
 from qa_service.errors import DuplicateIdError, InternalError, QaError
 from qa_service.wire.codec import Message, Wait
-from qa_service.wire.frames import FrameReader, encode_frame
+from qa_service.wire.frames import FrameReader, frame_of
 from qa_service.wire.json_codec import encode_answers, encode_error, parse_auth, parse_request
 from qa_service.wire.messages import NULL_ID, Answered, Auth, Cancel, Query, RejectedError, Request
 from qa_service.wire.traces import NO_TRACE, TraceContext, trace_context
@@ -80,13 +80,13 @@ class FrameCodec:
             self._ids.add(id_json)
         return message
 
-    def encode_answers(self, request: Request, answered: Answered) -> bytearray:
+    def encode_answers(self, request: Request, answered: Answered) -> bytes:
         """Encodes the response frame; the request's id is free again."""
         id_json = request.id_json
         self._ids.discard(id_json)
         return encode_answers(id_json, answered, request.top_k, is_closing=self._is_closing)
 
-    def encode_error(self, request: Request, error: QaError) -> bytearray:
+    def encode_error(self, request: Request, error: QaError) -> bytes:
         """Encodes an error frame; the request's id is free again."""
         self._ids.discard(request.id_json)
         return encode_error(request.id_json, error, is_closing=self._is_closing)
@@ -101,15 +101,15 @@ class FrameCodec:
         """None: every request has an answer."""
         return ()
 
-    def encode_rejection(self, rejected: RejectedError) -> bytearray:
+    def encode_rejection(self, rejected: RejectedError) -> bytes:
         return encode_error(rejected.id_json, rejected.error, is_closing=self._is_closing)
 
-    def encode_report(self, query: Query, report: object) -> bytearray:
-        return encode_frame(_encoder, {"id": msgspec.Raw(query.id_json), query.type: report})
+    def encode_report(self, query: Query, report: object) -> bytes:
+        return frame_of(_encoder.encode({"id": msgspec.Raw(query.id_json), query.type: report}))
 
     def announce_close(self) -> None:
         """Has each reply from now on say that the connection is about to be closed."""
         self._is_closing = True
 
-    def encode_authenticated(self, auth: Auth) -> bytearray:
-        return encode_frame(_encoder, {"id": auth.id, "auth": "ok"})
+    def encode_authenticated(self, auth: Auth) -> bytes:
+        return frame_of(_encoder.encode({"id": auth.id, "auth": "ok"}))

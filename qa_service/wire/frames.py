@@ -19,6 +19,7 @@ import msgspec
 from qa_service.errors import FrameTooLargeError
 
 PREFIX = struct.Struct(">I")
+PREFIX_BYTES = PREFIX.size
 READ_BYTES = 1 << 16
 """A batch of usual texts in one call."""
 
@@ -27,10 +28,8 @@ def frame_of(body: bytes) -> bytes:
     return PREFIX.pack(len(body)) + body
 
 
-def encode_frame(
-    encoder: msgspec.json.Encoder | msgspec.msgpack.Encoder, message: object
-) -> bytearray:
-    """Encodes a message as a frame, without a copy of its body."""
+def encode_frame(encoder: msgspec.msgpack.Encoder, message: object) -> bytearray:
+    """Encodes a message, which may be long, as a frame, without a copy of its body."""
     frame = bytearray(PREFIX.size)
     encoder.encode_into(message, frame, PREFIX.size)
     PREFIX.pack_into(frame, 0, len(frame) - PREFIX.size)
@@ -53,18 +52,19 @@ class FrameReader:
         Raises:
             FrameTooLargeError: The next length is over the limit.
         """
-        if len(self.buffer) < PREFIX.size:
+        buffer = self.buffer
+        if len(buffer) < PREFIX_BYTES:
             return None
-        (length,) = PREFIX.unpack_from(self.buffer)
+        (length,) = PREFIX.unpack_from(buffer)
         if length > self.max_frame_bytes:
             raise FrameTooLargeError(
                 f"a frame of {length} bytes; at most {self.max_frame_bytes} are accepted"
             )
-        end = PREFIX.size + length
-        if len(self.buffer) < end:
+        end = PREFIX_BYTES + length
+        if len(buffer) < end:
             return None
-        body = bytes(self.buffer[PREFIX.size : end])
-        del self.buffer[:end]
+        body = bytes(buffer[PREFIX_BYTES:end])
+        del buffer[:end]
         return body
 
     def peek(self, max_bytes: int) -> bytes:

@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from qa_service.errors import InvalidFrameError, InvalidRequestError, QaError
 from qa_service.wire.fields import near_miss
-from qa_service.wire.frames import encode_frame
+from qa_service.wire.frames import frame_of
 from qa_service.wire.messages import (
     COMMANDS,
     FRAME_QUERY_TYPES,
@@ -201,7 +201,7 @@ def _short_string(value: bytes) -> str:
 def _check_id(id_json: bytes) -> None:
     if len(id_json) > MAX_ID_BYTES:
         fault = f"`id` is longer than {MAX_ID_BYTES} bytes"
-    elif id_json[:1] in b"[{tf":
+    elif id_json[0] in b"[{tf":
         fault = "`id` must be a string, a number or null"
     else:
         return
@@ -210,25 +210,30 @@ def _check_id(id_json: bytes) -> None:
 
 def check_bounds(request: Request) -> None:
     """Checks that a request has a question, and a text or a collection, within all bounds."""
-    if _is_blank(request.question):
+    if not request.question or request.question.isspace():
         raise InvalidRequestError("`question` is empty")
     if len(request.question) > MAX_QUESTION_CHARS:
         raise InvalidRequestError(
             f"`question` has {len(request.question)} characters; "
             f"at most {MAX_QUESTION_CHARS} are accepted"
         )
-    if request.collection is None:
-        if _is_blank(request.text):
-            raise InvalidRequestError("`text` is empty")
-        if request.max_passages is not None:
-            raise InvalidRequestError("`max_passages` is for a `collection`")
-        if request.passages is not None:
-            raise InvalidRequestError("`passages` is for a `collection`")
-        if request.filter is not None:
-            raise InvalidRequestError("`filter` is for a `collection`")
-    elif len(request.collections) > MAX_COLLECTIONS:
+    if request.collection is not None:
+        _check_collection(request)
+        return
+    if not request.text or request.text.isspace():
+        raise InvalidRequestError("`text` is empty")
+    if request.max_passages is not None:
+        raise InvalidRequestError("`max_passages` is for a `collection`")
+    if request.passages is not None:
+        raise InvalidRequestError("`passages` is for a `collection`")
+    if request.filter is not None:
+        raise InvalidRequestError("`filter` is for a `collection`")
+
+
+def _check_collection(request: Request) -> None:
+    if len(request.collections) > MAX_COLLECTIONS:
         raise InvalidRequestError(f"`collection` names more than {MAX_COLLECTIONS} collections")
-    elif request.text:
+    if request.text:
         raise InvalidRequestError("`collection` takes the place of `text`: send one of them")
     for name, condition in (request.filter or {}).items():
         if isinstance(condition, Bounds):
@@ -243,10 +248,6 @@ def _check_filter(name: str, bounds: Bounds) -> None:
             date.fromisoformat(day)
         except ValueError:
             raise InvalidRequestError(f"`filter`: `{name}`: there is no day {day}") from None
-
-
-def _is_blank(value: str) -> bool:
-    return not value or value.isspace()
 
 
 _EchoedId = Annotated[
@@ -359,9 +360,9 @@ def error_body(id_json: bytes, error: QaError, *, is_closing: bool = False) -> m
 
 def encode_answers(
     id_json: bytes, answered: Answered, top_k: int, *, is_closing: bool = False
-) -> bytearray:
-    return encode_frame(_encoder, answers_body(id_json, answered, top_k, is_closing=is_closing))
+) -> bytes:
+    return frame_of(_encoder.encode(answers_body(id_json, answered, top_k, is_closing=is_closing)))
 
 
-def encode_error(id_json: bytes, error: QaError, *, is_closing: bool = False) -> bytearray:
-    return encode_frame(_encoder, error_body(id_json, error, is_closing=is_closing))
+def encode_error(id_json: bytes, error: QaError, *, is_closing: bool = False) -> bytes:
+    return frame_of(_encoder.encode(error_body(id_json, error, is_closing=is_closing)))

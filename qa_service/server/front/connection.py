@@ -37,7 +37,7 @@ from qa_service.net.stream import ByteStream
 from qa_service.net.timers import Clock, LazyTimer
 from qa_service.server.front.calls import Calls
 from qa_service.server.front.connection_options import ConnectionOptions
-from qa_service.server.front.timeouts import State, Timeout, Timeouts
+from qa_service.server.front.timeouts import CLOSING_GRACE_S, State, Timeout, Timeouts
 from qa_service.server.front.tokens import Authenticator, Grant
 from qa_service.server.scheduling.call import Call, Outcome
 from qa_service.server.services.service import Service
@@ -156,7 +156,7 @@ class Connection:
         try:
             self.calls.in_flight.discard(call)
             now_s = self._clock.now_s()
-            if self._times.says_close(now_s):
+            if is_leaving := self._times.says_close(now_s):
                 self._codec.announce_close()
             code, reply = self._encode(call, outcome)
             if code != ANSWERED and (unwanted := self._codec.take_cancelled()):
@@ -166,10 +166,11 @@ class Connection:
             self._metrics.requests_total[code] += 1
             self._times.active_s = now_s
             self._write(reply)
-            self._arm_timeout()
+            if is_leaving:
+                self._arm_timeout()
             if self._state is State.CLOSING:
                 self._close_when_answered()
-            elif self._is_due_to_leave():
+            elif is_leaving and self._is_due_to_leave():
                 self.close_gently()
             elif self._codec.buffered_bytes:
                 self._schedule_turn()
@@ -177,7 +178,7 @@ class Connection:
             logger.exception("request %s: it could not be answered; closing", call.scope.name)
             self._end()
 
-    def _encode(self, call: Call, outcome: Outcome) -> tuple[str, bytes | bytearray]:
+    def _encode(self, call: Call, outcome: Outcome) -> tuple[str, bytes]:
         """The code of an outcome, and the reply's bytes."""
         if isinstance(outcome, Answered):
             try:
@@ -187,10 +188,14 @@ class Connection:
                 outcome = InternalError()
         return outcome.code, self._codec.encode_error(call.request, outcome)
 
-    def _write(self, data: bytes | bytearray) -> None:
+    def _write(self, data: bytes) -> None:
         """Writes encoded bytes, and closes after them if the codec has ended."""
         if data:
-            self._stream.write(data)
+            # Of several calls, others may end in this round: one write is for all.
+            write = self._stream.write_soon if self.calls.in_flight else self._stream.write
+            write(data)
+            if self._stream.waiting_since_s is not None:
+                self._arm_timeout()
         if self._codec.has_ended:
             self._state = State.CLOSING
             self._close_when_answered()
@@ -206,29 +211,29 @@ class Connection:
 
     def _take_turn(self) -> None:
         """Handles a bounded number of messages, while there is room for their requests."""
-        is_starved = False
+        codec, is_starved = self._codec, False
         for _ in range(MESSAGES_A_TURN):
             if self._state not in _TAKES_MESSAGES or not self._stream.is_open:
                 return
-            if not self._codec.buffered_bytes or not self._has_room():
+            if not codec.buffered_bytes or not self._has_room():
                 break
             if (event := self._next_event()) is None:
-                is_starved = self._codec.waits_for is Wait.BYTES
-                if self._codec.waits_for is Wait.TURN:
+                is_starved = codec.waits_for is Wait.BYTES
+                if codec.waits_for is Wait.TURN:
                     self._schedule_turn()
                 break
             self._handle(event)
             self._times.message_since_s = None
-            if type(event) is Query or self._codec.last_message_bytes > COSTLY_MESSAGE_BYTES:
+            if type(event) is Query or codec.last_message_bytes > COSTLY_MESSAGE_BYTES:
                 self._schedule_turn()
                 break
         else:
             self._schedule_turn()
-        buffered_bytes = self._codec.buffered_bytes
+        buffered_bytes = codec.buffered_bytes
         if is_starved and buffered_bytes and self._times.message_since_s is None:
             self._times.message_since_s = self._times.active_s
+            self._arm_timeout()
         self._stream.set_reading(is_starved or buffered_bytes < READ_AHEAD_BYTES)
-        self._arm_timeout()
 
     def _has_room(self) -> bool:
         if self._stream.output_bytes > self._limits.max_output_buffer_bytes:
@@ -346,6 +351,8 @@ class Connection:
     def _leave(self, _: Timeout) -> None:
         if self._is_due_to_leave():
             self.close_gently()
+        else:
+            self._timer.arm(self._clock.now_s() + CLOSING_GRACE_S)
 
     def _close_when_answered(self) -> None:
         if not self.calls.in_flight:
@@ -355,6 +362,7 @@ class Connection:
         return self._times.deadline(self._state, self.calls.in_flight, self._stream.waiting_since_s)
 
     def _arm_timeout(self) -> None:
+        """Sets the timer after what may bring the deadline nearer: else it only moves later."""
         if self._stream.is_open:
             self._timer.arm(self._deadline()[0])
 

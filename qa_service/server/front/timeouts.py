@@ -88,6 +88,7 @@ class Timeouts:
         What came in a pause is read after it, in several rounds, so its time is given back.
 
         Args:
+            calls: Those in flight: whoever waits for an answer is not idle.
             unread_since_s: When the client last read; None if no answer waits to be read.
         """
         limits, clock = self._limits, self._clock
@@ -99,9 +100,8 @@ class Timeouts:
         if self.message_since_s is not None:
             overdue_at_s = overdue_s(clock, self.message_since_s, limits.client_timeout_s)
             return overdue_at_s, Timeout.SENDING
-        if calls:
-            return math.inf, _ASKING
-        idle_deadline_s = overdue_s(clock, self.active_s, self._idle_timeout_s)
+        idle_since_s = clock.now_s() if calls else self.active_s
+        idle_deadline_s = overdue_s(clock, idle_since_s, self._idle_timeout_s)
         if state is not _CLOSING and self.ages_at_s < idle_deadline_s:
             return self.ages_at_s, Timeout.LEAVING
         return idle_deadline_s, _ASKING

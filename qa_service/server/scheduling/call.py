@@ -73,26 +73,21 @@ class Scope(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, name=self.name + suffix, **changes)
 
 
-class Call:
+class Call(msgspec.Struct, eq=False):
     """A request, and what happens when it ends.
 
     Attributes:
         is_cancelled: Whether it ended without an outcome.
     """
 
-    __slots__ = (
-        "_children", "_completions", "_holders", "_parent", "is_cancelled", "is_settled", "request",
-        "scope",
-    )  # fmt: skip
-
-    def __init__(self, request: Request, scope: Scope) -> None:
-        self.request = request
-        self.scope = scope
-        self.is_settled = self.is_cancelled = False
-        self._completions: list[Completion] = []
-        self._holders: list[Callable[[Call], object]] = []
-        self._children: dict[Call, None] = {}
-        self._parent: Call | None = None
+    request: Request
+    scope: Scope
+    is_settled: bool = False
+    is_cancelled: bool = False
+    _completions: list[Completion] = msgspec.field(default_factory=list)
+    _holders: list[Callable[[Call], object]] = msgspec.field(default_factory=list)
+    _children: dict[Call, None] = msgspec.field(default_factory=dict)
+    _parent: Call | None = None
 
     def then(self, completion: Completion) -> None:
         """Adds a completion, to run before the earlier ones; none runs if the call is cancelled."""
@@ -130,11 +125,11 @@ class Call:
         """Ends it with an outcome; does nothing if it has ended."""
         if self.is_settled:
             return
-        parent = self._parent
+        parent, completions = self._parent, self._completions
         self._end()
-        while self._completions:
+        while completions:
             try:
-                outcome = self._completions.pop()(outcome) or outcome
+                outcome = completions.pop()(outcome) or outcome
             except Exception:
                 logger.exception("request %s: its outcome could not be handled", self.scope.name)
                 outcome = InternalError()
@@ -157,8 +152,9 @@ class Call:
         if self._children:
             for child in list(self._children):
                 child.cancel()
-        while self._holders:
+        holders = self._holders
+        while holders:
             try:
-                self._holders.pop()(self)
+                holders.pop()(self)
             except Exception:
                 logger.exception("request %s: it could not be dropped", self.scope.name)

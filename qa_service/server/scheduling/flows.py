@@ -32,6 +32,7 @@ import bisect
 import heapq
 import math
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -51,6 +52,9 @@ _Further = tuple[_SortKey, int]
 
 _Segment = tuple[tuple[float, int], int, Ticket]
 _InLine = tuple[float, tuple[float, int], int, Ticket]
+
+
+Item = TypeVar("Item", bound=tuple[float, float, object])
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -259,20 +263,20 @@ class Flows:
         """
         start, _, name = place
         flow = self._flows[name]
-        line = flow.line
+        line, after = flow.line, index + 1
+        has_more = after < len(line)
         ticket = line[index][3] if index < len(line) else None
         if ticket is None or ticket.core is not None:
             if (segment := next(segments, None)) is None:
-                if index + 1 < len(line):
-                    heapq.heappush(further, ((start, line[index + 1][2], name), index + 1))
+                if has_more:
+                    heapq.heappush(further, ((start, line[after][2], name), after))
                 return None
             ticket = segment[2]
-        weight = ticket.weight if ticket.flow == name else flow.weight
-        end = start + ticket.turn_cost / weight
-        if index + 1 < len(line):
-            heapq.heappush(further, ((end, line[index + 1][2], name), index + 1))
+        end = start + ticket.turn_cost / (ticket.weight if ticket.flow == name else flow.weight)
+        if has_more:
+            heapq.heappush(further, ((end, line[after][2], name), after))
         elif end < flow.texts_finish:
-            heapq.heappush(further, ((end, math.inf, name), index + 1))
+            heapq.heappush(further, ((end, math.inf, name), after))
         return Turn(start, end, ticket, flow)
 
     def cost_before(self, ticket: Ticket) -> float:
@@ -355,7 +359,7 @@ class Flows:
         if flow.line or flow.start < flow.texts_finish:
             number = flow.line[0][2] if flow.line else math.inf
             flow.sort_key = (flow.start, number, flow.name)
-            bisect.insort(self._sort_keys, flow.sort_key)
+            insert(self._sort_keys, flow.sort_key)
             self._without_turn.pop(flow.name, None)
         else:
             flow.sort_key = None
@@ -376,6 +380,14 @@ class Flows:
         """Replaces a flow's part in `weight`."""
         self.weight += weight - flow.active_weight
         flow.active_weight = weight
+
+
+def insert(items: list[Item], item: Item) -> None:
+    """As `bisect.insort`; most items of a queue come last."""
+    if items and item < items[-1]:
+        bisect.insort(items, item)
+    else:
+        items.append(item)
 
 
 def _in_line(ticket: Ticket) -> _InLine:

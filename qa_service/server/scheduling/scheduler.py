@@ -15,13 +15,11 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-import operator
 from collections import deque
 from collections.abc import Iterator
 
-from qa_service.errors import QueueFullError
 from qa_service.instance.batch_cost import BatchRule
-from qa_service.server.scheduling.flows import Flows, Turn
+from qa_service.server.scheduling.flows import Flows, Turn, insert
 from qa_service.server.scheduling.queue_options import QueueOptions
 from qa_service.server.scheduling.ticket import Ticket
 
@@ -54,9 +52,7 @@ class Scheduler:
         return self.flows.size + len(self._retries) >= self._max_size
 
     def add(self, ticket: Ticket) -> None:
-        """Queues a request in its flow's line; refuses if it is full, but no segment of a text."""
-        if ticket.core is None and self.is_full():
-            raise QueueFullError
+        """Queues an admitted request, or a segment of one, in its flow's line."""
         ticket.number = next(self._numbers)
         self.flows.add(ticket)
         self._note_deadline(ticket)
@@ -73,7 +69,7 @@ class Scheduler:
     def _note_deadline(self, ticket: Ticket) -> None:
         ticket.is_queued = True
         if ticket.deadline_s < math.inf:
-            bisect.insort(self._deadlines, (ticket.deadline_s, ticket.number, ticket))
+            insert(self._deadlines, (ticket.deadline_s, ticket.number, ticket))
 
     def _forget_deadline(self, ticket: Ticket) -> None:
         ticket.is_queued = False
@@ -143,45 +139,47 @@ class Scheduler:
         tokens = leader.ticket.tokens
         if not rule.admits(1, tokens, tokens, num_waiting):
             return [leader]  # if an equally long request would not pay, no request does
-        others = self._candidates(leader, turns, rule)
-        others.sort(key=_by_length)
+        others = sorted(self._candidates(leader, turns, rule))
         batch, longest = [leader], tokens
-        after = bisect.bisect_left(others, (tokens, 0), key=_by_length)
+        after = bisect.bisect_left(others, (tokens,))
         before = after - 1
         while before >= 0 or after < len(others):
             shorter = others[before] if before >= 0 else None
             longer = others[after] if after < len(others) else None
-            if longer and (
-                shorter is None or longer.ticket.tokens - tokens <= tokens - shorter.ticket.tokens
-            ):
-                if rule.admits(len(batch), longest, longer.ticket.tokens, num_waiting):
-                    batch.append(longer)
-                    longest = longer.ticket.tokens
+            if longer and (shorter is None or longer[0] - tokens <= tokens - shorter[0]):
+                if rule.admits(len(batch), longest, longer[0], num_waiting):
+                    batch.append(longer[2])
+                    longest = longer[0]
                     after += 1
                 else:
                     after = len(others)
-            elif shorter and rule.admits(len(batch), longest, shorter.ticket.tokens, num_waiting):
-                batch.append(shorter)
+            elif shorter and rule.admits(len(batch), longest, shorter[0], num_waiting):
+                batch.append(shorter[2])
                 before -= 1
             else:
                 break
         return batch
 
-    def _candidates(self, leader: Turn, turns: Iterator[Turn], rule: BatchRule) -> list[Turn]:
+    def _candidates(
+        self, leader: Turn, turns: Iterator[Turn], rule: BatchRule
+    ) -> list[tuple[int, int, Turn]]:
         """The requests that may join the leader's batch without a change in any flow's share.
 
         Their turns start before the leader's ends, or while a fair machine would run the batch.
         The leader's turn counts as longer where a batch does more rows in that time.
+
+        Returns:
+            For each its tokens, its number and its turn.
         """
         work, weight = leader.ticket.turn_cost, self.flows.weight
         within = leader.start + (leader.end - leader.start) * rule.gain(leader.ticket.tokens)
         ahead = BATCHES_AHEAD * rule.rows(leader.ticket.tokens, self.flows.size)
-        found: list[Turn] = []
+        found = []
         for turn in itertools.islice(turns, ahead - 1):
             work += turn.ticket.turn_cost
             if turn.start > within and turn.start > leader.start + work / weight:
                 break
-            found.append(turn)
+            found.append((turn.ticket.tokens, turn.ticket.number, turn))
         return found
 
     def next_deadline_s(self) -> float:
@@ -196,6 +194,3 @@ class Scheduler:
         if (leader := next(self.flows.turns(), None)) is None:
             return None
         return leader.ticket.arrived_s + self._max_delay_s
-
-
-_by_length = operator.attrgetter("ticket.tokens", "ticket.number")

@@ -31,7 +31,7 @@ from qa_service.server.scheduling.scheduler import Scheduler
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.server.services.tracing import record_run
 from qa_service.server.telemetry.metrics import ModelMetrics
-from qa_service.wire.messages import Timings
+from qa_service.wire.messages import Answered, Timings
 from qa_service.wire.spans import SegmentResult
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,9 @@ class Dispatcher:
         ticket.min_turn_cost = self._turn_cost(rule)
         ticket.turn_cost = max(ticket.cost, ticket.min_turn_cost)
         # With an empty queue, a slow pace from earlier load does not count.
-        pace = self._pace.value if self._scheduler else min(1.0, self._pace.value)
+        pace = self._pace.value
+        if pace > 1.0 and not self._scheduler:
+            pace = 1.0
         ms_per_cost = pace / self._num_instances()
         check = admit_long if is_long else admit
         check(ticket, self._scheduler, ms_per_cost=ms_per_cost, time_ms=self._time_ms(ticket))
@@ -155,23 +157,25 @@ class Dispatcher:
 
     def on_results(self, batch: Sequence[Ticket], results: Results) -> None:
         now_s = self._clock.now_s()
-        self._metrics.count_batch(len(batch), results.inference_ms, results.stages_ms)
-        took_ms = max(results.inference_ms, (now_s - results.started_s) * 1e3)
-        if results.started_s >= self._clock.last_pause_s:
+        metrics, started_s = self._metrics, results.started_s
+        metrics.count_batch(len(batch), results.inference_ms, results.stages_ms)
+        took_ms = max(results.inference_ms, (now_s - started_s) * 1e3)
+        if started_s >= self._clock.last_pause_s:
             self._pace.observe(sum([ticket.cost for ticket in batch]), took_ms)
         for ticket, outcome in zip(batch, results.outcomes, strict=True):
-            queue_ms = round((results.started_s - ticket.arrived_s) * 1e3, 3)
-            self._metrics.queue_ms.observe(queue_ms)
-            self._metrics.request_ms.observe((now_s - ticket.arrived_s) * 1e3)
+            call = ticket.call
+            queue_ms = round((started_s - ticket.arrived_s) * 1e3, 3)
+            metrics.queue_ms.observe(queue_ms)
+            metrics.request_ms.observe((now_s - ticket.arrived_s) * 1e3)
             timings = Timings(queue_ms, results.inference_ms)
-            if ticket.call.scope.span:
-                record_run(ticket, ticket.call.scope.span, results, len(batch))
+            if call.scope.span:
+                record_run(ticket, call.scope.span, results, len(batch))
             if isinstance(outcome, Answers):
-                ticket.call.resolve(outcome.answers, timings)
+                call.settle(Answered(outcome.answers, timings))
             elif isinstance(outcome, SegmentResult):
-                ticket.call.settle(SegmentRead((), timings, segment=outcome))
+                call.settle(SegmentRead((), timings, segment=outcome))
             else:
-                ticket.call.fail(ERROR_KINDS[outcome.code](outcome.message))
+                call.settle(ERROR_KINDS[outcome.code](outcome.message))
 
     def on_lost(self, batch: Sequence[Ticket], *, were_running: bool) -> None:
         """Takes back an instance's batch when it dies.

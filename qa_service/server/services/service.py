@@ -49,9 +49,12 @@ class Access:
         self._collections = collections
 
     def submit(self, call: Call) -> None:
+        if call.request.collection is None:
+            self._service.submit(call)
+            return
         names = call.request.collections
         try:
-            found = self._collections.choose(names, call.scope.flow) if names else names
+            found = self._collections.choose(names, call.scope.flow)
         except QaError as error:
             call.fail(error)
             return

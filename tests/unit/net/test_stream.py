@@ -87,6 +87,26 @@ def test_a_write_that_fits_at_once_is_not_reported_as_flushed(peer):
     assert peer.flushes == 0
 
 
+def test_what_is_written_soon_in_a_round_is_sent_at_once_at_its_end(peer):
+    peer.stream.write_soon(b"abc")
+    peer.stream.write_soon(b"def")
+    peer.stream.write(b"ghi")
+    assert peer.stream.output_bytes == 9
+    assert peer.stream.waiting_since_s is not None
+    peer.run_until(lambda: not peer.stream.output_bytes)
+    assert peer.stream.waiting_since_s is None
+    assert peer.sock.recv(10) == b"abcdefghi"
+
+
+@pytest.mark.parametrize("end", ["close", "close_gently"])
+def test_a_stream_may_be_closed_before_the_end_of_the_round(peer, end):
+    peer.stream.write_soon(b"abc")
+    getattr(peer.stream, end)()
+    peer.run_until(lambda: True)
+    assert peer.sock.recv(10) == (b"" if end == "close" else b"abc")
+    assert peer.ends == 0
+
+
 def test_not_reading_leaves_the_bytes_with_the_sender(peer):
     peer.stream.set_reading(False)
     peer.sock.send(b"abc")

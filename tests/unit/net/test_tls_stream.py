@@ -117,6 +117,16 @@ def test_bytes_are_sent_and_received_at_the_same_time(make_peer):
     assert peer.stream.waiting_since_s is None
 
 
+def test_what_is_written_soon_is_sent_at_the_end_of_the_round(make_peer):
+    peer = make_peer()
+    peer.shake_hands()
+    peer.stream.write_soon(b"abc")
+    peer.stream.write_soon(b"def")
+    assert peer.stream.output_bytes > 0
+    peer.run_until(lambda: len(peer.got) == 6)
+    assert (peer.got, peer.stream.output_bytes) == (b"abcdef", 0)
+
+
 def test_data_sent_with_the_end_of_the_handshake_is_read(make_peer):
     peer = make_peer()
     sent = []

@@ -57,6 +57,8 @@ class ScriptedStream:
         if self.is_open:
             self.written += data
 
+    write_soon = write
+
     def set_reading(self, reading):
         pass
 

@@ -60,7 +60,9 @@ class Owner(Surroundings):
         return {"asked": query.type}
 
     def answer(self, call, text="some"):
+        """Answers a call; the reply is written at the latest by the end of the round."""
         self.resolve(call, text)
+        self.run_until(lambda: True)
 
     def answered(self, call):
         """The reply that the client has once a call is answered."""
@@ -388,6 +390,29 @@ def test_a_message_that_waits_for_room_keeps_the_connection_busy():
     assert owner.connection.is_busy
     stream.output_bytes, codec.messages = 0, []
     assert not owner.connection.is_busy
+
+
+def test_answers_that_end_in_one_round_are_one_write(make_owner):
+    owner = make_owner()
+    owner.send(*asks(1, 2, 3), calls=3)
+    for call in owner.calls[:2]:
+        owner.resolve(call, "some")
+    assert not sent_to(owner.client)
+    owner.run_until(lambda: True)
+    assert [receive(owner.client)["id"] for _ in range(2)] == [1, 2]
+    owner.resolve(owner.calls[2], "some")
+    assert receive(owner.client)["id"] == 3
+
+
+def test_a_client_that_leaves_one_of_its_answers_unread_is_closed(make_owner):
+    owner = make_owner(client_timeout_ms=50)
+    owner.send(*asks(1, 2), calls=2)
+    owner.answer(owner.calls[0], "long " * 1_000_000)
+    owner.pass_s(0.04)
+    assert owner.ended == []
+    owner.pass_s(0.02)
+    assert owner.ended == [owner.connection]
+    assert owner.cancelled == [owner.calls[1]]
 
 
 def test_an_idle_client_is_closed_and_a_waiting_one_is_not(make_owner):

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qa_service.errors import QueueFullError
 from qa_service.instance.batch_cost import BatchRule, CostTable
 from qa_service.server.scheduling.queue_options import QueueOptions
 from qa_service.server.scheduling.request_cost import estimate_tokens
@@ -258,11 +257,11 @@ def test_a_request_put_back_costs_its_flow_nothing():
     assert served(queue, 1) == ["b"]
 
 
-def test_full_queue_refuses():
-    queue = scheduler(make_ticket(), make_ticket(), max_queue_size=2)
-    with pytest.raises(QueueFullError):
-        queue.add(make_ticket())
-    assert len(queue) == 2
+def test_a_queue_is_full_at_its_bound():
+    queue = scheduler(make_ticket(), max_queue_size=2)
+    assert not queue.is_full()
+    queue.add(make_ticket())
+    assert queue.is_full()
 
 
 def full_with_a_retry():
