@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from qa_service.files import read_file
+
 logger = logging.getLogger(__name__)
 
 MAX_FOLDERS = 4
@@ -84,7 +86,7 @@ class KeptShapes:
         if not self._is_trusted:
             return None
         try:
-            data = bytearray(self._path(name).read_bytes())  # OpenVINO takes only what is writable
+            data = bytearray(read_file(self._path(name)))  # OpenVINO takes only what is writable
         except OSError:
             return None
         content, digest = memoryview(data)[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
