@@ -102,6 +102,8 @@ def _messages(order: ReadFile) -> Iterator[Document | Fault]:
         yield Fault(order.name, f"not in gzip's format: {error}")
     except MemoryError:
         yield Fault(order.name, "reading it takes more memory than it may (--max_memory_bytes)")
+    except RecursionError:
+        yield Fault(order.name, "it is nested too deep")
     except Exception as error:  # whatever a parser comes to over bytes from anywhere
         yield Fault(order.name, f"cannot be read: {type(error).__name__}: {str(error)[:200]}")
 
@@ -194,6 +196,8 @@ class Extractor:
             limit_s = self._limits.max_document_cpu_s
             return f"reading it takes more than {limit_s} s of a processor (--max_document_cpu_s)"
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        if code == -signal.SIGABRT:  # what libraries in C do without memory
+            how += ", perhaps as it takes more memory than it may (--max_memory_bytes)"
         return f"the process that read it died: {how}"
 
     def _start(self) -> subprocess.Popen[bytes]:

@@ -309,6 +309,7 @@ def hostile_office_files() -> dict[str, tuple[bytes, str]]:
         "other.xlsx": (good, "not a workbook"),
         "other.ods": (good, "not in OpenDocument's format"),
         "none.eml": (bytes(4096), "not a message"),
+        "deep.eml": (b"Subject: x\n" + b"Content-Type: message/rfc822\n\n" * 5000, "too deep"),
     }
 
 
