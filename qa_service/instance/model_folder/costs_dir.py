@@ -58,7 +58,7 @@ def read_kept(path: Path, kind: type[_Kind]) -> _Kind | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
-        logger.warning("%s cannot be read, and is measured again: %s", path, error)
+        logger.warning("%s cannot be read, and is made again: %s", path, error)
         return None
 
 
