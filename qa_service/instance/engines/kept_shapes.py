@@ -12,6 +12,7 @@ that a model is reshaped; it writes them, without Python's lock.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import logging
 import mmap
@@ -150,8 +151,15 @@ def name_of(tokens: int) -> str:
 
 
 def _take(partial: Path, path: Path) -> None:
-    """Moves what OpenVINO wrote to its place, with its hash for the line that its cache adds."""
-    for blob in partial.glob("*.blob"):
+    """Moves what OpenVINO wrote to its place, with its hash for the line that its cache adds.
+
+    Raises:
+        OSError: It is not written; OpenVINO, too, writes none if the disk is full, and says nothing.
+    """
+    blobs = list(partial.glob("*.blob"))
+    if not blobs:
+        raise OSError(errno.EIO, "OpenVINO could not write it")
+    for blob in blobs:
         copy, digest = blob.with_suffix(".copy"), hashlib.sha256()
         with blob.open("rb") as cached, copy.open("wb") as file:
             cached.readline()
