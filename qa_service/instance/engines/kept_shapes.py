@@ -154,7 +154,7 @@ def _take(partial: Path, path: Path) -> None:
     """Moves what OpenVINO wrote to its place, with its hash for the line that its cache adds.
 
     Raises:
-        OSError: It is not written; OpenVINO, too, writes none if the disk is full, and says nothing.
+        OSError: It is not written. OpenVINO says nothing where it writes none: the disk is full.
     """
     blobs = list(partial.glob("*.blob"))
     if not blobs:

@@ -45,8 +45,9 @@ logger = logging.getLogger(__name__)
 
 TRIAL_PROGRAM = "qa_service.autotune.engine_trial"
 TRIAL_BYTES, TRIAL_MODELS = 256 << 20, 3
-"""What measuring takes: two instances' libraries, and so many times a model's largest file. With the
-built-in model it was 425 MiB. In less, the serving instances would wait for pages, and be killed."""
+"""What measuring takes: two instances' libraries, and so many times a model's largest file. It was
+425 MiB with the built-in model. In less, the serving instances would wait for pages, and be
+killed."""
 
 _reply_decoder = msgspec.msgpack.Decoder(TrialReply)
 
