@@ -82,10 +82,19 @@ def choose_engine(
         f"{num_cpus()} cores of {processor().name}",
         str(_path_of_table(setup, manifest, findings)),
     )
-    table = read_kept(Path(measurement.path), EngineTable)
+    table = _kept_table(measurement)
     if table is None or (measures_all and not table.is_complete):
         return measurement
     return measurement.choice(table)
+
+
+def _kept_table(measurement: Measurement) -> EngineTable | None:
+    """The table that is kept, if it is of these candidates."""
+    table = read_kept(Path(measurement.path), EngineTable)
+    if table and sorted(map(str, table.findings)) != sorted(map(str, measurement.findings)):
+        logger.warning("%s is of other engines, and is measured again", measurement.path)
+        return None
+    return table
 
 
 def likeliest(measurement: Measurement) -> InstanceOptions:

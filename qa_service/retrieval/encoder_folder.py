@@ -85,7 +85,9 @@ def load_encoder_manifest(folder: Path) -> EncoderManifest:
             f" {preparing_program()} makes it"
         ) from None
     except (msgspec.MsgspecError, OSError) as error:
-        raise SetupError(f"{path} cannot be read: {error}") from None
+        raise SetupError(
+            f"{path} cannot be read: {error}; {preparing_program()} makes it again"
+        ) from None
 
 
 def read_encoder_file(folder: Path, manifest: EncoderManifest, name: str) -> bytes:

@@ -1,11 +1,12 @@
 """The process that reads files: a hostile file costs bounded memory and time, and no more.
 
-    python -P -m qa_service.retrieval.extract_main MAX_MEMORY_BYTES FOLDER
+    python -P -m qa_service.retrieval.extract_main PARENT MAX_MEMORY_BYTES FOLDER
 
 takes `ReadFile` orders on its standard input, a line of JSON each, and writes to its standard
 output the file's documents, cut into passages, and faults and then null, likewise. A document that
 takes more processor time than it may, for both, ends the process by SIGXCPU; `Extractor`, in its
-parent, sees that and starts another. What the process writes for LibreOffice is in the folder.
+parent, sees that and starts another. The kernel ends it with its parent, whatever it reads. What it
+writes for LibreOffice is in the folder, which the next run removes if nobody else has.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from typing import BinaryIO, cast
 
 import msgspec
 
-from qa_service.child_program import command_of, environment_of_programs
+from qa_service.child_program import command_of, end_with_parent, environment_of_programs
 from qa_service.files import open_regular
+from qa_service.locked_folder import LockedFolder
 from qa_service.retrieval.documents import (
     Document,
     Fault,
@@ -50,12 +52,13 @@ _decoder = msgspec.json.Decoder(Message)
 
 
 def main() -> None:
+    end_with_parent(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
     logging.disable()
     gc.set_threshold(50_000)  # words and elements, of which a page has thousands, are in no circles
-    _limit(resource.RLIMIT_AS, int(sys.argv[1]))
+    _limit(resource.RLIMIT_AS, int(sys.argv[2]))
     _limit(resource.RLIMIT_CORE, 0)
-    tempfile.tempdir = sys.argv[2]
+    tempfile.tempdir = sys.argv[3]
     output = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no message
     try:
@@ -102,6 +105,8 @@ def _messages(order: ReadFile) -> Iterator[Document | Fault]:
         yield Fault(order.name, f"not in gzip's format: {error}")
     except MemoryError:
         yield Fault(order.name, "reading it takes more memory than it may (--max_memory_bytes)")
+    except RecursionError:
+        yield Fault(order.name, "it is nested too deep")
     except Exception as error:  # whatever a parser comes to over bytes from anywhere
         yield Fault(order.name, f"cannot be read: {type(error).__name__}: {str(error)[:200]}")
 
@@ -194,14 +199,18 @@ class Extractor:
             limit_s = self._limits.max_document_cpu_s
             return f"reading it takes more than {limit_s} s of a processor (--max_document_cpu_s)"
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        if code == -signal.SIGABRT:  # what libraries in C do without memory
+            how += ", perhaps as it takes more memory than it may (--max_memory_bytes)"
         return f"the process that read it died: {how}"
 
     def _start(self) -> subprocess.Popen[bytes]:
         module = "qa_service.retrieval.extract_main"
-        self._folder = tempfile.TemporaryDirectory(prefix="qa-index-", ignore_cleanup_errors=True)
+        self._folder = LockedFolder("qa-index-")
         # NumPy would reserve memory for a thread of each processor, out of what it may have.
         self._process = subprocess.Popen(
-            command_of(module, str(self._limits.max_memory_bytes), self._folder.name),
+            command_of(
+                module, str(os.getpid()), str(self._limits.max_memory_bytes), str(self._folder.path)
+            ),
             env=environment_of_programs()
             | {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
             stdin=subprocess.PIPE,
@@ -216,7 +225,7 @@ class Extractor:
             self._process.kill()
             with suppress(BrokenPipeError), self._process:
                 pass  # leaving it closes the pipes and waits
-            self._folder.cleanup()
+            self._folder.close()
             self._process = None
 
 

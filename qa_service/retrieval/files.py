@@ -54,7 +54,7 @@ class Found(msgspec.Struct, frozen=True):
     """What the folders hold: files of known kinds, by name, and the names of others.
 
     Attributes:
-        faults: Folders that cannot be listed.
+        faults: Folders that cannot be listed, and files that may not be looked at.
     """
 
     files: list[SourceFile]
@@ -97,7 +97,11 @@ def find_files(sources: Sequence[Path], leave_out: Path, *, follow_links: bool =
         base = root if len(sources) == 1 and source.is_dir() else root.parent
         for path in _paths(root, leave_out, faults):
             name = _shown(path[len(str(base).rstrip("/")) + 1 :])
-            file = _source_file(path, name)
+            try:
+                file = _source_file(path, name)
+            except OSError as error:
+                faults.append(Fault(name, error.strerror or str(error)))
+                continue
             if file is None:
                 others.append(name)
             elif not (follow_links or str(file.path) == path or file.path.is_relative_to(root)):
@@ -132,12 +136,16 @@ def _paths(source: Path, leave_out: Path, faults: list[Fault]) -> Iterator[str]:
 
 
 def _source_file(path: str, name: str) -> SourceFile | None:
-    """The file that a path leads to, unless it is of another kind, or no regular file."""
+    """The file that a path leads to, unless it is of another kind, no regular file, or gone.
+
+    Raises:
+        OSError: It may not be looked at, or the disk or the network fails.
+    """
     if not format_of(name):
         return None
     try:
         status = os.stat(path)  # noqa: PTH116
-    except OSError:
+    except FileNotFoundError:
         return None
     if not stat.S_ISREG(status.st_mode):
         return None

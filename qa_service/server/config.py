@@ -57,7 +57,8 @@ ACTIONS = {
     "demo": "also serve the collection handbook, three documents to ask at once",
 }
 OTHER_DESCRIPTORS = 128
-"""What a server has open that is no connection: its log, libraries, channels to instances."""
+"""What a server has open that is no connection: its log, libraries, channels to instances; half of
+what it may have open, if that is less."""
 _MODELS_LINE = re.compile(r"^\s*(\[\s*models\s*\]|models\s*=)", re.MULTILINE)
 
 

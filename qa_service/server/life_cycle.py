@@ -31,6 +31,7 @@ from qa_service.net.event_loop import EventLoop
 from qa_service.net.listener import is_loopback
 from qa_service.net.stream import ByteStream, Stream
 from qa_service.net.timers import LazyTimer
+from qa_service.server.check.machine import fitting_connections
 from qa_service.server.config import ConfigSource, ServerConfig
 from qa_service.server.deployment import Deployment, encoder_of
 from qa_service.server.front.connection import Connection
@@ -115,7 +116,7 @@ class QaServer:
             config, source or ConfigSource(), self._loop, self.catalog,
             router=router, engines=self.engines, collections=self._collections,
         )  # fmt: skip
-        bound = config.listen.max_connections
+        bound, _ = fitting_connections(config.listen.max_connections)
         self._connections = OpenConnections(self._loop, bound, self._gate, self._metrics)
         self._gpu_meter = GpuMeter(self._loop)
         traces = config.traces

@@ -102,6 +102,18 @@ def test_a_full_server_closes_silent_connections_for_new_ones(builtin_model, sen
             sock.close()
 
 
+def test_silent_connections_do_not_take_all_descriptors(builtin_model):
+    """With a low limit fewer connections are open than --max_connections."""
+    limit = ("prlimit", "--nofile=200:200")
+    with running_server(builtin_model, *INSTANT, wrapper=limit) as server:
+        silent = [server.connect() for _ in range(400)]
+        with QaClient("localhost", server.port) as client:
+            assert client.ask(ASK["question"], ASK["text"]).answer == FIRST_WORD
+        assert "cannot accept" not in server.log
+        for one in silent:
+            one.close()
+
+
 def test_the_longest_silent_connection_is_closed_first(builtin_model):
     with running_server(builtin_model, *BOUND_FLAGS) as server:
         socks = [server.connect() for _ in range(BOUND)]

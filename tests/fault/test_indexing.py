@@ -7,15 +7,18 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from harness.collections import damage, index_files, reading_here, write_collection
-from harness.process import MIB
+from harness.process import GIVE_UP_S, MIB, tree, wait_until
 from qa_service.errors import SetupError
 from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
@@ -309,6 +312,7 @@ def hostile_office_files() -> dict[str, tuple[bytes, str]]:
         "other.xlsx": (good, "not a workbook"),
         "other.ods": (good, "not in OpenDocument's format"),
         "none.eml": (bytes(4096), "not a message"),
+        "deep.eml": (b"Subject: x\n" + b"Content-Type: message/rfc822\n\n" * 5000, "too deep"),
     }
 
 
@@ -352,6 +356,34 @@ def test_hostile_office_files_are_named_and_the_rest_is_indexed(tmp_path):
     assert f"{len(hostile)} with faults" in summary
     assert max(map(int, memory)) * 1024 < 400 * MIB
     assert documents(Collection(tmp_path / "out"), "Elbe") == ["good.docx"]
+
+
+def test_no_process_goes_on_reading_once_the_run_is_killed(tmp_path):
+    """Each holds the end of the run's log. The next run removes the folder that is left."""
+    long = tmp_path / "docs" / "long.txt"
+    long.parent.mkdir()
+    long.write_text("1. " * (20 * MIB))
+    program = [sys.executable, "-m", "qa_service.retrieval.index_main", str(long.parent)]
+    program += ["--no-embeddings", "--output", str(tmp_path / "out")]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    run = subprocess.Popen(
+        [*program, "--max_document_cpu_s", "3600"], env=environment, stderr=subprocess.PIPE
+    )
+    wait_until(lambda: any(reads(pid, long) for pid in tree(run.pid) if pid != run.pid))
+    run.kill()
+    run.communicate(timeout=GIVE_UP_S)
+    (left,) = tmp_path.glob("qa-index-*")
+    long.write_text("The Nile.")
+    (left / "document.doc").touch()
+    assert subprocess.run(program, env=environment, check=False).returncode == 0
+    assert not left.exists()
+
+
+def reads(pid: int, path: Path) -> bool:
+    """Whether a process has a file open."""
+    with suppress(OSError):
+        return any(one.samefile(path) for one in Path(f"/proc/{pid}/fd").iterdir())
+    return False
 
 
 def test_time_that_cutting_takes_has_a_bound(tmp_path):

@@ -278,6 +278,13 @@ def test_a_length_being_compiled_is_visible_to_other_instances(tmp_path):
     assert not theirs.is_in_the_making("tokens-64")
 
 
+def test_a_file_that_openvino_does_not_write_as_the_disk_is_full_is_named(tmp_path, caplog):
+    kept = kept_shapes.KeptShapes(tmp_path, "key", MIB)
+    with caplog.at_level("INFO"):
+        assert kept.keeping("tokens-64", lambda options: "compiled") == "compiled"
+    assert "what is compiled is not kept: OpenVINO could not write it" in caplog.text
+
+
 def test_static_shapes_are_kept_within_the_same_bound(kept_model):
     room = 15 * MIB
     start(kept_model, 90, 60, 40, 20, room=room)

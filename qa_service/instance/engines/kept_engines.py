@@ -19,7 +19,7 @@ import msgspec
 from filelock import FileLock
 
 from qa_service.errors import SetupError
-from qa_service.files import sha256_of
+from qa_service.files import read_file, sha256_of
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class KeptEngines:
 
     def _kept_hashes(self) -> _Hashes:
         try:
-            return msgspec.json.decode((self.path / HASHES_FILE).read_bytes(), type=_Hashes)
+            return msgspec.json.decode(read_file(self.path / HASHES_FILE), type=_Hashes)
         except (OSError, msgspec.DecodeError):
             return {}
 

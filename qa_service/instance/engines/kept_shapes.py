@@ -12,6 +12,7 @@ that a model is reshaped; it writes them, without Python's lock.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import logging
 import mmap
@@ -22,6 +23,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
+
+from qa_service.files import read_file
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +87,7 @@ class KeptShapes:
         if not self._is_trusted:
             return None
         try:
-            data = bytearray(self._path(name).read_bytes())  # OpenVINO takes only what is writable
+            data = bytearray(read_file(self._path(name)))  # OpenVINO takes only what is writable
         except OSError:
             return None
         content, digest = memoryview(data)[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
@@ -148,8 +151,15 @@ def name_of(tokens: int) -> str:
 
 
 def _take(partial: Path, path: Path) -> None:
-    """Moves what OpenVINO wrote to its place, with its hash for the line that its cache adds."""
-    for blob in partial.glob("*.blob"):
+    """Moves what OpenVINO wrote to its place, with its hash for the line that its cache adds.
+
+    Raises:
+        OSError: It is not written. OpenVINO says nothing where it writes none: the disk is full.
+    """
+    blobs = list(partial.glob("*.blob"))
+    if not blobs:
+        raise OSError(errno.EIO, "OpenVINO could not write it")
+    for blob in blobs:
         copy, digest = blob.with_suffix(".copy"), hashlib.sha256()
         with blob.open("rb") as cached, copy.open("wb") as file:
             cached.readline()

@@ -16,6 +16,8 @@ from typing import TypeVar
 
 import msgspec
 
+from qa_service.files import read_file
+
 logger = logging.getLogger(__name__)
 
 _Kind = TypeVar("_Kind")
@@ -50,10 +52,13 @@ def keep(path: Path, measured: msgspec.Struct) -> None:
 
 
 def read_kept(path: Path, kind: type[_Kind]) -> _Kind | None:
-    """Reads what `keep` has written; None if it is missing or damaged."""
+    """Reads what `keep` has written; None if it is missing, or damaged, which is logged."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError):
+        return msgspec.json.decode(read_file(path), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+        logger.warning("%s cannot be read, and is made again: %s", path, error)
         return None
 
 

@@ -64,14 +64,15 @@ def claim(output: Path, questions: Path, collection: str | None) -> BinaryIO:
     file = path.open("r+b", buffering=0)
     try:
         lock(file, output)
-        known = _known(output, path, file.read())
+        former = file.read()
+        known = _known(output, path, former)
         if known and known.collection != collection:
             whose = f"from the collection {known.collection}" if known.collection else "from texts"
             raise FileError(f"{output} holds answers {whose}; name another --output")
         record = _make_record(output, questions, known, collection)
         file.seek(0)
-        file.truncate()
-        file.write(msgspec.json.encode(record) + b"\n")
+        # Never cut first: on a full disk, or after a kill, nothing would say whose the answers are.
+        file.write(msgspec.json.encode(record).ljust(len(former) - 1) + b"\n")
     except BaseException:
         file.close()
         raise

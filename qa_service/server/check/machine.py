@@ -167,17 +167,25 @@ def find_cpu_shortage(models: Iterable[InstanceOptions]) -> Shortage | None:
     )
 
 
+def fitting_connections(wanted: int) -> tuple[int, int]:
+    """How many connections fit into the limit of descriptors, which is raised if it can be.
+
+    Returns them, at most as many as wanted, and the limit.
+    """
+    found = allow_descriptors(wanted + OTHER_DESCRIPTORS)
+    return min(wanted, max(found // 2, found - OTHER_DESCRIPTORS)), found
+
+
 def raise_descriptor_limit(config: ServerConfig) -> Shortage | None:
     """Raises the limit of descriptors to what all connections need, as far as that can be."""
     wanted = config.listen.max_connections
-    needed = wanted + OTHER_DESCRIPTORS
-    if (found := allow_descriptors(needed)) >= needed:
+    fitting, found = fitting_connections(wanted)
+    if fitting == wanted:
         return None
-    fitting = max(0, found - OTHER_DESCRIPTORS)
     return (
         f"at most {fitting} of --max_connections {wanted} fit into the limit of {found} "
         "descriptors",
-        f"ulimit -n {needed}",
+        f"ulimit -n {wanted + OTHER_DESCRIPTORS}",
     )
 
 

@@ -265,7 +265,9 @@ class Child:
                 run.stream.close()  # it may wait for an end-of-file, which is no death
                 is_expected = run.is_ended_here or (self._has_end and code == 0)
                 level = logging.INFO if is_expected else logging.WARNING
-                logger.log(level, "%s %s", self._name, how_it_ended(code))
+                is_killed_here = run.is_ended_here and code == -signal.SIGKILL
+                how = "is ended by this server" if is_killed_here else how_it_ended(code)
+                logger.log(level, "%s %s", self._name, how)
                 self._loop.mark()
                 for callback in run.on_exit:
                     callback()

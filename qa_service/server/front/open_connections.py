@@ -106,7 +106,7 @@ class OpenConnections:
             return False
         if not self._metrics.connections_evicted_total:
             logger.warning(
-                "%d connections, as many as --max_connections: from now on the one that has been "
+                "%d connections, as many as may be open: from now on the one that has been "
                 "silent longest is closed to make room",
                 self._max,
             )

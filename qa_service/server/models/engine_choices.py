@@ -5,6 +5,7 @@
                                 lowest priority, and the best takes its place as a reload does
     its instances fail,
     a GPU, bounded memory    ─▶ open until it is measured: there is no room for both at once
+    too little memory beside ─▶ the likeliest stays; the next start looks again
     while the server serves  ─▶ not measured: the engine of another version of the model, if the new
                                 one has the files, else the reference
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -35,12 +37,17 @@ from qa_service.instance.devices import CPU, first_device
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import load_manifest, model_files
 from qa_service.logs import LogOptions
+from qa_service.machine import available_bytes
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.children.child import Child
 
 logger = logging.getLogger(__name__)
 
 TRIAL_PROGRAM = "qa_service.autotune.engine_trial"
+TRIAL_BYTES, TRIAL_MODELS = 256 << 20, 3
+"""What measuring takes: two instances' libraries, and so many times a model's largest file. It was
+425 MiB with the built-in model. In less, the serving instances would wait for pages, and be
+killed."""
 
 _reply_decoder = msgspec.msgpack.Decoder(TrialReply)
 
@@ -52,6 +59,7 @@ class EngineChoices:
 
     Args:
         has_room: Whether instances of two engines fit into memory at once.
+        free_bytes: How much memory there is at present.
     """
 
     def __init__(
@@ -61,9 +69,11 @@ class EngineChoices:
         on_found: Callable[[], None],
         *,
         has_room: bool = True,
+        free_bytes: Callable[[], int] = available_bytes,
     ) -> None:
         self._tables: dict[Path, EngineTable] = {}
         self._has_room = has_room
+        self._free_bytes = free_bytes
         self._loop = loop
         self._logs = logs
         self._on_found = on_found
@@ -125,6 +135,12 @@ class EngineChoices:
         if self._trial or key is None:
             return
         measurement = self._waiting[key]
+        is_beside = key in self._provisional
+        free_bytes, taken_bytes = self._free_bytes(), _trial_bytes(key[0])
+        if is_beside and free_bytes < taken_bytes:
+            free, taken = (f"{size >> 20} MiB" for size in (free_bytes, taken_bytes))
+            self._on_end(key, TrialReply(failure=f"{free} of memory are free, it takes {taken}"))
+            return
         number = len(measurement.candidates)
         logger.info("finding the fastest of %d engines, once for this machine: %s", number, key[0])
         died = TrialReply(failure="the program that measures them died")
@@ -141,7 +157,6 @@ class EngineChoices:
         except OSError as error:
             self._on_end(key, TrialReply(failure=str(error)))
             return
-        is_beside = key in self._provisional
         self._trial.write(encode_trial(TrialRequest(measurement, self._logs, is_beside=is_beside)))
 
     def close(self) -> None:
@@ -194,3 +209,11 @@ class EngineChoices:
             return None
         self._provisional.add(key)
         return likeliest(found)
+
+
+def _trial_bytes(folder: Path) -> int:
+    """The memory that measuring a model's engines takes, about."""
+    sizes = [0]
+    with suppress(OSError):
+        sizes += [path.stat().st_size for path in folder.iterdir() if path.is_file()]
+    return TRIAL_BYTES + TRIAL_MODELS * max(sizes)

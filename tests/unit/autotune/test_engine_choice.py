@@ -1,5 +1,6 @@
 """Which engine is taken, without running one: what is measured is given."""
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -105,12 +106,23 @@ def test_changed_files_or_another_bound_cause_a_new_measurement(tmp_path, trial)
     assert len(trial.candidates) == 3
 
 
-def test_a_table_that_cannot_be_read_is_measured_again(tmp_path, trial):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda kept: kept.write_bytes(b"{"),
+        lambda kept: kept.write_bytes(b"[" * 100_000),
+        lambda kept: kept.write_bytes(kept.read_bytes().replace(b'"int8"', b'"int3"')),
+        lambda kept: (kept.unlink(), os.mkfifo(kept)),
+        lambda kept: (kept.unlink(), kept.symlink_to("/dev/zero")),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_named_and_measured_again(tmp_path, trial, damage, caplog):
     choose(tmp_path, trial)
     (kept,) = (tmp_path / "costs").iterdir()
-    kept.write_bytes(b"{")
+    damage(kept)
     choose(tmp_path, trial)
     assert len(trial.candidates) == 2
+    assert str(kept) in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,12 @@ def test_without_output_or_text_the_missing_flag_is_named(docs, capsys):
     assert "--output" in capsys.readouterr().err
 
 
+def test_a_file_that_may_not_be_looked_at_is_named(docs, output, capsys):
+    (docs / "loop.txt").symlink_to("loop.txt")
+    assert main([str(docs), "--no-embeddings", "--output", str(output)]) == 1
+    assert "left out: loop.txt: Too many levels" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("flags", [[], ["--follow_links"]])
 def test_a_link_out_of_the_folder_is_followed_only_where_asked_for(
     docs, output, capsys, tmp_path, flags

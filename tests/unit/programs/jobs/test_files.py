@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import resource
 
 import pytest
 from hypothesis import given
@@ -316,6 +317,19 @@ def test_answers_of_unknown_origin_are_not_overwritten(files):
         "answers.jsonl",
         "questions.jsonl",
     ]
+
+
+def test_what_the_answers_are_of_outlasts_a_full_disk(files):
+    claim(files).close()
+    files[1].write_text('{"id":1}\n')
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            claim(files)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    claim(files).close()
 
 
 def test_a_new_output_takes_nothing_of_an_earlier_run(files):

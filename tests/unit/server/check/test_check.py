@@ -215,7 +215,7 @@ def test_check_warns_of_what_the_start_warns_of(in_models):
     assert "5 threads of instances share 4 CPUs" in texts
 
 
-@pytest.mark.parametrize(("limit", "fitting"), [(300, 300 - OTHER_DESCRIPTORS), (100, 0)])
+@pytest.mark.parametrize(("limit", "fitting"), [(300, 300 - OTHER_DESCRIPTORS), (100, 50)])
 def test_a_low_limit_of_descriptors_says_how_many_connections_fit(monkeypatch, limit, fitting):
     monkeypatch.setattr(checked, "allow_descriptors", lambda needed: limit)
     said = present(checked.raise_descriptor_limit(ServerConfig.of(max_connections=1000)))[0]

@@ -118,6 +118,14 @@ def test_a_child_ends_at_end_of_file(setting):
     assert (setting.starts, setting.deaths) == (1, 0)
 
 
+def test_the_log_says_of_a_child_that_is_killed_here_that_this_server_did(setting, caplog):
+    caplog.set_level(logging.INFO)
+    setting.start()
+    setting.child.kill()
+    run_until(setting.loop, setting.child.reap)
+    assert caplog.messages[-1] == "the echo is ended by this server"
+
+
 def test_a_dead_child_is_restarted_after_a_backoff(setting, caplog):
     setting.start()
     os.kill(setting.child.pid, signal.SIGKILL)

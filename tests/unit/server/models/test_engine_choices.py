@@ -14,7 +14,7 @@ from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig, s
 from qa_service.logs import LogOptions
 from qa_service.machine import Processor
 from qa_service.server.models import engine_choices
-from qa_service.server.models.engine_choices import EngineChoices
+from qa_service.server.models.engine_choices import TRIAL_BYTES, EngineChoices
 from qa_service.wire.frames import PREFIX
 from tests.unit.server.fake_services import ManualClock
 
@@ -48,6 +48,7 @@ class Setting:
     def __init__(self, folder, monkeypatch, **given):
         self.folder, self.trials, self.found = folder, [], []
         monkeypatch.setattr(engine_choices, "Child", self._start)
+        given = {"free_bytes": lambda: 1 << 40, **given}
         self.choices = EngineChoices(LOOP, LogOptions(), lambda: self.found.append(1), **given)
 
     def _start(self, *_, on_data, **__):
@@ -137,6 +138,21 @@ def test_without_a_measurement_the_likeliest_stays(setting, caplog):
     setting.trials[0].end(TrialReply(failure="it died"))
     assert setting.choose(may_measure=False) == ("onnx", "int8")
     assert "the likeliest stays: it died" in caplog.text
+
+
+def test_where_measuring_takes_more_memory_than_is_free_the_likeliest_stays(
+    folder, monkeypatch, caplog
+):
+    """Else the serving instances wait for pages, or are killed, and what is measured is wrong."""
+    (folder / "model.onnx").write_bytes(bytes(1000))
+    setting = Setting(folder, monkeypatch, free_bytes=lambda: TRIAL_BYTES + 2999)
+    assert setting.choose() == ("onnx", "int8")
+    setting.choices.measure_next(is_serving=True)
+    assert (setting.trials, setting.found) == ([], [1])
+    assert "the likeliest stays: 256 MiB of memory are free, it takes 256 MiB" in caplog.text
+    setting.choices.measure_next(is_serving=True)
+    assert setting.choose() == ("onnx", "int8")
+    assert len(caplog.messages) == 1
 
 
 def test_a_likeliest_that_cannot_be_loaded_is_measured_before_anything_serves(setting):
