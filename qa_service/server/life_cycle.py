@@ -44,7 +44,6 @@ from qa_service.server.models.engine_choices import EngineChoices
 from qa_service.server.services.cache import CacheStore
 from qa_service.server.services.chain import Services
 from qa_service.server.services.collection_set import LOOK_INTERVAL_S, CollectionSet
-from qa_service.server.services.collections import Retrieval
 from qa_service.server.services.router import Router
 from qa_service.server.services.searches import search_program
 from qa_service.server.services.service import Access, Gate
@@ -136,9 +135,8 @@ class QaServer:
         self._collections = CollectionSet(
             self._loop, launch, self._counts, queue_size, look_interval_s=LOOK_INTERVAL_S
         )
-        retrieval = Retrieval(self._collections, self._counts)
         return Services(
-            self._loop, self._store, self._counts, queue_size, retrieval,
+            self._loop, self._store, self._counts, queue_size, self._collections,
             num_wrong=lambda: self._metrics.num_wrong,
         )  # fmt: skip
 

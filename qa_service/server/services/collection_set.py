@@ -178,14 +178,6 @@ class CollectionSet:
                 raise UnknownCollectionError(f"there is no collection {name}; {choices}")
         return names
 
-    def note_fault(
-        self, served: ServedCollection, reason: str, *, ends_with_success: bool = False
-    ) -> None:
-        """Notes and counts that a search has failed; the fault may end with one that succeeds."""
-        served.note_search_fault(reason, ends_with_success=ends_with_success)
-        if counts := self._counts.collections.get(served.name):
-            counts.failed_total += 1
-
     def _make_searches(self, name: str, concurrency: int) -> Searches:
         """A new search process, by what is searched and how many at a time."""
         return Searches(
@@ -231,7 +223,7 @@ class CollectionSet:
     def _on_fault(self, work: Work, reason: str) -> None:
         """Blames the collection whose search has ended its process, or held it for too long."""
         if isinstance(work, Search | Count) and (served := self._served.get(work.collection)):
-            self.note_fault(served, reason, ends_with_success=reason == HUNG)
+            served.note_fault(reason, ends_with_success=reason == HUNG)
 
     # How they come and go.
 
@@ -294,12 +286,13 @@ class CollectionSet:
             else:
                 served.searches.end()
                 self._ending.append(served.searches)
+        self._counts.keep_collections(wanted)
         for name, options in wanted.items():
             if name not in self._served:
                 self._served[name] = ServedCollection(
-                    self._loop, name, options, self._place(name, options), self._editions
-                )
-        self._counts.keep_collections(self._served)
+                    self._loop, name, options, self._place(name, options), self._editions,
+                    self._counts.collections[name],
+                )  # fmt: skip
         for served in self._served.values():
             served.open()
         self._loop.mark()
