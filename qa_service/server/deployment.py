@@ -22,7 +22,6 @@ import msgspec
 
 from qa_service.errors import SetupError, error_context
 from qa_service.files import Stamp, stamp_of
-from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.readings import HANGS_AFTER_S, MAX_READINGS, Readings
@@ -30,7 +29,6 @@ from qa_service.retrieval.encoder_folder import encoder_folder
 from qa_service.server.config import ConfigSource, ServerConfig, changed_options
 from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.engine_choices import EngineChoices
-from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.plan import ModelPlan, Plan, make_plan, plan_only_model
 from qa_service.server.models.preparing import Preparing, served_folder, source_to_prepare
 from qa_service.server.services.collection_set import CollectionSet
@@ -93,7 +91,6 @@ class Deployment:
         self._router = router
         self._engines = engines
         self._collections = collections
-        self._is_serving = False
         self._generation = 0
         self._only_name = ""
         self.fault = self.failure = ""
@@ -155,21 +152,19 @@ class Deployment:
 
         Measures what is left when nothing is being loaded.
         """
-        if not self._is_serving:
+        if not self._engines.is_serving:
             for spec in (spec for its in self._catalog.by_name.values() for spec in its.failures):
-                self._engines.reject(
-                    spec.found.path, spec.found.fingerprint, spec.asked or spec.instances
-                )
-        plan = self._catalog.plan.with_engines(self._choose)
+                self._engines.reject(spec.found, spec.asked or spec.instances)
+        plan = self._catalog.plan.with_engines(self._engines.choose)
         if plan != self._catalog.plan:
             self._apply(plan)
         self._router.use(self._catalog.routes)
         if not self._catalog.is_loading:
-            self._engines.measure_next(is_serving=self._is_serving)
+            self._engines.measure_next()
 
     def end_start(self) -> None:
         """From now on the likeliest engines are measured, and those of no new version."""
-        self._is_serving = True
+        self._engines.is_serving = True
         self._loop.mark()
 
     def reload(self, *, is_asked: bool = True) -> None:
@@ -251,21 +246,16 @@ class Deployment:
                 raise SetupError(f"{self._source.file}: [routes] needs [models.NAME]")
             folder = served_folder(config.repository)
             name = self._only_name = self._only_name or load_manifest(folder).name
-            return plan_only_model(folder, config.instances, self._choose, generation, name)
+            return plan_only_model(folder, config.instances, self._engines.choose, generation, name)
         with error_context(str(self._source.file)):
             for name in config.models:
                 with error_context(f"[models.{name}]"):
                     check_name(name)
-            return make_plan(config.models, config.routes, self._choose)
-
-    def _choose(self, model: str, found: FoundVersion, options: InstanceOptions) -> InstanceOptions:
-        return self._engines.choose(
-            model, found.path, found.fingerprint, options, may_measure=not self._is_serving
-        )
+            return make_plan(config.models, config.routes, self._engines.choose)
 
     def _poll(self) -> None:
         """Reads again at each interval once the server serves."""
         if interval_s := self._config.repository.poll_interval_s:
             self._loop.call_at(self._loop.now_s() + interval_s, self._poll)
-        if self._is_serving and not self._looks.is_running:
+        if self._engines.is_serving and not self._looks.is_running:
             self.reload(is_asked=False)

@@ -106,7 +106,7 @@ class QaServer:
             max_memory_bytes=config.repository.max_memory_bytes,
             drain_timeout_s=config.server.drain_timeout_ms / 1e3,
         )  # fmt: skip
-        router = Router(self.catalog, services.route)
+        router = Router(self.catalog, self._loop, self._counts)
         self._gate = Gate(Access(router, self._collections))
         has_room = not config.repository.max_memory_bytes
         self.engines = EngineChoices(self._loop, config.logs, self._loop.mark, has_room=has_room)

@@ -13,7 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from pkgutil import resolve_name
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 from msgspec import structs
@@ -21,7 +21,7 @@ from msgspec import structs
 from qa_service.errors import SetupError
 from qa_service.files import Stamp
 from qa_service.net.event_loop import MAX_WAIT_S, EventLoop
-from qa_service.server.children.child import Child
+from qa_service.server.children.child import Child, Launch
 from qa_service.server.config import ServerConfig
 from qa_service.server.front.connection import Connection
 from qa_service.server.instances.base import InstanceProgram
@@ -98,15 +98,15 @@ class _Engines:
     """What chooses engines: the options leave nothing to choose."""
 
     def __init__(self, *_, **__):
-        pass
+        self.is_serving = False
 
-    def choose(self, model, folder, fingerprint, options, **_):
+    def choose(self, model, found, options):
         return options
 
     def reject(self, *_):
         pass
 
-    def measure_next(self, **_):
+    def measure_next(self):
         pass
 
     def close(self):
@@ -125,7 +125,7 @@ def simulated(
     """The machine around the server is the simulated one."""
 
     def make_factory(_, setup):
-        return lambda _: InstanceProgram(setup, machine.launch)
+        return lambda _: InstanceProgram(setup, cast(Launch, machine.launch))
 
     def start_program(module, *arguments, **_):
         if module == GATEWAY_PROGRAM:

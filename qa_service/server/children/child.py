@@ -16,9 +16,9 @@ import logging
 import math
 import signal
 import socket
+import subprocess
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
@@ -49,18 +49,7 @@ _OWN_SIGNALS = {
 short of memory, a supervisor."""
 
 
-class Process(Protocol):
-    """What a child needs of `subprocess.Popen`."""
-
-    @property
-    def pid(self) -> int: ...
-
-    def poll(self) -> int | None: ...
-
-    def kill(self) -> None: ...
-
-
-Launch = Callable[[], tuple[Process, socket.socket]]
+Launch = Callable[[], tuple[subprocess.Popen[bytes], socket.socket]]
 """Starts a process; returns it, and this end of its channel."""
 
 
@@ -72,7 +61,7 @@ class _Run(msgspec.Struct, eq=False):
         is_ended_here: Whether it was closed or killed by this side.
     """
 
-    process: Process
+    process: subprocess.Popen[bytes]
     stream: Stream
     kill_s: float = math.inf
     is_ended_here: bool = False
@@ -136,7 +125,7 @@ class Child:
         self._ending: list[_Run] = []
         self._started_s = -math.inf
         self._restart: Timer | None = None
-        self._reaping: Timer | None = None
+        self._reaping = LazyTimer(loop, self._reap_ending)
         self._doing: dict[object, tuple[float, float]] = {}
         self._late = LazyTimer(loop, self._look_for_late)
 
@@ -150,7 +139,7 @@ class Child:
     @property
     def is_waiting(self) -> bool:
         """Whether it starts again after its backoff."""
-        return self._restart is not None
+        return self._restart is not None and self._restart.callback is not None
 
     @property
     def num_processes(self) -> int:
@@ -187,7 +176,8 @@ class Child:
 
     def start(self) -> None:
         """Starts it; raises `OSError` if it cannot be started."""
-        self._cancel_restart()
+        if self._restart:
+            self._restart.cancel()
         self._started_s = self._loop.now_s()
         self.failure = ""
         process, sock = self._launch()
@@ -227,7 +217,7 @@ class Child:
         """Notes what it is at, since now or another time, and how long that may take."""
         since_s = self._loop.now_s() if since_s is None else since_s
         self._doing[what] = (since_s, timeout_s)
-        self._late.arm(self._until_s(since_s, timeout_s))
+        self._late.arm(overdue_s(self._loop, since_s, timeout_s))
 
     def done(self, what: object) -> None:
         self._doing.pop(what, None)
@@ -278,7 +268,8 @@ class Child:
     # What happens to it.
 
     def _close(self, close: Callable[[Stream], None]) -> None:
-        self._cancel_restart()
+        if self._restart:
+            self._restart.cancel()
         if self._run and self.is_running:
             self._run.is_ended_here = True
             self._wait_for(self._run, self._drain_timeout_s)
@@ -302,20 +293,15 @@ class Child:
         self._doing.clear()
         run.kill_s = self._loop.now_s() + timeout_s
         self._ending.append(run)
-        self._reap_later()
+        self._reaping.arm(self._loop.now_s() + REAP_INTERVAL_S)
 
-    def _reap_later(self) -> None:
-        if self._reaping is None:
-            again_s = self._loop.now_s() + REAP_INTERVAL_S
-            self._reaping = self._loop.call_at(again_s, self._reap_until_none)
-
-    def _reap_until_none(self) -> None:
-        self._reaping = None
-        if not self.reap():
-            self._reap_later()
+    def _reap_ending(self) -> None:
+        self.reap()
+        if self._ending:
+            self._reaping.arm(self._loop.now_s() + REAP_INTERVAL_S)
 
     def _look_for_late(self) -> None:
-        until_s = {what: self._until_s(*its) for what, its in self._doing.items()}
+        until_s = {what: overdue_s(self._loop, *its) for what, its in self._doing.items()}
         now_s = self._loop.now_s()
         if late := [what for what, its_s in until_s.items() if its_s <= now_s]:
             timeout_s = max(self._doing[what][1] for what in late)
@@ -323,14 +309,6 @@ class Child:
             self.end(f"it took longer than {timeout_s:g} s")
         elif until_s:
             self._late.arm(min(until_s.values()))
-
-    def _until_s(self, since_s: float, timeout_s: float) -> float:
-        return overdue_s(self._loop, since_s, timeout_s)
-
-    def _cancel_restart(self) -> None:
-        if self._restart:
-            self._restart.cancel()
-            self._restart = None
 
 
 def how_it_ended(code: int | None) -> str:

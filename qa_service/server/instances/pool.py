@@ -186,13 +186,10 @@ class WorkerPool:
         for child in self._children.values():
             child.kill()
 
-    def reap(self) -> None:
-        for child in self._children.values():
-            child.reap()
-
-    @property
-    def is_gone(self) -> bool:
-        return not self.num_processes
+    def reap(self) -> bool:
+        """Whether all its processes have ended."""
+        ended = [child.reap() for child in self._children.values()]
+        return all(ended)
 
     def on_worker_ready(self, worker: Worker) -> None:
         logger.info("%sinstance %d is ready", self._prefix, worker.number)

@@ -69,7 +69,7 @@ class RayPool(WorkerPool):
         fewest, most = self._options.ray_range
         if fewest < most and not self._autoscaler:
             self._autoscaler = Autoscaler(fewest, most, IDLE_TIMEOUT_S, self._loop.now_s())
-            self._scale_later()
+            self._loop.call_at(self._loop.now_s() + LOOK_INTERVAL_S, self._scale)
 
     @property
     def _local(self) -> range:
@@ -77,9 +77,6 @@ class RayPool(WorkerPool):
 
     def _is_needed(self, worker: Worker) -> bool:
         return super()._is_needed(worker) and (worker.number in self._local or not self._local)
-
-    def _scale_later(self) -> None:
-        self._loop.call_at(self._loop.now_s() + LOOK_INTERVAL_S, self._scale)
 
     def _scale(self) -> None:
         if self._is_closed or not self._autoscaler:
@@ -111,4 +108,4 @@ class RayPool(WorkerPool):
             self._child(number).try_start()
         for _ in range(-change):
             self._drop(max(self._wanted))
-        self._scale_later()
+        self._loop.call_at(self._loop.now_s() + LOOK_INTERVAL_S, self._scale)

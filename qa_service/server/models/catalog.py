@@ -215,9 +215,8 @@ class Catalog:
 
     def reap(self) -> bool:
         """Removes processes that have ended; returns whether none is left."""
-        for version in self.versions:
-            version.pool.reap()
-        return all(version.pool.is_gone for version in self.versions)
+        ended = [version.pool.reap() for version in self.versions]
+        return all(ended)
 
     def _make_factory(self, spec: VersionSpec) -> ProgramFactory:
         found, model = spec.found, self.by_name.get(spec.model)

@@ -105,7 +105,7 @@ class Version:
         """Closes it if it has drained; it is gone once its processes are."""
         if self.state is VersionState.DRAINING and not self._in_flight:
             self.close()
-        if self.state is VersionState.ENDING and self.pool.is_gone:
+        if self.state is VersionState.ENDING and not self.pool.num_processes:
             self._become(VersionState.GONE)
 
     def _count(self, outcome: Outcome) -> Answered | None:

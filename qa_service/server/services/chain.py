@@ -16,10 +16,8 @@ from qa_service.server.services.cache import Cached, CacheStore
 from qa_service.server.services.collection_set import CollectionSet
 from qa_service.server.services.collections import Collections, edition
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.server.services.router import Cascade
 from qa_service.server.services.segments import Segments
 from qa_service.server.services.service import Service
-from qa_service.server.services.service_options import RouteOptions
 from qa_service.server.services.shadow import Shadow, ShadowedModel
 from qa_service.server.telemetry.metrics import ModelMetrics
 from qa_service.server.telemetry.services import ServiceCounts
@@ -61,6 +59,3 @@ class Services(msgspec.Struct, frozen=True):
                 max_queue_size=self.max_queue_size,
             )  # fmt: skip
         return Shadow(service, model, number, partial(self.counts.shadow, model.name))
-
-    def route(self, name: str, options: RouteOptions, models: Service) -> Service:
-        return Cascade(models, options, self.clock, self.counts.cascade(name))

@@ -5,12 +5,20 @@ import os
 import signal
 import sys
 from functools import partial
+from typing import cast
 
 import msgspec
 import pytest
 
 from qa_service.child_program import start_program
-from qa_service.server.children.child import EXIT_S, FIRST_BACKOFF_S, MAX_BACKOFF_S, STEADY_S, Child
+from qa_service.server.children.child import (
+    EXIT_S,
+    FIRST_BACKOFF_S,
+    MAX_BACKOFF_S,
+    STEADY_S,
+    Child,
+    Launch,
+)
 from qa_service.wire.frames import frame_of
 from tests.support import FakeTimeLoop, run_until
 from tests.unit.server.handled_worker import HandledProcess
@@ -233,7 +241,7 @@ def test_a_closed_child_that_does_not_end_is_killed(setting, tmp_path):
 
 def test_a_closed_child_that_is_reaped_before_its_channel_ends_has_not_died(loop):
     process, deaths = HandledProcess(code=None), []
-    launch = lambda: (process, process.ours)  # noqa: E731
+    launch = cast(Launch, lambda: (process, process.ours))
     child = Child(loop, "one", launch, on_end=lambda: deaths.append(1))
     child.start()
     child.close()

@@ -54,7 +54,7 @@ class FakePool:
 
     @property
     def num_processes(self):
-        return self.size + self.ending
+        return 0 if self.is_gone else self.size + self.ending
 
     def resize(self, size):
         self.is_booting |= size > self.size
