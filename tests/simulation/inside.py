@@ -5,6 +5,7 @@ the clock, signals, the listening socket, the folders of models, the engines to 
 processes of the workers. A change of the server's internals is felt in this file alone.
 """
 
+import itertools
 import math
 import selectors
 from collections.abc import Iterator
@@ -248,8 +249,8 @@ def _queued(scheduler):
 def strays(server: QaServer) -> Iterator[tuple[str, str]]:
     """What is held though it has ended, by the check that finds it."""
     for searches in server._collections.processes():
-        for call in searches._calls_waiting():
-            if call.is_settled:
+        for search in itertools.chain(*searches._waiting.values()):
+            if (call := search.call) and call.is_settled:
                 yield "settled", f"{call.scope.name} is settled, and waits for a search"
     for version in server.catalog.versions:
         for ticket in _queued(version.dispatcher._scheduler):

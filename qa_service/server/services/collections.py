@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -46,7 +47,7 @@ from qa_service.server.scheduling.call import Call, Outcome
 from qa_service.server.services.asked_names import asked_names, count_missing
 from qa_service.server.services.collection_set import CollectionSet
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.server.services.parts import read_parts
+from qa_service.server.services.segments import read_parts
 from qa_service.server.services.served_collection import ServedCollection
 from qa_service.server.services.service import Service
 from qa_service.wire.messages import (
@@ -70,17 +71,15 @@ _MAX_NAMED = 5
 Results = Mapping[ServedCollection, Result]
 
 
+@dataclass(frozen=True, eq=False)
 class Collections:
-    def __init__(
-        self, service: Service, dispatcher: Dispatcher, collections: CollectionSet
-    ) -> None:
-        self._service = service
-        self._dispatcher = dispatcher
-        self._collections = collections
+    service: Service
+    dispatcher: Dispatcher
+    collections: CollectionSet
 
     def submit(self, call: Call) -> None:
         if call.request.collection is None:
-            self._service.submit(call)
+            self.service.submit(call)
             return
         try:
             self._search(call)
@@ -98,7 +97,7 @@ class Collections:
         request = call.request
         collections = []
         for name in request.collections:
-            if (its := self._collections.get(name)) is None:
+            if (its := self.collections.get(name)) is None:
                 raise UnknownCollectionError(f"there is no collection {name}")
             if its.state == "UNAVAILABLE":
                 raise _unavailable(its)
@@ -155,14 +154,14 @@ class Collections:
             call.resolve([NO_ANSWER], Timings(0.0, 0.0))
 
     def _read(self, call: Call, found: Sequence[FoundPassage]) -> None:
-        merge = partial(_merge, call.request, found, self._dispatcher.pool.model.reading)
+        merge = partial(_merge, call.request, found, self.dispatcher.pool.model.reading)
         call.then(partial(_completed, found, call.request))
         ask = partial(
             msgspec.structs.replace, call.request, collection=None, max_passages=None, filter=None
         )
         read = [_read_text(its.passage) for its in found]
         parts = [(ask(text=its.text), (its.start, len(its.text))) for its in read]
-        read_parts(call, parts, merge, self._dispatcher)
+        read_parts(call, parts, merge, self.dispatcher)
 
     def _noted(self, served: ServedCollection, result: Result) -> Sequence[FoundPassage] | QaError:
         """Counts a search, and takes note of its fault; what it has found."""

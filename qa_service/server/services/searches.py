@@ -14,7 +14,6 @@ are open.
 from __future__ import annotations
 
 import itertools
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from qa_service.child_program import start_program
-from qa_service.errors import DeadlineExceededError, QueueFullError, UnavailableError
+from qa_service.errors import QueueFullError, UnavailableError
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import LazyTimer
@@ -38,7 +37,7 @@ from qa_service.retrieval.search_messages import (
     reply_decoder,
 )
 from qa_service.server.children.child import Child, Launch
-from qa_service.server.scheduling.call import Call
+from qa_service.server.scheduling.call import Call, fail_expired
 
 SEARCH_PROGRAM = "qa_service.retrieval.search_main"
 MAX_BACKOFF_S = 1.0
@@ -153,10 +152,8 @@ class Searches:
     def end(self) -> None:
         """Ends the process for good; calls that wait or are searched for are refused."""
         self.child.kill()
-        running = [search.call for search in self._running.values() if search.call]
-        for call in (*self._calls_waiting(), *running):
-            if not call.is_settled:
-                call.fail(UnavailableError("this is not served any more"))
+        for call in self._calls():
+            call.fail(UnavailableError("this is not served any more"))
 
     @property
     def _is_failing(self) -> bool:
@@ -219,7 +216,7 @@ class Searches:
             self._lose(search, DIED)
         self._tell_death(self)
         if self._is_failing:
-            for call in self._calls_waiting():
+            for call in self._calls():
                 call.fail(UnavailableError(f"the search failed: {DIED}"))
 
     def _on_late(self, numbers: Sequence[object]) -> None:
@@ -242,16 +239,10 @@ class Searches:
             line.appendleft(search)
             self._waiting = {flow: line, **self._waiting}
 
-    def _calls_waiting(self) -> list[Call]:
-        searches = itertools.chain(*self._waiting.values())
-        return [search.call for search in searches if search.call]
+    def _calls(self) -> list[Call]:
+        """The calls that wait or are searched for."""
+        searches = itertools.chain(*self._waiting.values(), self._running.values())
+        return [one.call for one in searches if one.call and not one.call.is_settled]
 
     def _fail_expired(self) -> None:
-        running = [search.call for search in self._running.values() if search.call]
-        calls = [call for call in (*self._calls_waiting(), *running) if not call.is_settled]
-        now_s = self._loop.now_s()
-        for call in calls:
-            if call.scope.deadline_s <= now_s:
-                call.fail(DeadlineExceededError())
-        rest = [call.scope.deadline_s for call in calls if not call.is_settled]
-        self._expiry.arm(min(rest, default=math.inf))
+        self._expiry.arm(fail_expired(self._calls(), self._loop.now_s()))
