@@ -186,7 +186,11 @@ class QaServer:
             self._tracer.server = self.address
             self._exporter.start()
             self._deployment.start()
-            warn_if_exposed(self.config.listen.host, self._transport, self._authenticator)
+            warn_if_exposed(
+                self.config.listen.host,
+                is_encrypted=self._transport.is_encrypted,
+                wants_token=self._authenticator.is_required,
+            )
             self._on_listening(self)
             self._loop.run()
         finally:

@@ -22,10 +22,10 @@ from qa_service.server.telemetry.exposition import (
     time_families,
 )
 from qa_service.server.telemetry.health import (
+    READY_TIMEOUT_S,
     SERVING,
     STARTING,
     Health,
-    busy_since_s,
     why_not_ready,
 )
 from qa_service.server.telemetry.metrics import Metrics
@@ -162,8 +162,11 @@ class Status:
         # What is loaded serves while another model is not yet.
         phase = SERVING if phase == STARTING else phase
         reason = why_not_ready(phase, alive, answering)
+        state = _STATES.get(version.state, "UNAVAILABLE") if version else "UNAVAILABLE"
         if not spec.is_loadable:
-            reason = "its engines are being measured"
+            reason, state = "its engines are being measured", "LOADING"
+        elif reason is None:
+            state = "READY"
         figures: dict[str, Any] = {}
         if version:
             figures = {
@@ -179,7 +182,7 @@ class Status:
             version=str(spec.number),
             engine_type=spec.instances.inference_engine_type,
             precision=spec.instances.precision,
-            state=_state(spec, version, is_ready=reason is None),
+            state=state,
             is_ready=reason is None,
             reason=failure.message if failure else reason or "",
             instances=spec.instances.num_instances,
@@ -207,7 +210,7 @@ class Status:
 
     def _instances(self, versions: Iterable[Version]) -> tuple[int, int]:
         pools = [version.pool for version in versions]
-        since_s = busy_since_s(self.clock.now_s())
+        since_s = self.clock.now_s() - READY_TIMEOUT_S
         return sum(pool.alive for pool in pools), sum(pool.answering(since_s) for pool in pools)
 
     def _wanted(self) -> int:
@@ -232,15 +235,6 @@ def _versions(model: Model) -> Iterable[tuple[VersionSpec, Version | None]]:
 
 _ORDER = (VersionState.READY, VersionState.LOADING, VersionState.DRAINING, VersionState.ENDING,
           VersionState.GONE)  # fmt: skip
-
-
-def _state(spec: VersionSpec, version: Version | None, *, is_ready: bool) -> State:
-    if is_ready:
-        return "READY"
-    if not spec.is_loadable:
-        return "LOADING"
-    state = version.state if version else VersionState.GONE
-    return _STATES.get(state, "UNAVAILABLE")
 
 
 _STATES: dict[VersionState, State] = {

@@ -72,10 +72,7 @@ def is_one_section(asked: Question, window_tokens: int, overlap_tokens: int) -> 
     """Whether `sections` leaves a text whole."""
     if _is_short(asked.text, CORE_TOKENS // 2):  # for every window, a core has more tokens
         return True
-    core_tokens, overlap = _core_and_overlap(asked.question, window_tokens, overlap_tokens)
-    if _is_short(asked.text, core_tokens + overlap):
-        return True
-    return _next_section(asked.text, 0, core_tokens, overlap).core_end == len(asked.text)
+    return next(sections(asked, window_tokens, overlap_tokens)).core_end == len(asked.text)
 
 
 def _core_and_overlap(question: str, window_tokens: int, overlap_tokens: int) -> tuple[int, int]:
