@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -48,6 +49,7 @@ _reply_decoder = msgspec.msgpack.Decoder(TrialReply)
 _Key = tuple[FoundVersion, InstanceOptions]
 
 
+@dataclass(eq=False)
 class EngineChoices:
     """Chooses engines; remembers its choices, and their tables by the model's folder.
 
@@ -59,20 +61,14 @@ class EngineChoices:
             of no new version.
     """
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        logs: LogOptions,
-        on_found: Callable[[], None],
-        *,
-        has_room: bool = True,
-    ) -> None:
+    loop: EventLoop
+    logs: LogOptions
+    on_found: Callable[[], None]
+    has_room: bool = True
+
+    def __post_init__(self) -> None:
         self.is_serving = False
         self._tables: dict[Path, EngineTable] = {}
-        self._has_room = has_room
-        self._loop = loop
-        self._logs = logs
-        self._on_found = on_found
         self._chosen: dict[_Key, InstanceOptions] = {}
         self._by_model: dict[tuple[str, InstanceOptions], InstanceOptions] = {}
         self._waiting: dict[_Key, Measurement] = {}
@@ -127,7 +123,7 @@ class EngineChoices:
         logger.info("finding the fastest of %d engines, once for this machine: %s", number, folder)
         died = TrialReply(failure="the program that measures them died")
         self._trial = Child(
-            self._loop,
+            self.loop,
             "the program that measures engines",
             partial(start_program, TRIAL_PROGRAM),
             on_data=lambda body: self._on_end(key, _reply_decoder.decode(body)),
@@ -140,7 +136,7 @@ class EngineChoices:
             self._on_end(key, TrialReply(failure=str(error)))
             return
         is_beside = key in self._provisional
-        self._trial.write(encode_trial(TrialRequest(measurement, self._logs, is_beside=is_beside)))
+        self._trial.write(encode_trial(TrialRequest(measurement, self.logs, is_beside=is_beside)))
 
     def close(self) -> None:
         """Ends the measurement, and the instances that it has started."""
@@ -162,7 +158,7 @@ class EngineChoices:
             engine = f"{best.inference_engine_type} engine in {best.precision}"
             logger.info("the fastest for %s: %s, %s", key[0].path, engine, reply.table.reason)
         self._provisional.discard(key)
-        self._on_found()
+        self.on_found()
 
     def _settle(self, key: _Key, measurement: Measurement, reply: TrialReply) -> InstanceOptions:
         if reply.failure:
@@ -188,7 +184,7 @@ class EngineChoices:
             why = "not while the server serves; restart it to have them measured"
             return self._settle(key, found, TrialReply(failure=why))
         self._waiting[key] = found
-        if found.setup.device.device != CPU or not self._has_room:
+        if found.setup.device.device != CPU or not self.has_room:
             return None
         self._provisional.add(key)
         return likeliest(found)

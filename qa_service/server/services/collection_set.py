@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -54,6 +55,7 @@ LaunchSearches = Callable[[int], Launch]
 """What starts a process that makes a number of searches at a time."""
 
 
+@dataclass(eq=False)
 class CollectionSet:
     """The collections by name.
 
@@ -62,23 +64,15 @@ class CollectionSet:
         look_interval_s: Between two looks for newer indexes on disk; with 0 only `use` looks.
     """
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        launch: LaunchSearches,
-        counts: ServiceCounts,
-        max_queue_size: int,
-        max_processes: int = MAX_SEARCH_PROCESSES,
-        *,
-        look_interval_s: float = 0.0,
-    ) -> None:
-        self._loop = loop
-        self._look_interval_s = look_interval_s
+    loop: EventLoop
+    launch: LaunchSearches
+    counts: ServiceCounts
+    max_queue_size: int
+    max_processes: int = MAX_SEARCH_PROCESSES
+    look_interval_s: float = 0.0
+
+    def __post_init__(self) -> None:
         self._next_look: Timer | None = None
-        self._launch = launch
-        self._counts = counts
-        self._max_queue_size = max_queue_size
-        self._max_processes = max_processes
         self._served: dict[str, ServedCollection] = {}
         self._editions = itertools.count(1)
         self._named: Mapping[str, CollectionOptions] = {}
@@ -117,9 +111,9 @@ class CollectionSet:
     def _look_later(self) -> None:
         if self._next_look:
             self._next_look.cancel()
-        if self._look_interval_s:
-            at_s = self._loop.now_s() + self._look_interval_s
-            self._next_look = self._loop.call_at(at_s, self._look)
+        if self.look_interval_s:
+            at_s = self.loop.now_s() + self.look_interval_s
+            self._next_look = self.loop.call_at(at_s, self._look)
 
     def _look(self) -> None:
         """Looks for newer indexes on disk; what has failed is tried again at times of its own."""
@@ -181,11 +175,11 @@ class CollectionSet:
     def _make_searches(self, name: str, concurrency: int) -> Searches:
         """A new search process, by what is searched and how many at a time."""
         return Searches(
-            self._loop,
+            self.loop,
             name,
-            self._launch(concurrency),
+            self.launch(concurrency),
             concurrency=concurrency,
-            max_waiting=self._max_queue_size,
+            max_waiting=self.max_queue_size,
             timeout_s=SEARCH_TIMEOUT_S,
             on_start=self._on_process_start,
             on_death=self._on_process_death,
@@ -215,7 +209,7 @@ class CollectionSet:
 
     def _on_process_death(self, searches: Searches) -> None:
         """What the process had open is not open any more."""
-        self._counts.search_process_deaths_total += 1
+        self.counts.search_process_deaths_total += 1
         for served in self._served.values():
             if served.searches is searches and served.state == "READY":
                 served.state = "LOADING"
@@ -266,9 +260,9 @@ class CollectionSet:
                 logger.error("the collections are unchanged: %s", result.reason)
             self._unlisted = result.reason
             self._list_fault = result.reason if result.kind == "setup" else ""
-            again_s = self._loop.now_s() + LIST_AGAIN_S
-            self._list_retry = self._loop.call_at(again_s, self._list)
-        self._loop.mark()
+            again_s = self.loop.now_s() + LIST_AGAIN_S
+            self._list_retry = self.loop.call_at(again_s, self._list)
+        self.loop.mark()
 
     def _follow(self) -> None:
         """Opens what is new, looks for newer indexes, and closes what is not served any more."""
@@ -286,23 +280,23 @@ class CollectionSet:
             else:
                 served.searches.end()
                 self._ending.append(served.searches)
-        self._counts.keep_collections(wanted)
+        self.counts.keep_collections(wanted)
         for name, options in wanted.items():
             if name not in self._served:
                 self._served[name] = ServedCollection(
-                    self._loop, name, options, self._place(name, options), self._editions,
-                    self._counts.collections[name],
+                    self.loop, name, options, self._place(name, options), self._editions,
+                    self.counts.collections[name],
                 )  # fmt: skip
         for served in self._served.values():
             served.open()
-        self._loop.mark()
+        self.loop.mark()
 
     def _place(self, name: str, options: CollectionOptions) -> Searches:
         """The searches of a new collection: new ones, or the local ones with fewest collections."""
         if options.url:
             return self._make_searches(name, REMOTE_SEARCHES)
         local = [its.searches for its in self._served.values() if not its.is_remote]
-        if len(set(local)) < self._max_processes:
+        if len(set(local)) < self.max_processes:
             return self._make_searches(name, 1)
         return min(dict.fromkeys(local), key=local.count)
 
