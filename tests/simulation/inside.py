@@ -291,12 +291,12 @@ def _held_by_version(version):
     for worker in version.pool.workers:
         if worker.in_flight:
             yield f"instance {worker.number} holds {len(worker.in_flight)} batches"
-    service = version._service
+    service = version.service
     while service is not version.dispatcher:
         for name in ("_flights", "_num_members"):
             if getattr(service, name, None):
                 yield f"{type(service).__name__}.{name} holds {getattr(service, name)}"
-        service = getattr(service, "_service", None) or service._dispatcher
+        service = getattr(service, "service", None) or service._dispatcher
 
 
 def flows_held(server: QaServer) -> Iterator[str]:
