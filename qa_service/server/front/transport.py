@@ -17,7 +17,7 @@ from qa_service.net.readings import HANGS_AFTER_S, MAX_READINGS, Readings
 from qa_service.net.stream import ByteStream, Stream
 from qa_service.net.tls import HandshakeQueue, TlsStream, TlsTerms, server_context, tls_files
 from qa_service.server.front.protocols import reply_without_tls
-from qa_service.server.front.tokens import Authenticator, TokenSet
+from qa_service.server.front.tokens import Authenticator, Tokens
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Transport:
         )
 
 
-Loaded = tuple[TlsTerms | None, TokenSet | None]
+Loaded = tuple[TlsTerms | None, Tokens | None]
 
 
 class Credentials:
