@@ -18,6 +18,8 @@ from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
 
+from msgspec.structs import replace
+
 from qa_service.errors import (
     ERROR_KINDS,
     InstancesLostError,
@@ -142,7 +144,7 @@ class QaServer:
 
     def _make_status(self) -> Status:
         return Status(
-            clock=self._loop,
+            loop=self._loop,
             catalog=self.catalog,
             connections=self._connections,
             metrics=self._metrics,
@@ -150,8 +152,7 @@ class QaServer:
             counts=self._counts,
             phase=lambda: self._phase_name,
             collections=self._collections,
-            gpus=lambda: self._gpu_meter.readings,
-            loop_times=lambda: self._loop.times,
+            gpu_meter=self._gpu_meter,
             reload_fault=lambda: self._deployment.fault or self._credentials.fault,
             max_queue_delay_us=self.config.queue.max_queue_delay_us,
         )
@@ -287,6 +288,8 @@ class QaServer:
 
     def _connect(self, stream: ByteStream, name: str, *, is_local: bool = False) -> None:
         wants_token, limits = self._authenticator.is_required, self.config.connections
+        if is_local:  # age does not move a connection of this machine to another server
+            limits = replace(limits, max_connection_age_s=0)
         if (service := self._connections.make_room()) is None:
             stream.close()
             return
@@ -294,7 +297,7 @@ class QaServer:
             stream,
             partial(self._protocols.codec_for, wants_token=wants_token, is_local=is_local),
             service,
-            limits.for_local() if is_local else limits,
+            limits,
             clock=self._loop,
             authenticator=self._authenticator,
             report=self._status.answer,

@@ -117,7 +117,6 @@ def _say_listening(server: QaServer) -> None:
 
 
 def _say_ready(server: QaServer) -> None:
-    """Says the engine and instances of each ready version."""
     ready, served = list(server.catalog.ready), []
     if shortage := find_cpu_shortage([one.spec.instances for one in ready]):
         logger.warning("%s: %s", *shortage)

@@ -34,9 +34,8 @@ IDLE_TIMEOUT_S = 60.0
 class Autoscaler:
     """The rule, within bounds from `fewest` to `most`. Sans-IO."""
 
-    def __init__(self, fewest: int, most: int, idle_timeout_s: float, now_s: float) -> None:
+    def __init__(self, fewest: int, most: int, now_s: float) -> None:
         self._fewest, self._most = fewest, most
-        self._idle_timeout_s = idle_timeout_s
         self._needed_s = now_s
 
     def wanted(
@@ -53,7 +52,7 @@ class Autoscaler:
         missing = math.ceil(waiting_s / GROW_AT_S) - alive
         if missing > 0 and not starting:
             return min(self._most, remote + missing)
-        if now_s - self._needed_s >= self._idle_timeout_s:
+        if now_s - self._needed_s >= IDLE_TIMEOUT_S:
             self._needed_s = now_s
             return max(self._fewest, remote - 1)
         return remote
@@ -68,7 +67,7 @@ class RayPool(WorkerPool):
         super().resize(size)
         fewest, most = self._options.ray_range
         if fewest < most and not self._autoscaler:
-            self._autoscaler = Autoscaler(fewest, most, IDLE_TIMEOUT_S, self._loop.now_s())
+            self._autoscaler = Autoscaler(fewest, most, self._loop.now_s())
             self._loop.call_at(self._loop.now_s() + LOOK_INTERVAL_S, self._scale)
 
     @property

@@ -24,8 +24,7 @@ from qa_service.server.instances.ray_pool import RayPool
 from qa_service.server.models.model import Model
 from qa_service.server.models.plan import ModelPlan, Plan, VersionSpec
 from qa_service.server.models.version import Version, VersionState
-from qa_service.server.scheduling.queue_options import QueueOptions
-from qa_service.server.scheduling.scheduler import Scheduler
+from qa_service.server.scheduling.scheduler import QueueOptions, Scheduler
 from qa_service.server.services.chain import Services
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.service_options import DEFAULT_ROUTE, RouteOptions

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
 from qa_service.errors import QaError, SetupError, UnavailableError, UnknownModelError, list_choices
 from qa_service.net.timers import Clock, LazyTimer
@@ -211,7 +212,7 @@ class Model:
     def _is_to_load(self, version: Version) -> bool:
         """Whether the plan has this version, ignoring `generation`."""
         wanted = self.plan.versions.get(version.spec.number)
-        return wanted is not None and wanted.is_same_as(version.spec)
+        return wanted is not None and wanted == replace(version.spec, generation=wanted.generation)
 
     def _ready(self) -> list[Version]:
         return self.versions_in(VersionState.READY)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -29,13 +29,6 @@ class SegmentRead(Answered, frozen=True, kw_only=True):
     """What was found in a segment of a long text; it has no answers."""
 
     segment: SegmentResult
-
-
-def total_timings(parts: Iterable[SegmentRead]) -> Timings:
-    """The time until the first of a request's segments ran, and what all of them took."""
-    timings = [part.timings for part in parts]
-    inference_ms = sum(one.inference for one in timings)
-    return Timings(min(one.queue for one in timings), round(inference_ms, 3))
 
 
 Outcome = Answered | QaError

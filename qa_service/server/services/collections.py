@@ -143,8 +143,9 @@ class Collections:
             passages: Sequence[FoundPassage] = distinct(joined(hits), wanted or _most(list(found)))
         else:
             [passages] = hits.values()
-        if not wanted:
-            passages = _near_the_best(passages)
+        if not wanted:  # fewer are read where the search is surer
+            near = sum(its.score >= passages[0].score - MAX_POINTS_BEHIND for its in passages)
+            passages = passages[: max(MIN_PASSAGES, near)]
         for served in found:
             own = {"", served.name}  # one that was asked alone is not named
             served.counts.passages_total += sum(its.passage.collection in own for its in passages)
@@ -315,12 +316,6 @@ def joined(found: Mapping[str, Sequence[FoundPassage]]) -> list[FoundPassage]:
 def _most(collections: Sequence[ServedCollection]) -> int:
     """The maximum of passages that are read for a question that does not say how many."""
     return max(its.options.max_passages for its in collections)
-
-
-def _near_the_best(found: Sequence[FoundPassage]) -> Sequence[FoundPassage]:
-    """The passages that are read of those found: fewer where the search is surer."""
-    near = sum(its.score >= found[0].score - MAX_POINTS_BEHIND for its in found)
-    return found[: max(MIN_PASSAGES, near)]
 
 
 def _unavailable(served: ServedCollection) -> UnavailableError:

@@ -24,11 +24,11 @@ import msgspec
 
 from qa_service.errors import DeadlineExceededError, ExecutionTimeoutError, QaError
 from qa_service.instance.worker_messages import ModelFacts
-from qa_service.server.scheduling.call import Call, Outcome, SegmentRead, total_timings
+from qa_service.server.scheduling.call import Call, Outcome, SegmentRead
 from qa_service.server.scheduling.request_cost import estimate_tokens, tokens_of
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.wire.messages import Answer, Request
+from qa_service.wire.messages import Answer, Request, Timings
 from qa_service.wire.sections import Section, is_one_section, sections
 from qa_service.wire.spans import SegmentResult, merge, to_answers
 
@@ -118,8 +118,12 @@ class _Reading:
             self._dispatcher.submit_segment(part)
             self._release(part.cost)
         if not self._num_under_way:
-            found = [self._read[number].segment for number in range(self._num_submitted)]
-            self._whole.call.resolve(self._merge(found), total_timings(self._read.values()))
+            read = [self._read[number] for number in range(self._num_submitted)]
+            # The time until the first of them ran, and what all of them took.
+            queue_ms = min(its.timings.queue for its in read)
+            inference_ms = round(sum(its.timings.inference for its in read), 3)
+            answers = self._merge([its.segment for its in read])
+            self._whole.call.resolve(answers, Timings(queue_ms, inference_ms))
 
     @property
     def _num_under_way(self) -> int:
