@@ -27,12 +27,12 @@ all its entries at once, which stops the loop for long if they are many.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -41,15 +41,7 @@ from qa_service.net.timers import Clock, LazyTimer
 from qa_service.server.scheduling.call import Call, Outcome, fail_expired
 from qa_service.server.services.service import Service
 from qa_service.server.telemetry.metrics import ModelMetrics
-from qa_service.wire.messages import (
-    UNKNOWN_SOURCE,
-    Answer,
-    Answered,
-    AnswerSource,
-    Question,
-    Request,
-    Timings,
-)
+from qa_service.wire.messages import Answer, Answered, AnswerSource, Question, Request, Timings
 
 NO_TIME = Timings(0.0, 0.0)
 
@@ -99,8 +91,7 @@ class Cached:
         key = cache_key(model, call.request)
         if kept := self.store.get(key, call.request.text):
             self.counts.cache_hits_total += 1
-            source = msgspec.structs.replace(kept.source, is_cached=True)
-            call.settle(Answered(kept.answers, NO_TIME, source))
+            call.settle(kept)
         elif not (flight := self._flights.get(key)):
             self.counts.cache_misses_total += 1
             flight = self._flights[key] = _Flight(key, model)
@@ -145,8 +136,7 @@ class Cached:
         """Settles all members; if the run timed out, only those whose deadline has passed too."""
         assert flight.run
         if isinstance(outcome, Answered) and flight.model == self.model(flight.run.request):
-            num_dropped = self.store.put(flight.key, outcome.answers, outcome.source)
-            self.counts.cache_evictions_total += num_dropped
+            self.counts.cache_evictions_total += self.store.put(flight.key, outcome)
         is_late = isinstance(outcome, DeadlineExceededError | ExecutionTimeoutError)
         for call in list(flight.members):
             if not is_late or call.scope.deadline_s <= deadline_s:
@@ -178,13 +168,6 @@ class _Entry(msgspec.Struct, array_like=True):
     source: AnswerSource
 
 
-class KeptAnswers(NamedTuple):
-    """The answers to a question, best first, and what their reply has once."""
-
-    answers: list[Answer]
-    source: AnswerSource
-
-
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Entry).decode
 
@@ -211,7 +194,7 @@ class CacheStore:
     def __len__(self) -> int:
         return sum(len(shard.entries) for shard in self._shards)
 
-    def get(self, key: bytes, text: str) -> KeptAnswers | None:
+    def get(self, key: bytes, text: str) -> Answered | None:
         """The answers to a question, now the most recently used; None if there are none."""
         entries = self._shard(key).entries
         entry = entries.get(key)
@@ -226,13 +209,12 @@ class CacheStore:
             if its.start is not None:
                 words = part[its.start - at : its.end - at]
             answers.append(Answer(answer=words, **msgspec.structs.asdict(its)))
-        return KeptAnswers(answers, kept.source)
+        source = msgspec.structs.replace(kept.source, is_cached=True)
+        return Answered(answers, NO_TIME, source)
 
-    def put(
-        self, key: bytes, answers: Sequence[Answer], source: AnswerSource = UNKNOWN_SOURCE
-    ) -> int:
+    def put(self, key: bytes, answered: Answered) -> int:
         """Keeps or replaces a question's answers; returns how many entries it dropped for room."""
-        entry = _encode(([_fields_of(answer) for answer in answers], source))
+        entry = _encode(([_fields_of(answer) for answer in answered.answers], answered.source))
         shard = self._shard(key)
         if (old := shard.entries.pop(key, None)) is not None:
             shard.num_bytes -= ENTRY_BYTES + len(old)

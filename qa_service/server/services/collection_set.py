@@ -77,16 +77,12 @@ class CollectionSet:
         self._editions = itertools.count(1)
         self._named: Mapping[str, CollectionOptions] = {}
         self._listed: Mapping[str, CollectionOptions] = {}
-        self._empty_folder: Path | None = None
-        """The folder of collections, if it has none."""
         self._folder: Path | None = None
         self._lister: Searches | None = None
         self._is_listing = False
         self._list_fault = ""
-        self._unlisted = ""
-        """Why the folder could not be listed the last time."""
-        self._odd: set[str] = set()
-        """Names of folders that cannot be a collection's."""
+        self._said: set[str] = set()
+        """What the last listing had to say, which is logged once."""
         self._list_retry: Timer | None = None
         self._ending: list[Searches] = []
 
@@ -102,7 +98,7 @@ class CollectionSet:
         if folder:
             _check_path("--collections_dir", folder)
         if folder != self._folder:
-            self._listed, self._empty_folder = {}, None
+            self._listed = {}
         self._named, self._folder = named, folder
         self._follow()
         self._list()
@@ -235,33 +231,32 @@ class CollectionSet:
         if folder != self._folder:
             self._list()
             return
+        said = {}
         if isinstance(result, Listed):
-            self._list_fault = self._unlisted = ""
-            if not result.paths and folder != self._empty_folder:
-                logger.warning("there is no collection in %s: qa-index makes them", folder)
-            self._empty_folder = None if result.paths else folder
-            listed, odd = {}, set()
+            self._list_fault = ""
+            if not result.paths:
+                words = f"there is no collection in {folder}: qa-index makes them"
+                said[words] = logging.WARNING
+            listed = {}
             for name, path in result.paths.items():
                 try:
                     check_name(name)
-                except SetupError as error:
-                    odd.add(name)
-                    if name not in self._odd:
-                        words = "the collection in the folder %r is not served: %s"
-                        logger.warning(words, name, error)
-                else:
                     listed[name] = CollectionOptions(path=Path(path))
-            self._odd = odd
+                except SetupError as error:
+                    words = f"the collection in the folder {name!r} is not served: {error}"
+                    said[words] = logging.WARNING
             if listed != self._listed:
                 self._listed = listed
                 self._follow()
         elif isinstance(result, Refused):
-            if result.reason != self._unlisted:
-                logger.error("the collections are unchanged: %s", result.reason)
-            self._unlisted = result.reason
+            said[f"the collections are unchanged: {result.reason}"] = logging.ERROR
             self._list_fault = result.reason if result.kind == "setup" else ""
             again_s = self.loop.now_s() + LIST_AGAIN_S
             self._list_retry = self.loop.call_at(again_s, self._list)
+        for words, level in said.items():
+            if words not in self._said:
+                logger.log(level, "%s", words)
+        self._said = set(said)
         self.loop.mark()
 
     def _follow(self) -> None:
