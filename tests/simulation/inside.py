@@ -296,7 +296,7 @@ def _held_by_version(version):
         for name in ("_flights", "_num_members"):
             if getattr(service, name, None):
                 yield f"{type(service).__name__}.{name} holds {getattr(service, name)}"
-        service = getattr(service, "service", None) or service._dispatcher
+        service = getattr(service, "service", None) or service.dispatcher
 
 
 def flows_held(server: QaServer) -> Iterator[str]:

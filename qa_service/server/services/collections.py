@@ -87,13 +87,7 @@ class Collections:
             call.fail(error)
 
     def _search(self, call: Call) -> None:
-        """Searches the collections that a request names.
-
-        Raises:
-            UnknownCollectionError: No collection has this name.
-            QueueFullError: As many searches wait as may.
-            UnavailableError: The collection cannot be searched now.
-        """
+        """Searches the collections that a request names; raises a `QaError` if one cannot be."""
         request = call.request
         collections = []
         for name in request.collections:

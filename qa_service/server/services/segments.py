@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
@@ -43,18 +44,18 @@ Merge = Callable[[Sequence[SegmentResult]], Sequence[Answer]]
 """Makes the answers from what was found in each part, in the order of the parts."""
 
 
+@dataclass(eq=False)
 class Segments:
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
+    dispatcher: Dispatcher
 
     def submit(self, call: Call) -> None:
-        model = self._dispatcher.pool.model
+        model = self.dispatcher.pool.model
         overlap_tokens = model.reading.window_overlap_tokens
         if is_one_section(call.request, model.window_tokens, overlap_tokens):
-            self._dispatcher.submit(call)
+            self.dispatcher.submit(call)
             return
-        if whole := _admitted(call, estimate_tokens(call.request), self._dispatcher):
-            _LongText(whole, model, self._dispatcher).submit_next()
+        if whole := _admitted(call, estimate_tokens(call.request), self.dispatcher):
+            _LongText(whole, model, self.dispatcher).submit_next()
 
 
 def read_parts(call: Call, parts: Sequence[Part], merge: Merge, dispatcher: Dispatcher) -> None:
@@ -85,45 +86,45 @@ class _Piece(NamedTuple):
     tokens: int
 
 
+@dataclass(eq=False)
 class _Reading:
     """A question's parts under way, from the first to the answer."""
 
-    ahead_per_instance: float = math.inf  # all at once
+    ahead_per_instance: ClassVar[float] = math.inf  # all at once
 
-    def __init__(
-        self, whole: Ticket, pieces: Iterator[_Piece], merge: Merge, dispatcher: Dispatcher
-    ) -> None:
-        self._whole = whole
-        self._pieces = pieces
-        self._merge = merge
-        self._dispatcher = dispatcher
-        self._reserved = whole.cost
+    whole: Ticket
+    pieces: Iterator[_Piece]
+    merge: Merge
+    dispatcher: Dispatcher
+
+    def __post_init__(self) -> None:
+        self._reserved = self.whole.cost
         self._num_submitted = 0
         self._read: dict[int, SegmentRead] = {}
-        dispatcher.begin(whole)
-        whole.call.on_end(lambda _: self._release(self._reserved))
+        self.dispatcher.begin(self.whole)
+        self.whole.call.on_end(lambda _: self._release(self._reserved))
 
     def submit_next(self) -> None:
         """Submits parts, as many as may be under way; after the last, resolves the call."""
-        ahead = self.ahead_per_instance * max(1, self._dispatcher.pool.alive)
-        while self._num_under_way < ahead and not self._whole.call.is_settled:
-            piece = next(self._pieces, None)
+        ahead = self.ahead_per_instance * max(1, self.dispatcher.pool.alive)
+        while self._num_under_way < ahead and not self.whole.call.is_settled:
+            piece = next(self.pieces, None)
             if piece is None:
                 self._release(self._reserved)  # from here on the parts' own cost counts
                 break
-            call = self._whole.call.child(piece.request, f"[{piece.name}]")
+            call = self.whole.call.child(piece.request, f"[{piece.name}]")
             call.then(partial(self._on_settled, self._num_submitted))
-            part = Ticket(call, piece.tokens, piece.core, self._whole.finish)
+            part = Ticket(call, piece.tokens, piece.core, self.whole.finish)
             self._num_submitted += 1
-            self._dispatcher.submit_segment(part)
+            self.dispatcher.submit_segment(part)
             self._release(part.cost)
         if not self._num_under_way:
             read = [self._read[number] for number in range(self._num_submitted)]
             # The time until the first of them ran, and what all of them took.
             queue_ms = min(its.timings.queue for its in read)
             inference_ms = round(sum(its.timings.inference for its in read), 3)
-            answers = self._merge([its.segment for its in read])
-            self._whole.call.resolve(answers, Timings(queue_ms, inference_ms))
+            answers = self.merge([its.segment for its in read])
+            self.whole.call.resolve(answers, Timings(queue_ms, inference_ms))
 
     @property
     def _num_under_way(self) -> int:
@@ -133,7 +134,7 @@ class _Reading:
         """Takes back what was reserved, as far as there is any; a negative cost reserves more."""
         cost = min(cost, self._reserved)
         self._reserved -= cost
-        self._dispatcher.reserve(self._whole, -cost)
+        self.dispatcher.reserve(self.whole, -cost)
 
     def _on_settled(self, number: int, outcome: Outcome) -> None:
         if not isinstance(outcome, SegmentRead):
@@ -148,7 +149,7 @@ class _Reading:
         return True
 
     def _fail(self, error: QaError) -> None:
-        self._whole.call.fail(error)
+        self.whole.call.fail(error)
 
 
 class _LongText(_Reading):
@@ -185,9 +186,9 @@ class _LongText(_Reading):
         self._estimated_tokens += tokens_of(text)
         rest = self._text[self._cut[-1].core_end :]
         error = self._read_tokens / self._estimated_tokens
-        cost = self._dispatcher.cost_of(int(tokens_of(rest) * error)) if rest else 0.0
+        cost = self.dispatcher.cost_of(int(tokens_of(rest) * error)) if rest else 0.0
         self._release(self._reserved - cost)
-        if rest and not self._dispatcher.can_finish(self._whole, cost):
+        if rest and not self.dispatcher.can_finish(self.whole, cost):
             self._fail(self._late("the rest was found to take longer than its time"))
             return False
         return True

@@ -25,16 +25,16 @@ class Service(Protocol):
         """Takes a call, and settles it at once or later, unless it is cancelled before."""
 
 
+@dataclass(eq=False)
 class Gate:
     """The outermost service: refuses calls once it is closed, while the server drains."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self.is_open = True
+    service: Service
+    is_open: bool = True
 
     def submit(self, call: Call) -> None:
         if self.is_open:
-            self._service.submit(call)
+            self.service.submit(call)
         else:
             call.fail(ShuttingDownError())
 
