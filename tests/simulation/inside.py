@@ -22,7 +22,8 @@ from msgspec import structs
 from qa_service.errors import SetupError
 from qa_service.files import Stamp
 from qa_service.net.event_loop import MAX_WAIT_S, EventLoop
-from qa_service.server.children.child import Child, Launch
+from qa_service.server.children import child
+from qa_service.server.children.child import Launch
 from qa_service.server.config import ServerConfig
 from qa_service.server.front.connection import Connection
 from qa_service.server.instances.base import InstanceProgram
@@ -382,6 +383,6 @@ PLANTED = {
     "held": (Version, "_drop", lambda *_: None),
     "doubt": (Metrics, "num_wrong", 0),
     "settled": (Dispatcher, "_add", _queue_for_ever),
-    "unavailable": (Child, "_until_s", _count_pauses),
+    "unavailable": (child, "overdue_s", _count_pauses),
 }
 """By the check that is to find it: whose method it replaces, and with what."""
