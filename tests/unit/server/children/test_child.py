@@ -289,7 +289,7 @@ def test_frames_are_taken_one_by_one_and_an_invalid_one_ends_the_child(setting):
         bodies.append(body)
 
     its = Setting(setting.loop, on_data=take, max_frame_bytes=100)
-    its.child._launch = partial(start_program, "frames_program")
+    its.child.launch = partial(start_program, "frames_program")
     its.child.start()
     run_until(its.loop, lambda: its.deaths == 1)
     assert bodies == [b"one", b"two"]

@@ -94,7 +94,7 @@ def test_a_process_that_is_killed_before_it_gets_its_setup_is_replaced(start, mo
         killed.append(process)
         return process, ours
 
-    monkeypatch.setattr(setting.pool._children[0], "_launch", launch_killed)
+    monkeypatch.setattr(setting.pool._children[0], "launch", launch_killed)
     worker = setting.workers[0]
     setting.end(0)
     setting.settle(MAX_BACKOFF_S)
