@@ -234,8 +234,8 @@ class Catalog:
             spec.instances,
             self._factories[spec],
             metrics,
+            self.drain_timeout_s,
             str(spec),
-            drain_timeout_s=self.drain_timeout_s,
         )
         dispatcher = pool.batches = Dispatcher(self.loop, Scheduler(self.queue), pool, metrics)
         model = self.by_name[spec.model]

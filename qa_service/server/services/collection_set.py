@@ -18,7 +18,7 @@ from pathlib import Path
 
 from qa_service.errors import SetupError, UnknownCollectionError, error_context, list_choices
 from qa_service.net.event_loop import EventLoop
-from qa_service.net.timers import Timer
+from qa_service.net.timers import LazyTimer, Timer
 from qa_service.retrieval.search_messages import (
     Close,
     Count,
@@ -72,7 +72,7 @@ class CollectionSet:
     look_interval_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self._next_look: Timer | None = None
+        self._next_look = LazyTimer(self.loop, self._look)
         self._served: dict[str, ServedCollection] = {}
         self._editions = itertools.count(1)
         self._named: Mapping[str, CollectionOptions] = {}
@@ -105,11 +105,8 @@ class CollectionSet:
         self._look_later()
 
     def _look_later(self) -> None:
-        if self._next_look:
-            self._next_look.cancel()
         if self.look_interval_s:
-            at_s = self.loop.now_s() + self.look_interval_s
-            self._next_look = self.loop.call_at(at_s, self._look)
+            self._next_look.arm(self.loop.now_s() + self.look_interval_s)
 
     def _look(self) -> None:
         """Looks for newer indexes on disk; what has failed is tried again at times of its own."""
