@@ -58,17 +58,15 @@ class Catalog:
         self.routes: Mapping[str, RouteOptions] = {}
         self._only = ""
         """The model of requests that name none; empty if several are served."""
-        self._factories: dict[VersionSpec, ProgramFactory] = {}
         self._unloaded: set[str] = set()
 
     def apply(self, plan: Plan) -> None:
         """Starts to serve another plan, or raises `SetupError` if a named device is missing."""
         leaving = {n: m.plan for n, m in self.by_name.items() if m.ready_specs}
         plans = {**leaving, **plan.models}
-        specs = [spec for its in plans.values() for spec in its.versions.values()]
-        factories = {s: self._factories.get(s) or self._make_factory(s) for s in specs}
+        for spec in (spec for its in plans.values() for spec in its.versions.values()):
+            self._make_factory(spec)  # says what cannot be had, before anything changes
         self.plan = plan
-        self._factories = factories
         self._unloaded.clear()
         for name in plan.models:
             if name not in self.by_name:
@@ -232,7 +230,7 @@ class Catalog:
         pool = kind(
             self.loop,
             spec.instances,
-            self._factories[spec],
+            self._make_factory(spec),
             metrics,
             self.drain_timeout_s,
             str(spec),
