@@ -36,7 +36,7 @@ from qa_service.options import (
 )
 from qa_service.server.front.connection_options import AuthOptions, ConnectionOptions, HttpOptions
 from qa_service.server.models.model_options import ModelOptions, RepositoryOptions
-from qa_service.server.scheduling.queue_options import QueueOptions
+from qa_service.server.scheduling.scheduler import QueueOptions
 from qa_service.server.services.service_options import (
     CacheOptions,
     CollectionOptions,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +23,6 @@ import msgspec
 
 from qa_service.errors import SetupError, error_context
 from qa_service.files import Stamp, stamp_of
-from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.readings import HANGS_AFTER_S, MAX_READINGS, Readings
@@ -30,7 +30,6 @@ from qa_service.retrieval.encoder_folder import encoder_folder
 from qa_service.server.config import ConfigSource, ServerConfig, changed_options
 from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.engine_choices import EngineChoices
-from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.plan import ModelPlan, Plan, make_plan, plan_only_model
 from qa_service.server.models.preparing import Preparing, served_folder, source_to_prepare
 from qa_service.server.services.collection_set import CollectionSet
@@ -67,6 +66,7 @@ def encoder_of(config: ServerConfig) -> Path:
     return encoder_folder(config.search.encoder, models or [served_folder(config.repository)])
 
 
+@dataclass(eq=False)
 class Deployment:
     """Keeps what is served as the configuration has it.
 
@@ -75,40 +75,30 @@ class Deployment:
         failure: Why the server cannot start; empty if that is not known.
     """
 
-    def __init__(
-        self,
-        config: ServerConfig,
-        source: ConfigSource,
-        loop: EventLoop,
-        catalog: Catalog,
-        *,
-        router: Router,
-        engines: EngineChoices,
-        collections: CollectionSet,
-    ) -> None:
-        self._config = config
-        self._source = source
-        self._loop = loop
-        self._catalog = catalog
-        self._router = router
-        self._engines = engines
-        self._collections = collections
-        self._is_serving = False
+    config: ServerConfig
+    source: ConfigSource
+    loop: EventLoop
+    catalog: Catalog
+    router: Router
+    engines: EngineChoices
+    collections: CollectionSet
+
+    def __post_init__(self) -> None:
         self._generation = 0
         self._only_name = ""
         self.fault = self.failure = ""
         self._waiting: list[str] = []
         self._preparing: Preparing | None = None
-        self._named = set(config.models)
+        self._named = set(self.config.models)
         """The models that the file named when it was applied last."""
-        self._names_models = bool(config.models)
-        tls, tokens = config.tls, config.auth.auth_token_file
+        self._names_models = bool(self.config.models)
+        tls, tokens = self.config.tls, self.config.auth.auth_token_file
         files = (tls.tls_cert, tls.tls_key, tls.tls_client_ca, tokens)
         self._credential_files = [path for path in files if path]
         self._credentials = self._stamp_credentials()
-        self._stamp = source.stamp()
+        self._stamp = self.source.stamp()
         self._looks: Readings[_Look | None] = Readings(
-            loop,
+            self.loop,
             self._note_fault,
             too_many=f"{MAX_READINGS} looks at the configuration and the models hang",
             hanging="the configuration and the folders of models could not be read for "
@@ -117,12 +107,12 @@ class Deployment:
 
     def start(self) -> None:
         """Loads all at once, but versions whose engines must be measured; or a `SetupError`."""
-        its = self._config.repository
-        if self._config.models or not (source := source_to_prepare(its)):
+        its = self.config.repository
+        if self.config.models or not (source := source_to_prepare(its)):
             self._begin()
             return
         name = its.model.name  # until its manifest says it
-        self._catalog.apply(Plan({name: ModelPlan(name)}, {}))
+        self.catalog.apply(Plan({name: ModelPlan(name)}, {}))
 
         def on_prepared(failure: str) -> None:
             self._preparing, self.failure = None, failure
@@ -131,13 +121,13 @@ class Deployment:
                     self._begin()
             except SetupError as error:
                 self.failure = str(error)
-            self._loop.mark()
+            self.loop.mark()
 
-        self._preparing = Preparing(self._loop, source, its.models_dir, on_prepared)
+        self._preparing = Preparing(self.loop, source, its.models_dir, on_prepared)
 
     def _begin(self) -> None:
-        plan = self._plan(self._config, self._generation)
-        self._use_collections(self._config)
+        plan = self._plan(self.config, self._generation)
+        self._use_collections(self.config)
         self._apply(plan)
         self._poll()
 
@@ -155,22 +145,20 @@ class Deployment:
 
         Measures what is left when nothing is being loaded.
         """
-        if not self._is_serving:
-            for spec in (spec for its in self._catalog.by_name.values() for spec in its.failures):
-                self._engines.reject(
-                    spec.found.path, spec.found.fingerprint, spec.asked or spec.instances
-                )
-        plan = self._catalog.plan.with_engines(self._choose)
-        if plan != self._catalog.plan:
+        if not self.engines.is_serving:
+            for spec in (spec for its in self.catalog.by_name.values() for spec in its.failures):
+                self.engines.reject(spec.found, spec.asked or spec.instances)
+        plan = self.catalog.plan.with_engines(self.engines.choose)
+        if plan != self.catalog.plan:
             self._apply(plan)
-        self._router.use(self._catalog.routes)
-        if not self._catalog.is_loading:
-            self._engines.measure_next(is_serving=self._is_serving)
+        self.router.use(self.catalog.routes)
+        if not self.catalog.is_loading:
+            self.engines.measure_next()
 
     def end_start(self) -> None:
         """From now on the likeliest engines are measured, and those of no new version."""
-        self._is_serving = True
-        self._loop.mark()
+        self.engines.is_serving = True
+        self.loop.mark()
 
     def reload(self, *, is_asked: bool = True) -> None:
         """Reads the configuration again and applies what has changed; if it is asked for, at once.
@@ -188,14 +176,14 @@ class Deployment:
         Returns:
             None if the file is not still.
         """
-        before, self._stamp = self._stamp, self._source.stamp()
+        before, self._stamp = self._stamp, self.source.stamp()
         if self._stamp != before and not is_asked:
             return None
-        config = self._source.read()
+        config = self.source.read()
         missing = sorted(self._named - config.models.keys())
-        if len(config.models) < len(self._named) and not self._source.lists_models():
+        if len(config.models) < len(self._named) and not self.source.lists_models():
             raise SetupError(  # the file may be written only in part
-                f"{self._source.file} has fewer models than before: {', '.join(missing)} "
+                f"{self.source.file} has fewer models than before: {', '.join(missing)} "
                 f"{'is' if len(missing) == 1 else 'are'} missing; a line [models] says that this "
                 "is meant"
             )
@@ -214,7 +202,7 @@ class Deployment:
             if isinstance(found, Exception):
                 raise found
             self._use_collections(found.config)
-            if found.plan != self._catalog.plan:
+            if found.plan != self.catalog.plan:
                 self._apply(found.plan)
         except (SetupError, OSError) as error:
             self._note_fault(str(error))
@@ -225,12 +213,12 @@ class Deployment:
         self._named = set(found.config.models)
         ours = {"[repository] model"}
         ours |= {f"[instances] {name}" for name in found.config.instances.__struct_fields__}
-        waiting = [name for name in changed_options(self._config, found.config) if name not in ours]
+        waiting = [name for name in changed_options(self.config, found.config) if name not in ours]
         if waiting and waiting != self._waiting:
             logger.warning("a restart is needed to apply: %s", ", ".join(waiting))
         self._waiting = waiting
         if is_asked:
-            for model in self._catalog.by_name.values():
+            for model in self.catalog.by_name.values():
                 model.try_again()
 
     def _note_fault(self, fault: str) -> None:
@@ -239,33 +227,28 @@ class Deployment:
         self.fault = fault
 
     def _use_collections(self, config: ServerConfig) -> None:
-        self._collections.use(collections_of(config), config.repository.collections_dir)
+        self.collections.use(collections_of(config), config.repository.collections_dir)
 
     def _apply(self, plan: Plan) -> None:
-        self._catalog.apply(plan)
-        self._router.use(self._catalog.routes)
+        self.catalog.apply(plan)
+        self.router.use(self.catalog.routes)
 
     def _plan(self, config: ServerConfig, generation: int) -> Plan:
         if not config.models and not self._names_models:  # the one model is given by flags
             if config.routes:
-                raise SetupError(f"{self._source.file}: [routes] needs [models.NAME]")
+                raise SetupError(f"{self.source.file}: [routes] needs [models.NAME]")
             folder = served_folder(config.repository)
             name = self._only_name = self._only_name or load_manifest(folder).name
-            return plan_only_model(folder, config.instances, self._choose, generation, name)
-        with error_context(str(self._source.file)):
+            return plan_only_model(folder, config.instances, self.engines.choose, generation, name)
+        with error_context(str(self.source.file)):
             for name in config.models:
                 with error_context(f"[models.{name}]"):
                     check_name(name)
-            return make_plan(config.models, config.routes, self._choose)
-
-    def _choose(self, model: str, found: FoundVersion, options: InstanceOptions) -> InstanceOptions:
-        return self._engines.choose(
-            model, found.path, found.fingerprint, options, may_measure=not self._is_serving
-        )
+            return make_plan(config.models, config.routes, self.engines.choose)
 
     def _poll(self) -> None:
         """Reads again at each interval once the server serves."""
-        if interval_s := self._config.repository.poll_interval_s:
-            self._loop.call_at(self._loop.now_s() + interval_s, self._poll)
-        if self._is_serving and not self._looks.is_running:
+        if interval_s := self.config.repository.poll_interval_s:
+            self.loop.call_at(self.loop.now_s() + interval_s, self._poll)
+        if self.engines.is_serving and not self._looks.is_running:
             self.reload(is_asked=False)

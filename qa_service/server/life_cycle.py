@@ -18,6 +18,8 @@ from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
 
+from msgspec.structs import replace
+
 from qa_service.errors import (
     ERROR_KINDS,
     InstancesLostError,
@@ -45,7 +47,6 @@ from qa_service.server.models.engine_choices import EngineChoices
 from qa_service.server.services.cache import CacheStore
 from qa_service.server.services.chain import Services
 from qa_service.server.services.collection_set import LOOK_INTERVAL_S, CollectionSet
-from qa_service.server.services.collections import Retrieval
 from qa_service.server.services.router import Router
 from qa_service.server.services.searches import search_program
 from qa_service.server.services.service import Access, Gate
@@ -108,7 +109,7 @@ class QaServer:
             max_memory_bytes=config.repository.max_memory_bytes,
             drain_timeout_s=config.server.drain_timeout_ms / 1e3,
         )  # fmt: skip
-        router = Router(self.catalog, services.route)
+        router = Router(self.catalog, self._loop, self._counts)
         self._gate = Gate(Access(router, self._collections))
         has_room = not config.repository.max_memory_bytes
         self.engines = EngineChoices(self._loop, config.logs, self._loop.mark, has_room=has_room)
@@ -137,15 +138,14 @@ class QaServer:
         self._collections = CollectionSet(
             self._loop, launch, self._counts, queue_size, look_interval_s=LOOK_INTERVAL_S
         )
-        retrieval = Retrieval(self._collections, self._counts)
         return Services(
-            self._loop, self._store, self._counts, queue_size, retrieval,
+            self._loop, self._store, self._counts, queue_size, self._collections,
             num_wrong=lambda: self._metrics.num_wrong,
         )  # fmt: skip
 
     def _make_status(self) -> Status:
         return Status(
-            clock=self._loop,
+            loop=self._loop,
             catalog=self.catalog,
             connections=self._connections,
             metrics=self._metrics,
@@ -153,8 +153,7 @@ class QaServer:
             counts=self._counts,
             phase=lambda: self._phase_name,
             collections=self._collections,
-            gpus=lambda: self._gpu_meter.readings,
-            loop_times=lambda: self._loop.times,
+            gpu_meter=self._gpu_meter,
             reload_fault=lambda: self._deployment.fault or self._credentials.fault,
             max_queue_delay_us=self.config.queue.max_queue_delay_us,
         )
@@ -189,7 +188,11 @@ class QaServer:
             self._tracer.server = self.address
             self._exporter.start()
             self._deployment.start()
-            warn_if_exposed(self.config.listen.host, self._transport, self._authenticator)
+            warn_if_exposed(
+                self.config.listen.host,
+                is_encrypted=self._transport.is_encrypted,
+                wants_token=self._authenticator.is_required,
+            )
             self._on_listening(self)
             self._loop.run()
         finally:
@@ -286,6 +289,8 @@ class QaServer:
 
     def _connect(self, stream: ByteStream, name: str, *, is_local: bool = False) -> None:
         wants_token, limits = self._authenticator.is_required, self.config.connections
+        if is_local:  # age does not move a connection of this machine to another server
+            limits = replace(limits, max_connection_age_s=0)
         if (service := self._connections.make_room()) is None:
             stream.close()
             return
@@ -293,7 +298,7 @@ class QaServer:
             stream,
             partial(self._protocols.codec_for, wants_token=wants_token, is_local=is_local),
             service,
-            limits.for_local() if is_local else limits,
+            limits,
             clock=self._loop,
             authenticator=self._authenticator,
             report=self._status.answer,

@@ -102,11 +102,10 @@ def _with_demo(source: ConfigSource) -> ConfigSource:
     return replace(source, given={**source.given, "collections_dir": folder})
 
 
-def _say(config: ServerConfig, *lines: object) -> None:
-    """Prints lines, each as the log has them; a closed pipe or a full disk ends nothing."""
+def _say(config: ServerConfig, line: str) -> None:
+    """Prints a line as the log has them; a closed pipe or a full disk ends nothing."""
     try:
-        for line in lines:
-            print(as_log_line(str(line), config.logs.log_format), flush=True)
+        print(as_log_line(line, config.logs.log_format), flush=True)
     except OSError as error:
         logger.warning("standard output cannot be written: %s", error.strerror)
         # The rest of the buffer would fail again when the program ends.
@@ -119,7 +118,6 @@ def _say_listening(server: QaServer) -> None:
 
 
 def _say_ready(server: QaServer) -> None:
-    """Says the engine and instances of each ready version."""
     ready, served = list(server.catalog.ready), []
     if shortage := find_cpu_shortage([one.spec.instances for one in ready]):
         logger.warning("%s: %s", *shortage)

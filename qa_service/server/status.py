@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from qa_service import __version__
-from qa_service.net.timers import Clock
+from qa_service.net.event_loop import EventLoop
 from qa_service.server.front.open_connections import OpenConnections
 from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.model import Model
@@ -15,6 +15,7 @@ from qa_service.server.models.plan import VersionSpec
 from qa_service.server.models.version import Version, VersionState
 from qa_service.server.services.cache import CacheStore
 from qa_service.server.services.collection_set import CollectionSet
+from qa_service.server.sidecars import GpuMeter
 from qa_service.server.telemetry.exposition import (
     families,
     model_statistics,
@@ -22,15 +23,15 @@ from qa_service.server.telemetry.exposition import (
     time_families,
 )
 from qa_service.server.telemetry.health import (
+    READY_TIMEOUT_S,
     SERVING,
     STARTING,
     Health,
-    busy_since_s,
     why_not_ready,
 )
 from qa_service.server.telemetry.metrics import Metrics
 from qa_service.server.telemetry.services import ServiceCounts
-from qa_service.sidecars.gpu_meter import GpuReading, gpu_families
+from qa_service.sidecars.gpu_meter import gpu_families
 from qa_service.wire.http.model_reports import CASCADE, ModelReport, State
 from qa_service.wire.http.prometheus import write_text
 from qa_service.wire.messages import Query, QueryType
@@ -40,7 +41,7 @@ from qa_service.wire.messages import Query, QueryType
 class Status:
     """Answers queries; an instance busy for `READY_TIMEOUT_S` does not count as answering."""
 
-    clock: Clock
+    loop: EventLoop
     catalog: Catalog
     connections: OpenConnections
     metrics: Metrics
@@ -48,13 +49,12 @@ class Status:
     counts: ServiceCounts
     phase: Callable[[], str]
     collections: CollectionSet
-    gpus: Callable[[], Sequence[GpuReading]]
-    loop_times: Callable[[], Mapping[str, float]]
+    gpu_meter: GpuMeter
     reload_fault: Callable[[], str]
     max_queue_delay_us: int
 
     def __post_init__(self) -> None:
-        self._started_s = self.clock.now_s()
+        self._started_s = self.loop.now_s()
         self._answers: dict[QueryType, Callable[[Query, str], object]] = {
             "health": lambda _, client: self._health(client),
             "stats": lambda _, client: self._stats(client),
@@ -104,9 +104,9 @@ class Status:
         return {
             **self.metrics.report(self._gauges()),
             **self.counts.report(states, faults),
-            "loop": self.loop_times(),
+            "loop": self.loop.times,
             "sessions": self._sessions(),
-            "gpus": self.gpus(),
+            "gpus": self.gpu_meter.readings,
         }
 
     def _sessions(self) -> list[dict[str, object]]:
@@ -119,8 +119,8 @@ class Status:
     def _metrics_text(self, client: str) -> bytes:
         counted = families(self.metrics, self._gauges(), self._versions())
         services = self.counts.families(self.collections.states(client))
-        gpus = gpu_families(self.gpus())
-        times = time_families(self.loop_times(), self._sessions())
+        gpus = gpu_families(self.gpu_meter.readings)
+        times = time_families(self.loop.times, self._sessions())
         return write_text([*counted, *services, *times, *gpus, *process_families()])
 
     def _models(self) -> list[ModelReport]:
@@ -162,8 +162,11 @@ class Status:
         # What is loaded serves while another model is not yet.
         phase = SERVING if phase == STARTING else phase
         reason = why_not_ready(phase, alive, answering)
+        state = _STATES.get(version.state, "UNAVAILABLE") if version else "UNAVAILABLE"
         if not spec.is_loadable:
-            reason = "its engines are being measured"
+            reason, state = "its engines are being measured", "LOADING"
+        elif reason is None:
+            state = "READY"
         figures: dict[str, Any] = {}
         if version:
             figures = {
@@ -179,7 +182,7 @@ class Status:
             version=str(spec.number),
             engine_type=spec.instances.inference_engine_type,
             precision=spec.instances.precision,
-            state=_state(spec, version, is_ready=reason is None),
+            state=state,
             is_ready=reason is None,
             reason=failure.message if failure else reason or "",
             instances=spec.instances.num_instances,
@@ -207,7 +210,7 @@ class Status:
 
     def _instances(self, versions: Iterable[Version]) -> tuple[int, int]:
         pools = [version.pool for version in versions]
-        since_s = busy_since_s(self.clock.now_s())
+        since_s = self.loop.now_s() - READY_TIMEOUT_S
         return sum(pool.alive for pool in pools), sum(pool.answering(since_s) for pool in pools)
 
     def _wanted(self) -> int:
@@ -215,7 +218,7 @@ class Status:
         return sum(s.instances.num_instances for plan in plans for s in plan.versions.values())
 
     def _uptime_s(self) -> float:
-        return round(self.clock.now_s() - self._started_s, 3)
+        return round(self.loop.now_s() - self._started_s, 3)
 
 
 def _versions(model: Model) -> Iterable[tuple[VersionSpec, Version | None]]:
@@ -232,15 +235,6 @@ def _versions(model: Model) -> Iterable[tuple[VersionSpec, Version | None]]:
 
 _ORDER = (VersionState.READY, VersionState.LOADING, VersionState.DRAINING, VersionState.ENDING,
           VersionState.GONE)  # fmt: skip
-
-
-def _state(spec: VersionSpec, version: Version | None, *, is_ready: bool) -> State:
-    if is_ready:
-        return "READY"
-    if not spec.is_loadable:
-        return "LOADING"
-    state = version.state if version else VersionState.GONE
-    return _STATES.get(state, "UNAVAILABLE")
 
 
 _STATES: dict[VersionState, State] = {

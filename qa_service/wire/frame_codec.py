@@ -53,12 +53,6 @@ class FrameCodec:
         self._frames.feed(data)
 
     def next_message(self) -> Message | None:
-        """Takes out the next frame's message; None if it is not all there yet.
-
-        Raises:
-            RejectedError: The body is malformed, or its id is in flight already.
-            FrameTooLargeError: The next length is over the limit.
-        """
         if (body := self._frames.next_frame()) is None:
             return None
         self.last_message_bytes = len(body)
@@ -81,13 +75,11 @@ class FrameCodec:
         return message
 
     def encode_answers(self, request: Request, answered: Answered) -> bytes:
-        """Encodes the response frame; the request's id is free again."""
         id_json = request.id_json
         self._ids.discard(id_json)
         return encode_answers(id_json, answered, request.top_k, is_closing=self._is_closing)
 
     def encode_error(self, request: Request, error: QaError) -> bytes:
-        """Encodes an error frame; the request's id is free again."""
         self._ids.discard(request.id_json)
         return encode_error(request.id_json, error, is_closing=self._is_closing)
 
@@ -98,8 +90,7 @@ class FrameCodec:
         return {"network.protocol.name": "qa-frames"}
 
     def take_cancelled(self) -> Sequence[Request]:
-        """None: every request has an answer."""
-        return ()
+        return ()  # every request has an answer
 
     def encode_rejection(self, rejected: RejectedError) -> bytes:
         return encode_error(rejected.id_json, rejected.error, is_closing=self._is_closing)
@@ -108,7 +99,6 @@ class FrameCodec:
         return frame_of(_encoder.encode({"id": msgspec.Raw(query.id_json), query.type: report}))
 
     def announce_close(self) -> None:
-        """Has each reply from now on say that the connection is about to be closed."""
         self._is_closing = True
 
     def encode_authenticated(self, auth: Auth) -> bytes:

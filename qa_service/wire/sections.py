@@ -57,7 +57,11 @@ def sections(asked: Question, window_tokens: int, overlap_tokens: int) -> Iterat
         overlap_tokens: Tokens that two neighbouring windows share.
     """
     text = asked.text
-    core_tokens, overlap = _core_and_overlap(asked.question, window_tokens, overlap_tokens)
+    room = max(2, window_tokens - _SPECIAL_TOKENS)
+    room -= min(len(asked.question.encode()) // BYTES_PER_TOKEN, room // 2)
+    overlap = min(overlap_tokens, room // 2)
+    step = room - overlap
+    core_tokens = step * max(MIN_WINDOWS, CORE_TOKENS // step)
     if _is_short(text, core_tokens + overlap):
         yield Section(0, 0, len(text), len(text))
         return
@@ -72,19 +76,7 @@ def is_one_section(asked: Question, window_tokens: int, overlap_tokens: int) -> 
     """Whether `sections` leaves a text whole."""
     if _is_short(asked.text, CORE_TOKENS // 2):  # for every window, a core has more tokens
         return True
-    core_tokens, overlap = _core_and_overlap(asked.question, window_tokens, overlap_tokens)
-    if _is_short(asked.text, core_tokens + overlap):
-        return True
-    return _next_section(asked.text, 0, core_tokens, overlap).core_end == len(asked.text)
-
-
-def _core_and_overlap(question: str, window_tokens: int, overlap_tokens: int) -> tuple[int, int]:
-    """About how many tokens the core of a section has, and how many two windows share."""
-    room = max(2, window_tokens - _SPECIAL_TOKENS)
-    room -= min(len(question.encode()) // BYTES_PER_TOKEN, room // 2)
-    overlap = min(overlap_tokens, room // 2)
-    step = room - overlap
-    return step * max(MIN_WINDOWS, CORE_TOKENS // step), overlap
+    return next(sections(asked, window_tokens, overlap_tokens)).core_end == len(asked.text)
 
 
 def _is_short(text: str, tokens: int) -> bool:

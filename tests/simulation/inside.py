@@ -5,6 +5,7 @@ the clock, signals, the listening socket, the folders of models, the engines to 
 processes of the workers. A change of the server's internals is felt in this file alone.
 """
 
+import itertools
 import math
 import selectors
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from pkgutil import resolve_name
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 from msgspec import structs
@@ -21,7 +22,8 @@ from msgspec import structs
 from qa_service.errors import SetupError
 from qa_service.files import Stamp
 from qa_service.net.event_loop import MAX_WAIT_S, EventLoop
-from qa_service.server.children.child import Child
+from qa_service.server.children import child
+from qa_service.server.children.child import Launch
 from qa_service.server.config import ServerConfig
 from qa_service.server.front.connection import Connection
 from qa_service.server.instances.base import InstanceProgram
@@ -98,15 +100,15 @@ class _Engines:
     """What chooses engines: the options leave nothing to choose."""
 
     def __init__(self, *_, **__):
-        pass
+        self.is_serving = False
 
-    def choose(self, model, folder, fingerprint, options, **_):
+    def choose(self, model, found, options):
         return options
 
     def reject(self, *_):
         pass
 
-    def measure_next(self, **_):
+    def measure_next(self):
         pass
 
     def close(self):
@@ -125,7 +127,7 @@ def simulated(
     """The machine around the server is the simulated one."""
 
     def make_factory(_, setup):
-        return lambda _: InstanceProgram(setup, machine.launch)
+        return lambda _: InstanceProgram(setup, cast(Launch, machine.launch))
 
     def start_program(module, *arguments, **_):
         if module == GATEWAY_PROGRAM:
@@ -248,8 +250,8 @@ def _queued(scheduler):
 def strays(server: QaServer) -> Iterator[tuple[str, str]]:
     """What is held though it has ended, by the check that finds it."""
     for searches in server._collections.processes():
-        for call in searches._calls_waiting():
-            if call.is_settled:
+        for search in itertools.chain(*searches._waiting.values()):
+            if (call := search.call) and call.is_settled:
                 yield "settled", f"{call.scope.name} is settled, and waits for a search"
     for version in server.catalog.versions:
         for ticket in _queued(version.dispatcher._scheduler):
@@ -290,12 +292,12 @@ def _held_by_version(version):
     for worker in version.pool.workers:
         if worker.in_flight:
             yield f"instance {worker.number} holds {len(worker.in_flight)} batches"
-    service = version._service
+    service = version.service
     while service is not version.dispatcher:
         for name in ("_flights", "_num_members"):
             if getattr(service, name, None):
                 yield f"{type(service).__name__}.{name} holds {getattr(service, name)}"
-        service = getattr(service, "_service", None) or service._dispatcher
+        service = getattr(service, "service", None) or service.dispatcher
 
 
 def flows_held(server: QaServer) -> Iterator[str]:
@@ -381,6 +383,6 @@ PLANTED = {
     "held": (Version, "_drop", lambda *_: None),
     "doubt": (Metrics, "num_wrong", 0),
     "settled": (Dispatcher, "_add", _queue_for_ever),
-    "unavailable": (Child, "_until_s", _count_pauses),
+    "unavailable": (child, "overdue_s", _count_pauses),
 }
 """By the check that is to find it: whose method it replaces, and with what."""

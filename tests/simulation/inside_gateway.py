@@ -28,8 +28,6 @@ def over_bounds(gateway: Gateway) -> Iterator[str]:
     for peer, count in num_of_peer.items():
         if count > plan.max_links:
             yield f"{peer} has {count} links"
-    if num_of_peer != its._num_of_peer:
-        yield f"links are counted as {its._num_of_peer}, and are {num_of_peer}"
     for key in {**its._links, **users}:
         link = its._links.get(key)
         num_users = link.users if link else 0
@@ -96,10 +94,10 @@ def held(gateway: Gateway) -> Iterator[str]:
         yield "the gateway does not listen"
         return
     its, loop = gateway.program.server, gateway.program.loop
-    counts = (len(its._links._links), len(its._links._num_of_peer), len(its._links._idle),
+    counts = (len(its._links._links), len(its._links._idle),
               its._inference._num_calls, len(its._inference._streams))  # fmt: skip
     if any(counts):
-        yield f"the gateway holds links, peers, idle links, calls and streams: {counts}"
+        yield f"the gateway holds links, idle links, calls and streams: {counts}"
     if len(loop.sockets) > 1:
         yield f"the gateway has {len(loop.sockets)} sockets"
     if (count := len(asyncio.all_tasks(loop))) > NUM_OWN_TASKS:

@@ -18,7 +18,7 @@ from qa_service.net.listen_options import ListenOptions
 from qa_service.server.config import ServerConfig, ServerOptions
 from qa_service.server.front.connection_options import AuthOptions, ConnectionOptions
 from qa_service.server.models.model_options import ModelOptions, RepositoryOptions
-from qa_service.server.scheduling.queue_options import QueueOptions
+from qa_service.server.scheduling.scheduler import QueueOptions
 from qa_service.server.services.service_options import (
     CacheOptions,
     CollectionOptions,

@@ -11,7 +11,7 @@ from qa_service.preparation.prepare import choose_reading
 from qa_service.preparation.sources import Source
 from qa_service.programs.access import Access
 from qa_service.server.config import ConfigSource
-from qa_service.server.front.tokens import load_tokens
+from qa_service.server.front.tokens import grant_of, load_tokens
 
 MARKED = {
     "utf-8": b"",
@@ -43,7 +43,7 @@ def test_a_text_is_read_in_the_encoding_of_its_mark(write):
 def test_what_people_write_is_read_in_the_encoding_of_its_mark(write):
     token = "0123456789abcdef"
     path = write(f"# Größe\n{token}\n")
-    assert load_tokens(path).check(token, datetime.now(UTC))
+    assert grant_of(load_tokens(path), token, datetime.now(UTC))
     flags = dict.fromkeys(("tls", "ca_file", "client_cert", "client_key"))
     assert Access.from_flags({**flags, "token_file": path}).token == token
     assert ConfigSource(write('[logs]\nlog_level = "error"\n')).read().logs.log_level == "error"

@@ -16,11 +16,11 @@ from qa_service.errors import SetupError
 from qa_service.logs import plural
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.listener import tcp_listeners
+from qa_service.net.tls import server_context, tls_files
 from qa_service.server.check.report import Finding, error, ok, warning
 from qa_service.server.config import ServerConfig
 from qa_service.server.front.listeners import check_socket_place, warn_if_exposed
-from qa_service.server.front.tokens import Authenticator
-from qa_service.server.front.transport import Transport
+from qa_service.server.front.tokens import load_tokens
 
 SOON = timedelta(days=30)
 
@@ -66,14 +66,12 @@ def _taken(text: str, remedy: str, process: Process | None) -> Finding:
 
 
 def check_certificates(config: ServerConfig) -> Iterator[Finding]:
-    with contextlib.closing(EventLoop()) as loop:
-        is_encrypted = Transport(
-            loop, config.tls, config.connections.handshake_timeout_s
-        ).is_encrypted
-    if not is_encrypted:
+    its = config.tls
+    if not (files := tls_files(its.tls_cert, its.tls_key, its.tls_client_ca)):
         yield ok("clients connect without TLS")
         return
-    now, cert = datetime.now(UTC), config.tls.tls_cert
+    server_context(*files)
+    now, cert = datetime.now(UTC), its.tls_cert
     # The module `ssl` decodes a certificate only after a handshake, but for this function.
     fields = ssl._ssl._test_decode_cert(str(cert))  # type: ignore[attr-defined]
     first, last = (
@@ -90,12 +88,12 @@ def check_certificates(config: ServerConfig) -> Iterator[Finding]:
 
 
 def check_tokens(config: ServerConfig) -> Iterator[Finding]:
-    tokens = Authenticator(config.auth).load()
-    if tokens is None:
+    if (path := config.auth.auth_token_file) is None:
         yield ok("clients need no token")
         return
-    num_expired = tokens.num_expired(datetime.now(UTC))
-    words = f"{plural(len(tokens), 'token')} in {config.auth.auth_token_file}"
+    tokens, now = load_tokens(path), datetime.now(UTC)
+    num_expired = sum(entry.has_expired(now) for entry in tokens)
+    words = f"{plural(len(tokens), 'token')} in {path}"
     if num_expired:
         yield warning(f"{words}, of which {num_expired} have expired")
     else:
@@ -104,9 +102,11 @@ def check_tokens(config: ServerConfig) -> Iterator[Finding]:
 
 def check_exposure(config: ServerConfig) -> Iterator[Finding]:
     """What anyone who can reach the address may do, which is logged."""
-    with contextlib.closing(EventLoop()) as loop:
-        transport = Transport(loop, config.tls, config.connections.handshake_timeout_s)
-        warn_if_exposed(config.listen.host, transport, Authenticator(config.auth))
+    warn_if_exposed(
+        config.listen.host,
+        is_encrypted=config.tls.tls_cert is not None,
+        wants_token=config.auth.auth_token_file is not None,
+    )
     yield from ()
 
 

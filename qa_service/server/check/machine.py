@@ -14,8 +14,6 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
-
 import qa_service
 from qa_service.engine_catalogue import ENGINES, PROCESSOR_FLAGS
 from qa_service.errors import DeviceError, hide_password
@@ -202,23 +200,6 @@ _LIBRARIES = {
 """By their name, the versions that packages of today are built for."""
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """The CUDA that an installed package is built for; empty if it is built without."""
-
-    package: str
-    is_installed: bool
-    cuda: str = ""
-    cudnn: str = ""
-
-    def __str__(self) -> str:
-        if not self.is_installed:
-            return f"{self.package} is not installed"
-        cudnn = f", cuDNN {self.cudnn}" if self.cudnn else ""
-        return f"{self.package} wants CUDA {self.cuda}{cudnn}" if self.cuda else (
-            f"{self.package} is built without CUDA"
-        )  # fmt: skip
-
-
 def check_gpus(config: ServerConfig, root: Path = ROOT) -> Iterator[Finding]:
     """What CUDA sees; where `--devices` names a GPU that is not there, what is missing."""
     devices = config.instances.devices
@@ -240,7 +221,7 @@ def check_gpus(config: ServerConfig, root: Path = ROOT) -> Iterator[Finding]:
         if _pci_gpus(root):
             yield warning("but this machine has an NVIDIA GPU", missing[0].remedy)
         return
-    yield from (ok(str(wanted)) for wanted in _all_wanted())
+    yield from (ok(words) for words, _ in _wanted())
     yield from (ok(line) for line in _found_libraries())
     yield from missing
 
@@ -267,36 +248,40 @@ def _steps(config: ServerConfig, gpus: Gpus, root: Path) -> Iterator[tuple[str, 
         elif gpu_driver(root):
             yield (f"CUDA sees no GPU: {gpus.why_none}", "look at CUDA_VISIBLE_DEVICES")
     engine_type = config.instances.inference_engine_type
-    onnx, torch = _all_wanted()
+    onnx, torch = _wanted()
     needed = {"pytorch": [torch], AUTO: [onnx, torch]}.get(engine_type, [onnx])
-    if not any(wanted.cuda for wanted in needed):
+    if not any(cuda for _, cuda in needed):
         hint = install_hint("gpu")
         remedy = f"in a fresh environment, install the extra gpu in place of cpu: {hint}"
-        yield from ((str(wanted), remedy) for wanted in needed)
+        yield from ((words, remedy) for words, _ in needed)
 
 
-def _all_wanted() -> tuple[Wanted, Wanted]:
-    """What ONNX Runtime and PyTorch want, read of their files: to import them takes seconds."""
-    onnx = _module_text("onnxruntime", "capi/build_and_package_info.py")
-    torch = _module_text("torch", "version.py")
-    return (
-        Wanted("onnxruntime", onnx is not None, _value(onnx, "cuda_version"),
-               _value(onnx, "cudnn_version")),
-        Wanted("torch", torch is not None, _value(torch, "cuda")),
-    )  # fmt: skip
+def _wanted() -> list[tuple[str, str]]:
+    """The CUDA that ONNX Runtime and PyTorch are built for: in words, and alone; empty for none.
+
+    It is read of their files: to import them takes seconds.
+    """
+    return [
+        _wanted_by(
+            "onnxruntime", "capi/build_and_package_info.py", "cuda_version", "cudnn_version"
+        ),
+        _wanted_by("torch", "version.py", "cuda"),
+    ]
 
 
-def _module_text(module: str, name: str) -> str | None:
-    spec = importlib.util.find_spec(module)
+def _wanted_by(package: str, file: str, *names: str) -> tuple[str, str]:
+    """What a package wants, by the names of the versions of CUDA and of cuDNN in a file of it."""
+    spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        return None
-    path = Path(next(iter(spec.submodule_search_locations)), name)
-    return path.read_text() if path.is_file() else ""
-
-
-def _value(text: str | None, name: str) -> str:
-    found = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([\d.]+)", text or "", re.MULTILINE)
-    return found[1] if found else ""
+        return f"{package} is not installed", ""
+    path = Path(next(iter(spec.submodule_search_locations)), file)
+    text = path.read_text() if path.is_file() else ""
+    patterns = (rf"^{name}\b[^=\n]*=\s*['\"]([\d.]+)" for name in names)
+    found = [re.search(pattern, text, re.MULTILINE) for pattern in patterns]
+    cuda, *cudnn = [its[1] if its else "" for its in found]
+    if not cuda:
+        return f"{package} is built without CUDA", ""
+    return ", cuDNN ".join(filter(None, (f"{package} wants CUDA {cuda}", *cudnn))), cuda
 
 
 def _found_libraries() -> Iterator[str]:

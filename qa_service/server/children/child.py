@@ -16,9 +16,10 @@ import logging
 import math
 import signal
 import socket
+import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
@@ -49,18 +50,7 @@ _OWN_SIGNALS = {
 short of memory, a supervisor."""
 
 
-class Process(Protocol):
-    """What a child needs of `subprocess.Popen`."""
-
-    @property
-    def pid(self) -> int: ...
-
-    def poll(self) -> int | None: ...
-
-    def kill(self) -> None: ...
-
-
-Launch = Callable[[], tuple[Process, socket.socket]]
+Launch = Callable[[], tuple[subprocess.Popen[bytes], socket.socket]]
 """Starts a process; returns it, and this end of its channel."""
 
 
@@ -72,7 +62,7 @@ class _Run(msgspec.Struct, eq=False):
         is_ended_here: Whether it was closed or killed by this side.
     """
 
-    process: Process
+    process: subprocess.Popen[bytes]
     stream: Stream
     kill_s: float = math.inf
     is_ended_here: bool = False
@@ -88,6 +78,7 @@ def _ignore(*_: object) -> None:
     pass
 
 
+@dataclass(eq=False)
 class Child:
     """A supervised program.
 
@@ -106,39 +97,29 @@ class Child:
         deaths_in_row: What the backoff counts; a user may set it to 0.
     """
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        name: str,
-        launch: Launch,
-        *,
-        on_data: Callable[[bytes], None] = _ignore,
-        max_frame_bytes: int = 0,
-        on_start: Callable[[], object] = _ignore,
-        on_end: Callable[[], object] = _ignore,
-        on_late: Callable[[Sequence[object]], object] = _ignore,
-        max_backoff_s: float = MAX_BACKOFF_S,
-        drain_timeout_s: float = math.inf,
-        has_end: bool = False,
-    ) -> None:
+    loop: EventLoop
+    name: str
+    launch: Launch
+    on_data: Callable[[bytes], None] = _ignore
+    max_frame_bytes: int = 0
+    on_start: Callable[[], object] = _ignore
+    on_end: Callable[[], object] = _ignore
+    on_late: Callable[[Sequence[object]], object] = _ignore
+    max_backoff_s: float = MAX_BACKOFF_S
+    drain_timeout_s: float = math.inf
+    has_end: bool = False
+
+    def __post_init__(self) -> None:
         self.failure = ""
         self.deaths_in_row = 0
-        self._loop = loop
-        self._name = name
-        self._launch = launch
-        self._on_data, self._max_frame_bytes = on_data, max_frame_bytes
-        self._on_start, self._on_end, self._on_late = on_start, on_end, on_late
-        self._max_backoff_s = max_backoff_s
-        self._drain_timeout_s = drain_timeout_s
-        self._has_end = has_end
         self._run: _Run | None = None
         """The latest process."""
         self._ending: list[_Run] = []
         self._started_s = -math.inf
         self._restart: Timer | None = None
-        self._reaping: Timer | None = None
+        self._reaping = LazyTimer(self.loop, self._reap_ending)
         self._doing: dict[object, tuple[float, float]] = {}
-        self._late = LazyTimer(loop, self._look_for_late)
+        self._late = LazyTimer(self.loop, self._look_for_late)
 
     # What it is.
 
@@ -150,7 +131,7 @@ class Child:
     @property
     def is_waiting(self) -> bool:
         """Whether it starts again after its backoff."""
-        return self._restart is not None
+        return self._restart is not None and self._restart.callback is not None
 
     @property
     def num_processes(self) -> int:
@@ -187,36 +168,37 @@ class Child:
 
     def start(self) -> None:
         """Starts it; raises `OSError` if it cannot be started."""
-        self._cancel_restart()
-        self._started_s = self._loop.now_s()
+        if self._restart:
+            self._restart.cancel()
+        self._started_s = self.loop.now_s()
         self.failure = ""
-        process, sock = self._launch()
-        run = self._run = _Run(process, Stream(self._loop, sock))
-        receive: Callable[[bytes], None] = self._on_data
-        if self._max_frame_bytes:
-            receive = partial(self._receive, run, FrameReader(self._max_frame_bytes))
+        process, sock = self.launch()
+        run = self._run = _Run(process, Stream(self.loop, sock))
+        receive: Callable[[bytes], None] = self.on_data
+        if self.max_frame_bytes:
+            receive = partial(self._receive, run, FrameReader(self.max_frame_bytes))
         run.stream.start(receive, partial(self._on_stream_end, run))
-        self._on_start()
+        self.on_start()
 
     def try_start(self) -> None:
         """Starts it; if that fails, tries again after the backoff."""
         for run in self._ending:
-            run.kill_s = min(run.kill_s, self._loop.now_s())
+            run.kill_s = min(run.kill_s, self.loop.now_s())
         self.reap()
         try:
             self.start()
         except OSError as error:  # descriptors, memory or processes ran out, perhaps for a moment
-            logger.error("%s cannot be started now: %s", self._name, error)
+            logger.error("%s cannot be started now: %s", self.name, error)
             self.start_later()
 
     def start_later(self) -> None:
-        now_s = self._loop.now_s()
+        now_s = self.loop.now_s()
         if now_s - self._started_s >= STEADY_S:
             self.deaths_in_row = 0
-        backoff_s = min(FIRST_BACKOFF_S * 2 ** min(self.deaths_in_row, 10), self._max_backoff_s)
+        backoff_s = min(FIRST_BACKOFF_S * 2 ** min(self.deaths_in_row, 10), self.max_backoff_s)
         self.deaths_in_row += 1
-        logger.info("%s starts again in %.1f s", self._name, backoff_s)
-        self._restart = self._loop.call_at(now_s + backoff_s, self.try_start)
+        logger.info("%s starts again in %.1f s", self.name, backoff_s)
+        self._restart = self.loop.call_at(now_s + backoff_s, self.try_start)
 
     def write(self, data: bytes | bytearray) -> None:
         """Sends it bytes, without waiting; ignored while it does not run."""
@@ -225,9 +207,9 @@ class Child:
 
     def expect(self, what: object, timeout_s: float, since_s: float | None = None) -> None:
         """Notes what it is at, since now or another time, and how long that may take."""
-        since_s = self._loop.now_s() if since_s is None else since_s
+        since_s = self.loop.now_s() if since_s is None else since_s
         self._doing[what] = (since_s, timeout_s)
-        self._late.arm(self._until_s(since_s, timeout_s))
+        self._late.arm(overdue_s(self.loop, since_s, timeout_s))
 
     def done(self, what: object) -> None:
         self._doing.pop(what, None)
@@ -263,76 +245,64 @@ class Child:
             if (code := run.process.poll()) is not None:
                 self._ending.remove(run)
                 run.stream.close()  # it may wait for an end-of-file, which is no death
-                is_expected = run.is_ended_here or (self._has_end and code == 0)
+                is_expected = run.is_ended_here or (self.has_end and code == 0)
                 level = logging.INFO if is_expected else logging.WARNING
                 is_killed_here = run.is_ended_here and code == -signal.SIGKILL
                 how = "is ended by this server" if is_killed_here else how_it_ended(code)
-                logger.log(level, "%s %s", self._name, how)
-                self._loop.mark()
+                logger.log(level, "%s %s", self.name, how)
+                self.loop.mark()
                 for callback in run.on_exit:
                     callback()
-            elif run.kill_s <= self._loop.now_s():
+            elif run.kill_s <= self.loop.now_s():
                 run.kill_s = math.inf
-                logger.warning("%s has not ended since its channel did: killed", self._name)
+                logger.warning("%s has not ended since its channel did: killed", self.name)
                 run.kill()
         return not self.num_processes
 
     # What happens to it.
 
     def _close(self, close: Callable[[Stream], None]) -> None:
-        self._cancel_restart()
+        if self._restart:
+            self._restart.cancel()
         if self._run and self.is_running:
             self._run.is_ended_here = True
-            self._wait_for(self._run, self._drain_timeout_s)
+            self._wait_for(self._run, self.drain_timeout_s)
             close(self._run.stream)
 
     def _receive(self, run: _Run, frames: FrameReader, data: bytes) -> None:
         frames.feed(data)
         try:
             while run.stream.is_open and (frame := frames.next_frame()) is not None:
-                self._on_data(frame)
+                self.on_data(frame)
         except (msgspec.DecodeError, FrameTooLargeError) as error:
             self.end(f"it sent an invalid message: {error}")
 
     def _on_stream_end(self, run: _Run) -> None:
         if run not in self._ending:  # else it was closed
             self._wait_for(run, EXIT_S)
-            self._on_end()
+            self.on_end()
 
     def _wait_for(self, run: _Run, timeout_s: float) -> None:
         """Waits for a process to end, and kills it after a time."""
         self._doing.clear()
-        run.kill_s = self._loop.now_s() + timeout_s
+        run.kill_s = self.loop.now_s() + timeout_s
         self._ending.append(run)
-        self._reap_later()
+        self._reaping.arm(self.loop.now_s() + REAP_INTERVAL_S)
 
-    def _reap_later(self) -> None:
-        if self._reaping is None:
-            again_s = self._loop.now_s() + REAP_INTERVAL_S
-            self._reaping = self._loop.call_at(again_s, self._reap_until_none)
-
-    def _reap_until_none(self) -> None:
-        self._reaping = None
-        if not self.reap():
-            self._reap_later()
+    def _reap_ending(self) -> None:
+        self.reap()
+        if self._ending:
+            self._reaping.arm(self.loop.now_s() + REAP_INTERVAL_S)
 
     def _look_for_late(self) -> None:
-        until_s = {what: self._until_s(*its) for what, its in self._doing.items()}
-        now_s = self._loop.now_s()
+        until_s = {what: overdue_s(self.loop, *its) for what, its in self._doing.items()}
+        now_s = self.loop.now_s()
         if late := [what for what, its_s in until_s.items() if its_s <= now_s]:
             timeout_s = max(self._doing[what][1] for what in late)
-            self._on_late(late)
+            self.on_late(late)
             self.end(f"it took longer than {timeout_s:g} s")
         elif until_s:
             self._late.arm(min(until_s.values()))
-
-    def _until_s(self, since_s: float, timeout_s: float) -> float:
-        return overdue_s(self._loop, since_s, timeout_s)
-
-    def _cancel_restart(self) -> None:
-        if self._restart:
-            self._restart.cancel()
-            self._restart = None
 
 
 def how_it_ended(code: int | None) -> str:

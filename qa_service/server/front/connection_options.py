@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta, Struct
 
 from qa_service.options import Count, Ms, OptionalCount, OptionalMs
@@ -57,10 +56,6 @@ class ConnectionOptions(Struct, frozen=True, kw_only=True):
         OptionalMs,
         Meta(description="milliseconds a request may wait for an instance; 0 for no limit"),
     ] = 30_000
-
-    def for_local(self) -> ConnectionOptions:
-        """The same for a connection of this machine, which age does not move to another server."""
-        return msgspec.structs.replace(self, max_connection_age_s=0)
 
     @property
     def client_timeout_s(self) -> float:

@@ -23,8 +23,6 @@ from qa_service.net.listener import (
     is_loopback,
     tcp_listeners,
 )
-from qa_service.server.front.tokens import Authenticator
-from qa_service.server.front.transport import Transport
 
 logger = logging.getLogger(__name__)
 
@@ -94,13 +92,13 @@ def _say_no_place(error: OSError) -> str:
     )
 
 
-def warn_if_exposed(host: str, transport: Transport, authenticator: Authenticator) -> None:
+def warn_if_exposed(host: str, *, is_encrypted: bool, wants_token: bool) -> None:
     """Logs what anyone who can reach this address may do."""
-    if is_loopback(host):
+    if is_loopback(host) or is_encrypted:
         return
-    if not transport.is_encrypted and not authenticator.is_required:
+    if not wants_token:
         logger.warning(
             "no TLS, no tokens: %s is open to anyone (--tls_cert, --auth_token_file)", host
         )
-    elif not transport.is_encrypted:
+    else:
         logger.warning("tokens are sent to %s unencrypted: there is no --tls_cert", host)

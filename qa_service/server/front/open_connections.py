@@ -17,6 +17,7 @@ import heapq
 import logging
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from qa_service.errors import QueueFullError
 from qa_service.net.timers import Clock
@@ -37,6 +38,7 @@ _CANDIDATES = 32
 """How many are looked for at a time: a search takes longer than a close."""
 
 
+@dataclass(eq=False)
 class OpenConnections:
     """The connections of a server, at most `max_connections` and `RESERVE`.
 
@@ -44,13 +46,12 @@ class OpenConnections:
         service: What answers the questions of those that are served.
     """
 
-    def __init__(
-        self, clock: Clock, max_connections: int, service: Service, metrics: Metrics
-    ) -> None:
-        self._clock = clock
-        self._max = max_connections
-        self._service = service
-        self._metrics = metrics
+    clock: Clock
+    max_connections: int
+    service: Service
+    metrics: Metrics
+
+    def __post_init__(self) -> None:
         self._open: dict[Connection, None] = {}  # a set in the order of opening
         # The silent ones with the time since which they are, the longest silent last.
         self._candidates: list[tuple[float, Connection]] = []
@@ -74,18 +75,18 @@ class OpenConnections:
 
         None if not even a probe has room: all connections are busy, those for probes too.
         """
-        while len(self._open) >= self._max and self._evict(GRACE_S):
+        while len(self._open) >= self.max_connections and self._evict(GRACE_S):
             pass
-        while len(self._open) >= self._max + RESERVE and self._evict(0.0):
+        while len(self._open) >= self.max_connections + RESERVE and self._evict(0.0):
             pass
-        if len(self._open) < self._max:
-            return self._service
-        return self if len(self._open) < self._max + RESERVE else None
+        if len(self._open) < self.max_connections:
+            return self.service
+        return self if len(self._open) < self.max_connections + RESERVE else None
 
     def submit(self, call: Call) -> None:
         """Passes a call of a connection beyond the bound on if there is room now."""
-        if len(self._open) <= self._max:
-            self._service.submit(call)
+        if len(self._open) <= self.max_connections:
+            self.service.submit(call)
         else:
             message = "the server has as many connections as --max_connections"
             call.fail(QueueFullError(message, retry_after_ms=RETRY_AFTER_MS))
@@ -93,7 +94,7 @@ class OpenConnections:
     def _evict(self, grace_s: float) -> bool:
         connection = self._next_candidate()
         if connection is None:
-            latest_s = self._clock.now_s() - grace_s
+            latest_s = self.clock.now_s() - grace_s
             silent = (
                 (its.silent_since_s, its)
                 for its in self._open
@@ -104,13 +105,13 @@ class OpenConnections:
             connection = self._next_candidate()
         if connection is None:
             return False
-        if not self._metrics.connections_evicted_total:
+        if not self.metrics.connections_evicted_total:
             logger.warning(
                 "%d connections, as many as may be open: from now on the one that has been "
                 "silent longest is closed to make room",
-                self._max,
+                self.max_connections,
             )
-        self._metrics.connections_evicted_total += 1
+        self.metrics.connections_evicted_total += 1
         logger.debug("%s makes room", connection.name)
         self.discard(connection)
         connection.close()

@@ -74,29 +74,22 @@ class TokenEntry(msgspec.Struct, frozen=True):
         return self.expires is not None and now >= self.expires
 
 
-class TokenSet:
-    def __init__(self, entries: Sequence[TokenEntry]) -> None:
-        self._entries = tuple(entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def num_expired(self, now: datetime) -> int:
-        return sum(entry.has_expired(now) for entry in self._entries)
-
-    def check(self, token: str, now: datetime) -> Grant:
-        """What a token grants; raises `UnauthorizedError` if it is unknown or expired."""
-        digest = _digest(token)
-        found = [entry for entry in self._entries if hmac.compare_digest(entry.digest, digest)]
-        if not found:
-            raise UnauthorizedError("the token is not accepted" if token else "no token was sent")
-        good = [entry.grant for entry in found if not entry.has_expired(now)]
-        if not good:
-            raise UnauthorizedError("the token has expired")
-        return good[0]
+Tokens = tuple[TokenEntry, ...]
 
 
-def load_tokens(path: Path) -> TokenSet:
+def grant_of(tokens: Tokens, token: str, now: datetime) -> Grant:
+    """What a token grants; raises `UnauthorizedError` if it is unknown or expired."""
+    digest = _digest(token)
+    found = [entry for entry in tokens if hmac.compare_digest(entry.digest, digest)]
+    if not found:
+        raise UnauthorizedError("the token is not accepted" if token else "no token was sent")
+    good = [entry.grant for entry in found if not entry.has_expired(now)]
+    if not good:
+        raise UnauthorizedError("the token has expired")
+    return good[0]
+
+
+def load_tokens(path: Path) -> Tokens:
     """Reads a file of tokens, or raises `SetupError`; warns if others can read it, one is short."""
     try:
         mode = path.stat().st_mode
@@ -119,7 +112,7 @@ def load_tokens(path: Path) -> TokenSet:
         logger.warning("every user can read the tokens in %s; chmod 600 it", path)
     if any(len(parts[0]) < SHORT_TOKEN_CHARS for _, parts in listed):
         logger.warning("a token in %s is so short that it can be guessed", path)
-    return TokenSet(entries)
+    return tuple(entries)
 
 
 def _parse_line(place: str, parts: Sequence[str]) -> TokenEntry:
@@ -163,14 +156,14 @@ class Authenticator:
         return self._tokens is not None
 
     def authenticate(self, token: str) -> Grant | None:
-        """What a token grants, as `TokenSet.check`; None if none is required, whatever was sent."""
-        return self._tokens.check(token, datetime.now(UTC)) if self._tokens is not None else None
+        """What a token grants, as `grant_of`; None if none is required, whatever was sent."""
+        return grant_of(self._tokens, token, datetime.now(UTC)) if self._tokens else None
 
-    def load(self) -> TokenSet | None:
+    def load(self) -> Tokens | None:
         """Reads the tokens, or raises `SetupError`; None if none is required."""
         return load_tokens(self._token_file) if self._token_file else None
 
-    def use(self, tokens: TokenSet | None) -> None:
+    def use(self, tokens: Tokens | None) -> None:
         self._tokens = tokens
         if tokens:
             logger.info("%d tokens are accepted from now on", len(tokens))

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -59,6 +60,7 @@ class BatchListener(Protocol):
         """An instance died with this batch. A request that ran may have killed it."""
 
 
+@dataclass(eq=False)
 class WorkerPool:
     """Keeps instances alive and gives them work.
 
@@ -71,28 +73,20 @@ class WorkerPool:
         is_wrong: Whether it has failed because no instance gives its known answers.
     """
 
-    batches: BatchListener
+    loop: EventLoop
+    options: InstanceOptions
+    make_program: ProgramFactory
+    metrics: ModelMetrics
+    drain_timeout_s: float
+    name: str = ""
+    batches: BatchListener = field(init=False)
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        options: InstanceOptions,
-        make_program: ProgramFactory,
-        metrics: ModelMetrics,
-        name: str = "",
-        *,
-        drain_timeout_s: float,
-    ) -> None:
+    def __post_init__(self) -> None:
         self.model = ModelFacts()
         self.alive = self.size = 0
         self.is_booting = True
         self.is_wrong = False
-        self._loop = loop
-        self._options = options
-        self._make_program = make_program
-        self._metrics = metrics
-        self._prefix = f"{name}: " if name else ""
-        self._drain_timeout_s = drain_timeout_s
+        self._prefix = f"{self.name}: " if self.name else ""
         self._children: dict[int, Child] = {}
         self._workers: dict[int, Worker] = {}
         self._wanted: set[int] = set()
@@ -102,7 +96,11 @@ class WorkerPool:
         self._failure = ""
         self._is_closed = False
         self._self_tests = SelfTests(
-            loop, options.self_test_interval_s, self._workers.values, metrics, self._prefix
+            self.loop,
+            self.options.self_test_interval_s,
+            self._workers.values,
+            self.metrics,
+            self._prefix,
         )
 
     def resize(self, size: int) -> None:
@@ -186,13 +184,10 @@ class WorkerPool:
         for child in self._children.values():
             child.kill()
 
-    def reap(self) -> None:
-        for child in self._children.values():
-            child.reap()
-
-    @property
-    def is_gone(self) -> bool:
-        return not self.num_processes
+    def reap(self) -> bool:
+        """Whether all its processes have ended."""
+        ended = [child.reap() for child in self._children.values()]
+        return all(ended)
 
     def on_worker_ready(self, worker: Worker) -> None:
         logger.info("%sinstance %d is ready", self._prefix, worker.number)
@@ -203,7 +198,7 @@ class WorkerPool:
         self._wrong_starts.discard(worker.number)
         self.is_booting = self.is_booting and not self.is_complete
         self._self_tests.look()
-        self._loop.mark()
+        self.loop.mark()
 
     def on_worker_results(self, worker: Worker, batch: Sequence[Ticket], results: Results) -> None:
         worker.child.deaths_in_row = 0
@@ -220,9 +215,9 @@ class WorkerPool:
 
     def _child(self, number: int) -> Child:
         if number not in self._children:
-            program = self._make_program(number)
+            program = self.make_program(number)
             self._children[number] = Child(
-                self._loop,
+                self.loop,
                 f"{self._prefix}instance {number}",
                 program.launch,
                 on_data=lambda body: self._workers[number].take(body),  # noqa: PLW0108 - the latest
@@ -231,13 +226,13 @@ class WorkerPool:
                 on_end=partial(self._on_end, number),
                 on_late=partial(self._on_late, number),
                 max_backoff_s=MAX_REMOTE_BACKOFF_S if program.is_remote else MAX_BACKOFF_S,
-                drain_timeout_s=self._drain_timeout_s,
+                drain_timeout_s=self.drain_timeout_s,
             )
         return self._children[number]
 
     def _on_start(self, number: int, program: InstanceProgram) -> None:
         child = self._children[number]
-        self._begin(Worker(number, self._loop, self, program, child))
+        self._begin(Worker(number, self.loop, self, program, child))
 
     def _begin(self, worker: Worker) -> None:
         self._workers[worker.number] = worker
@@ -265,7 +260,7 @@ class WorkerPool:
     def _forget(self, number: int) -> Worker:
         worker = self._workers.pop(number)
         worker.state = WorkerState.DEAD
-        worker.times.end(self._loop.now_s())
+        worker.times.end(self.loop.now_s())
         self._count_alive()
         return worker
 
@@ -289,7 +284,7 @@ class WorkerPool:
         if self._is_needed(worker) or self._has_given_up():
             self._fail(f"instance {worker.number} cannot start: {reason}")
         elif worker.number in self._wanted and not is_coming:
-            self._metrics.session_restarts_total += 1
+            self.metrics.session_restarts_total += 1
             worker.child.start_later()
         self._self_tests.look()
         for place, batch in enumerate(batches):
@@ -315,7 +310,7 @@ class WorkerPool:
     def _fail(self, message: str) -> None:
         self.is_wrong = bool(self._wrong_starts)
         self._failure = self._failure or message
-        self._loop.mark()
+        self.loop.mark()
 
     def _end(self, number: int) -> None:
         """Closes an instance's channel; a start that is due is not made."""

@@ -34,9 +34,8 @@ IDLE_TIMEOUT_S = 60.0
 class Autoscaler:
     """The rule, within bounds from `fewest` to `most`. Sans-IO."""
 
-    def __init__(self, fewest: int, most: int, idle_timeout_s: float, now_s: float) -> None:
+    def __init__(self, fewest: int, most: int, now_s: float) -> None:
         self._fewest, self._most = fewest, most
-        self._idle_timeout_s = idle_timeout_s
         self._needed_s = now_s
 
     def wanted(
@@ -53,7 +52,7 @@ class Autoscaler:
         missing = math.ceil(waiting_s / GROW_AT_S) - alive
         if missing > 0 and not starting:
             return min(self._most, remote + missing)
-        if now_s - self._needed_s >= self._idle_timeout_s:
+        if now_s - self._needed_s >= IDLE_TIMEOUT_S:
             self._needed_s = now_s
             return max(self._fewest, remote - 1)
         return remote
@@ -66,20 +65,17 @@ class RayPool(WorkerPool):
 
     def resize(self, size: int) -> None:
         super().resize(size)
-        fewest, most = self._options.ray_range
+        fewest, most = self.options.ray_range
         if fewest < most and not self._autoscaler:
-            self._autoscaler = Autoscaler(fewest, most, IDLE_TIMEOUT_S, self._loop.now_s())
-            self._scale_later()
+            self._autoscaler = Autoscaler(fewest, most, self.loop.now_s())
+            self.loop.call_at(self.loop.now_s() + LOOK_INTERVAL_S, self._scale)
 
     @property
     def _local(self) -> range:
-        return range(min(self.size, self._options.num_inference_sessions))
+        return range(min(self.size, self.options.num_inference_sessions))
 
     def _is_needed(self, worker: Worker) -> bool:
         return super()._is_needed(worker) and (worker.number in self._local or not self._local)
-
-    def _scale_later(self) -> None:
-        self._loop.call_at(self._loop.now_s() + LOOK_INTERVAL_S, self._scale)
 
     def _scale(self) -> None:
         if self._is_closed or not self._autoscaler:
@@ -88,14 +84,14 @@ class RayPool(WorkerPool):
         there = [w for w in remote if w.state is WorkerState.READY and not w.is_leaving]
         wanted = len(self._wanted) - len(self._local)
         change = -wanted + self._autoscaler.wanted(
-            self._loop.now_s(),
+            self.loop.now_s(),
             remote=wanted,
             alive=self.alive,
             starting=wanted - len(there),
             idle=sum(worker.is_idle for worker in there),
             waiting_s=self.batches.waiting_s,
         )
-        if self.size < self._options.num_instances:
+        if self.size < self.options.num_instances:
             change = 0  # the pool still grows, or another version is replacing this one
         if change:
             logger.info(
@@ -111,4 +107,4 @@ class RayPool(WorkerPool):
             self._child(number).try_start()
         for _ in range(-change):
             self._drop(max(self._wanted))
-        self._scale_later()
+        self.loop.call_at(self.loop.now_s() + LOOK_INTERVAL_S, self._scale)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from qa_service.errors import SetupError, UnknownModelError, list_choices
 from qa_service.instance.worker_messages import Setup
@@ -23,8 +24,7 @@ from qa_service.server.instances.ray_pool import RayPool
 from qa_service.server.models.model import Model
 from qa_service.server.models.plan import ModelPlan, Plan, VersionSpec
 from qa_service.server.models.version import Version, VersionState
-from qa_service.server.scheduling.queue_options import QueueOptions
-from qa_service.server.scheduling.scheduler import Scheduler
+from qa_service.server.scheduling.scheduler import QueueOptions, Scheduler
 from qa_service.server.services.chain import Services
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.service_options import DEFAULT_ROUTE, RouteOptions
@@ -36,6 +36,7 @@ PROCESS_BYTES = 64 << 20
 """An instance's memory besides its model's files, estimated until an instance has measured it."""
 
 
+@dataclass(eq=False)
 class Catalog:
     """The models that are served.
 
@@ -43,44 +44,33 @@ class Catalog:
         by_name: The models, those that are ending included.
     """
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        queue: QueueOptions,
-        metrics: Metrics,
-        services: Services,
-        logs: LogOptions,
-        *,
-        max_memory_bytes: int,
-        drain_timeout_s: float,
-    ) -> None:
+    loop: EventLoop
+    queue: QueueOptions
+    metrics: Metrics
+    services: Services
+    logs: LogOptions
+    max_memory_bytes: int
+    drain_timeout_s: float
+
+    def __post_init__(self) -> None:
         self.plan = Plan({}, {})
         self.by_name: dict[str, Model] = {}
         self.routes: Mapping[str, RouteOptions] = {}
         self._only = ""
         """The model of requests that name none; empty if several are served."""
-        self._loop = loop
-        self._queue = queue
-        self._metrics = metrics
-        self._services = services
-        self._logs = logs
-        self._factories: dict[VersionSpec, ProgramFactory] = {}
-        self._max_memory_bytes = max_memory_bytes
-        self._drain_timeout_s = drain_timeout_s
         self._unloaded: set[str] = set()
 
     def apply(self, plan: Plan) -> None:
         """Starts to serve another plan, or raises `SetupError` if a named device is missing."""
         leaving = {n: m.plan for n, m in self.by_name.items() if m.ready_specs}
         plans = {**leaving, **plan.models}
-        specs = [spec for its in plans.values() for spec in its.versions.values()]
-        factories = {s: self._factories.get(s) or self._make_factory(s) for s in specs}
+        for spec in (spec for its in plans.values() for spec in its.versions.values()):
+            self._make_factory(spec)  # says what cannot be had, before anything changes
         self.plan = plan
-        self._factories = factories
         self._unloaded.clear()
         for name in plan.models:
             if name not in self.by_name:
-                self.by_name[name] = Model(name, self._loop, self._make_version)
+                self.by_name[name] = Model(name, self.loop, self._make_version)
         for name, model in self.by_name.items():
             model.apply(plans.get(name) or ModelPlan(name))
         self._move()
@@ -92,7 +82,7 @@ class Catalog:
             model.reconcile(at_once=at_once)
         self._move()
         for key in before - {version.spec.key for version in self.versions}:
-            self._metrics.end_version(*key)
+            self.metrics.end_version(*key)
         self.by_name = {
             name: model
             for name, model in self.by_name.items()
@@ -215,9 +205,8 @@ class Catalog:
 
     def reap(self) -> bool:
         """Removes processes that have ended; returns whether none is left."""
-        for version in self.versions:
-            version.pool.reap()
-        return all(version.pool.is_gone for version in self.versions)
+        ended = [version.pool.reap() for version in self.versions]
+        return all(ended)
 
     def _make_factory(self, spec: VersionSpec) -> ProgramFactory:
         found, model = spec.found, self.by_name.get(spec.model)
@@ -230,28 +219,28 @@ class Catalog:
             former_dir=former,
             hooks_fingerprint=spec.hooks_fingerprint,
         )
-        return make_factory(self._logs, setup)
+        return make_factory(self.logs, setup)
 
     def _make_version(self, spec: VersionSpec, num_instances: int) -> Version:
         """Makes a version, if its instances fit into memory."""
         needed = num_instances * self._instance_bytes(spec)
-        check_memory(spec, num_instances, needed, self.memory_bytes, self._max_memory_bytes)
-        metrics = self._metrics.for_version(*spec.key)
+        check_memory(spec, num_instances, needed, self.memory_bytes, self.max_memory_bytes)
+        metrics = self.metrics.for_version(*spec.key)
         kind = RayPool if spec.instances.ray_range[1] else WorkerPool
         pool = kind(
-            self._loop,
+            self.loop,
             spec.instances,
-            self._factories[spec],
+            self._make_factory(spec),
             metrics,
+            self.drain_timeout_s,
             str(spec),
-            drain_timeout_s=self._drain_timeout_s,
         )
-        dispatcher = pool.batches = Dispatcher(self._loop, Scheduler(self._queue), pool, metrics)
+        dispatcher = pool.batches = Dispatcher(self.loop, Scheduler(self.queue), pool, metrics)
         model = self.by_name[spec.model]
-        service = self._services.around_version(
+        service = self.services.around_version(
             dispatcher, model, spec.number, spec.instances, metrics
         )
-        return Version(spec, self._loop, pool, dispatcher, service, metrics=metrics)
+        return Version(spec, self.loop, pool, dispatcher, service, metrics=metrics)
 
     def _planned(self, name: str | None) -> Model:
         if name is None or name not in self.plan.models:

@@ -18,8 +18,10 @@ import math
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
 from qa_service.errors import QaError, SetupError, UnavailableError, UnknownModelError, list_choices
 from qa_service.net.timers import Clock, LazyTimer
@@ -51,6 +53,7 @@ class LoadFailure(msgspec.Struct, frozen=True):
     retry_s: float
 
 
+@dataclass(eq=False)
 class Model:
     """A model with its versions.
 
@@ -63,34 +66,29 @@ class Model:
         loss: Why a version that served does no more, if the last `reconcile` found one.
     """
 
-    def __init__(
-        self,
-        name: str,
-        clock: Clock,
-        make_version: Callable[[VersionSpec, int], Version],
-        draw: Callable[[], float] = random.random,
-    ) -> None:
-        self.name = name
-        self.plan = ModelPlan(name)
+    name: str
+    clock: Clock
+    make_version: Callable[[VersionSpec, int], Version]
+    draw: Callable[[], float] = random.random
+
+    def __post_init__(self) -> None:
+        self.plan = ModelPlan(self.name)
         self.versions: list[Version] = []
         self.failures: dict[VersionSpec, LoadFailure] = {}
         self.labels: dict[str, int] = {}
         self.loss = ""
-        self._clock = clock
-        self._make_version = make_version
-        self._draw = draw
         self._choices: list[tuple[float, Version]] = []
-        self._retry = LazyTimer(clock, clock.mark)
+        self._retry = LazyTimer(self.clock, self.clock.mark)
 
     def apply(self, plan: ModelPlan) -> None:
         self.plan = plan
         wanted = set(plan.versions.values())
         self.failures = {spec: why for spec, why in self.failures.items() if spec in wanted}
-        self._clock.mark()
+        self.clock.mark()
 
     def try_again(self) -> None:
         self.failures.clear()
-        self._clock.mark()
+        self.clock.mark()
 
     @property
     def ready_specs(self) -> list[VersionSpec]:
@@ -142,7 +140,7 @@ class Model:
         return sum(weight for weight, one in self._choices if one is version) / (total or 1.0)
 
     def _pick(self, choices: Sequence[tuple[float, Version]]) -> Version:
-        mark = self._draw() * sum(weight for weight, _ in choices)
+        mark = self.draw() * sum(weight for weight, _ in choices)
         for weight, version in choices:
             mark -= weight
             if mark < 0:
@@ -165,7 +163,7 @@ class Model:
         wait_s = LOADING_RETRY_S
         if self.failures and not self.versions_in(VersionState.LOADING):
             next_s = min(failure.retry_s for failure in self.failures.values())
-            wait_s = max(wait_s, next_s - self._clock.now_s())
+            wait_s = max(wait_s, next_s - self.clock.now_s())
         return UnavailableError(message, retry_after_ms=math.ceil(wait_s * 1e3))
 
     def _serving(self, number: int) -> Version | None:
@@ -214,7 +212,7 @@ class Model:
     def _is_to_load(self, version: Version) -> bool:
         """Whether the plan has this version, ignoring `generation`."""
         wanted = self.plan.versions.get(version.spec.number)
-        return wanted is not None and wanted.is_same_as(version.spec)
+        return wanted is not None and wanted == replace(version.spec, generation=wanted.generation)
 
     def _ready(self) -> list[Version]:
         return self.versions_in(VersionState.READY)
@@ -272,7 +270,7 @@ class Model:
         """Loads the first missing version that is due, once no version is ending."""
         if self.versions_in(VersionState.DRAINING, VersionState.ENDING):
             return
-        now_s = self._clock.now_s()
+        now_s = self.clock.now_s()
         for spec in self._missing():
             failure = self.failures.get(spec)
             if failure is None or failure.retry_s <= now_s:
@@ -284,7 +282,7 @@ class Model:
         logger.info("reloading the model: %s" if self._ready() else "loading %s", spec)
         is_rolling = self.plan.is_rolling and self._ready()
         try:
-            version = self._make_version(spec, 1 if is_rolling else spec.instances.num_instances)
+            version = self.make_version(spec, 1 if is_rolling else spec.instances.num_instances)
         except SetupError as error:
             self._note_failure(spec, str(error))
             return
@@ -309,7 +307,7 @@ class Model:
         before = self.failures.get(spec)
         count = before.count + 1 if before else 1
         wait_s = min(FIRST_RETRY_S * 2 ** (count - 1), MAX_RETRY_S)
-        self.failures[spec] = LoadFailure(message, count, self._clock.now_s() + wait_s)
+        self.failures[spec] = LoadFailure(message, count, self.clock.now_s() + wait_s)
         self._retry.arm(self.failures[spec].retry_s)
         meanwhile = ", the old model serves on" if self._ready() else ""
         logger.error("%s cannot be loaded%s: %s; again in %.0f s", spec, meanwhile, message, wait_s)

@@ -17,12 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from qa_service.errors import SetupError, list_choices
-from qa_service.instance.model_folder.manifest import (
-    Manifest,
-    fingerprint_of,
-    load_manifest,
-    model_files,
-)
+from qa_service.instance.model_folder.manifest import fingerprint_of, load_manifest, model_files
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +51,7 @@ class FoundVersion:
 def find_versions(path: Path) -> dict[int, FoundVersion]:
     """The versions in a folder, by number, ascending; or a `SetupError`."""
     if fingerprint := fingerprint_of(path):
-        return {1: FoundVersion(1, path, fingerprint, _file_bytes(path, load_manifest(path)))}
+        return {1: _found(1, path, fingerprint)}
     try:
         names = [entry.name for entry in path.iterdir()]
     except OSError as error:
@@ -73,19 +68,18 @@ def find_versions(path: Path) -> dict[int, FoundVersion]:
             logger.info("%s has no manifest: it is not loaded", folder)
             continue
         try:
-            file_bytes = _file_bytes(folder, load_manifest(folder))
+            found[number] = _found(number, folder, fingerprint)
         except SetupError as error:
             logger.warning("%s is not loaded: %s", folder, error)
-        else:
-            found[number] = FoundVersion(number, folder, fingerprint, file_bytes)
     if not found:
         load_manifest(path)  # says what to do
     return found
 
 
-def _file_bytes(folder: Path, manifest: Manifest) -> dict[str, int]:
-    paths = [folder / name for name in manifest.files]
-    return {path.name: path.stat().st_size for path in paths if path.is_file()}
+def _found(number: int, folder: Path, fingerprint: str) -> FoundVersion:
+    paths = [folder / name for name in load_manifest(folder).files]
+    sizes = {path.name: path.stat().st_size for path in paths if path.is_file()}
+    return FoundVersion(number, folder, fingerprint, sizes)
 
 
 def choose_versions(

@@ -50,9 +50,6 @@ class VersionSpec(msgspec.Struct, frozen=True):
     def is_loadable(self) -> bool:
         return not self.instances.is_engine_open
 
-    def is_same_as(self, other: VersionSpec) -> bool:
-        return self == replace(other, generation=self.generation)
-
     def __str__(self) -> str:
         return f"{self.model}, version {self.number}"
 

@@ -10,6 +10,7 @@ the calls it has.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from msgspec.structs import replace
@@ -35,24 +36,17 @@ class VersionState(Enum):
     GONE = auto()
 
 
+@dataclass(eq=False)
 class Version:
-    def __init__(
-        self,
-        spec: VersionSpec,
-        clock: Clock,
-        pool: WorkerPool,
-        dispatcher: Dispatcher,
-        service: Service,
-        *,
-        metrics: ModelMetrics,
-    ) -> None:
-        self.spec = spec
+    spec: VersionSpec
+    clock: Clock
+    pool: WorkerPool
+    dispatcher: Dispatcher
+    service: Service
+    metrics: ModelMetrics
+
+    def __post_init__(self) -> None:
         self.state = VersionState.LOADING
-        self.metrics = metrics
-        self.pool = pool
-        self._clock = clock
-        self.dispatcher = dispatcher
-        self._service = service
         self._in_flight: dict[Call, None] = {}
 
     def submit(self, call: Call) -> None:
@@ -63,7 +57,7 @@ class Version:
         self._in_flight[call] = None
         call.then(self._count)
         call.on_end(self._drop)
-        self._service.submit(call)
+        self.service.submit(call)
 
     @property
     def full_size(self) -> int:
@@ -105,7 +99,7 @@ class Version:
         """Closes it if it has drained; it is gone once its processes are."""
         if self.state is VersionState.DRAINING and not self._in_flight:
             self.close()
-        if self.state is VersionState.ENDING and self.pool.is_gone:
+        if self.state is VersionState.ENDING and not self.pool.num_processes:
             self._become(VersionState.GONE)
 
     def _count(self, outcome: Outcome) -> Answered | None:
@@ -121,13 +115,13 @@ class Version:
         if call.is_cancelled:
             self.metrics.model_requests_total[ABANDONED] += 1
         if not self._in_flight and self.state is VersionState.DRAINING:
-            self._clock.mark()
+            self.clock.mark()
 
     def _become(self, state: VersionState) -> None:
         assert state in _NEXT[self.state], (self.state, state)
         logger.debug("%s: %s", self.spec, state.name.lower())
         self.state = state
-        self._clock.mark()
+        self.clock.mark()
 
 
 _HAS_ENDED = (VersionState.ENDING, VersionState.GONE)

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from qa_service.errors import InternalError, QaError
+from qa_service.errors import DeadlineExceededError, InternalError, QaError
 from qa_service.wire.messages import Answer, Answered, Request, Timings
 from qa_service.wire.spans import SegmentResult
 from qa_service.wire.traces import Span
@@ -29,13 +29,6 @@ class SegmentRead(Answered, frozen=True, kw_only=True):
     """What was found in a segment of a long text; it has no answers."""
 
     segment: SegmentResult
-
-
-def total_timings(parts: Iterable[SegmentRead]) -> Timings:
-    """The time until the first of a request's segments ran, and what all of them took."""
-    timings = [part.timings for part in parts]
-    inference_ms = sum(one.inference for one in timings)
-    return Timings(min(one.queue for one in timings), round(inference_ms, 3))
 
 
 Outcome = Answered | QaError
@@ -158,3 +151,11 @@ class Call(msgspec.Struct, eq=False):
                 holders.pop()(self)
             except Exception:
                 logger.exception("request %s: it could not be dropped", self.scope.name)
+
+
+def fail_expired(calls: Collection[Call], now_s: float) -> float:
+    """Fails the calls whose deadline has passed; returns the next deadline, infinity for none."""
+    for call in calls:
+        if call.scope.deadline_s <= now_s:
+            call.fail(DeadlineExceededError())
+    return min((call.scope.deadline_s for call in calls if not call.is_settled), default=math.inf)

@@ -17,16 +17,37 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Iterator
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from qa_service.instance.batch_cost import BatchRule
+from qa_service.options import Count
 from qa_service.server.scheduling.flows import Flows, Turn, insert
-from qa_service.server.scheduling.queue_options import QueueOptions
 from qa_service.server.scheduling.ticket import Ticket
 
 BATCHES_AHEAD = 3
 """Batch members come from as many turns as fill this many batches of the leader's length: enough to
 find texts of that length. Whoever is passed waits longer, so p99 grows with this number; with 3 it
 is within 1.1 of first come, first served (`test_shares.py`)."""
+
+
+class QueueOptions(Struct, frozen=True, kw_only=True):
+    """The queue of requests that wait for an instance."""
+
+    max_queue_size: Annotated[
+        Count,
+        Meta(
+            description="maximum number of requests that wait for an instance; also of those that "
+            "wait for a search process, and with a cache of those that wait for an equal request"
+        ),
+    ] = 1000
+    max_queue_delay_us: Annotated[
+        int,
+        Meta(ge=0, le=1_000_000,
+             description="microseconds a request may wait for batch members while an instance is "
+             "idle"),
+    ] = 0  # fmt: skip
 
 
 class Scheduler:

@@ -26,30 +26,22 @@ all its entries at once, which stops the loop for long if they are many.
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from qa_service.errors import DeadlineExceededError, ExecutionTimeoutError
 from qa_service.net.timers import Clock, LazyTimer
-from qa_service.server.scheduling.call import Call, Outcome
+from qa_service.server.scheduling.call import Call, Outcome, fail_expired
 from qa_service.server.services.service import Service
 from qa_service.server.telemetry.metrics import ModelMetrics
-from qa_service.wire.messages import (
-    UNKNOWN_SOURCE,
-    Answer,
-    Answered,
-    AnswerSource,
-    Question,
-    Request,
-    Timings,
-)
+from qa_service.wire.messages import Answer, Answered, AnswerSource, Question, Request, Timings
 
 NO_TIME = Timings(0.0, 0.0)
 
@@ -72,6 +64,7 @@ class _Flight(msgspec.Struct, eq=False):
     timer: LazyTimer | None = None
 
 
+@dataclass(eq=False)
 class Cached:
     """Keeps the answers of one version of a model.
 
@@ -81,46 +74,37 @@ class Cached:
             themselves, so that the queue's bounds apply to them.
     """
 
-    def __init__(
-        self,
-        service: Service,
-        store: CacheStore,
-        model: Callable[[Request], str],
-        clock: Clock,
-        counts: ModelMetrics,
-        *,
-        max_queue_size: int,
-    ) -> None:
-        self._counts = counts
-        self._max_queue_size = max_queue_size
-        self._service = service
-        self._store = store
-        self._model = model
-        self._clock = clock
+    service: Service
+    store: CacheStore
+    model: Callable[[Request], str]
+    clock: Clock
+    counts: ModelMetrics
+    max_queue_size: int
+
+    def __post_init__(self) -> None:
         self._flights: dict[bytes, _Flight] = {}
         self._num_members = 0
 
     def submit(self, call: Call) -> None:
         """Answers a call from the store, lets it join an equal one, or runs it."""
-        model = self._model(call.request)
+        model = self.model(call.request)
         key = cache_key(model, call.request)
-        if kept := self._store.get(key, call.request.text):
-            self._counts.cache_hits_total += 1
-            source = msgspec.structs.replace(kept.source, is_cached=True)
-            call.settle(Answered(kept.answers, NO_TIME, source))
+        if kept := self.store.get(key, call.request.text):
+            self.counts.cache_hits_total += 1
+            call.settle(kept)
         elif not (flight := self._flights.get(key)):
-            self._counts.cache_misses_total += 1
+            self.counts.cache_misses_total += 1
             flight = self._flights[key] = _Flight(key, model)
             self._add(flight, call)
             self._lead(flight, call)
-        elif self._num_members - len(self._flights) < self._max_queue_size:
-            self._counts.cache_joined_total += 1
+        elif self._num_members - len(self._flights) < self.max_queue_size:
+            self.counts.cache_joined_total += 1
             self._add(flight, call)
-            flight.timer = flight.timer or LazyTimer(self._clock, partial(self._expire, flight))
+            flight.timer = flight.timer or LazyTimer(self.clock, partial(self._expire, flight))
             flight.timer.arm(call.scope.deadline_s)
         else:
-            self._counts.cache_misses_total += 1
-            self._service.submit(call)
+            self.counts.cache_misses_total += 1
+            self.service.submit(call)
 
     def _add(self, flight: _Flight, call: Call) -> None:
         flight.members[call] = None
@@ -146,14 +130,13 @@ class Cached:
         flight.leader = leader
         flight.run = Call(leader.request, leader.scope)
         flight.run.then(partial(self._on_settled, flight, leader.scope.deadline_s))
-        self._service.submit(flight.run)
+        self.service.submit(flight.run)
 
     def _on_settled(self, flight: _Flight, deadline_s: float, outcome: Outcome) -> None:
         """Settles all members; if the run timed out, only those whose deadline has passed too."""
         assert flight.run
-        if isinstance(outcome, Answered) and flight.model == self._model(flight.run.request):
-            num_dropped = self._store.put(flight.key, outcome.answers, outcome.source)
-            self._counts.cache_evictions_total += num_dropped
+        if isinstance(outcome, Answered) and flight.model == self.model(flight.run.request):
+            self.counts.cache_evictions_total += self.store.put(flight.key, outcome)
         is_late = isinstance(outcome, DeadlineExceededError | ExecutionTimeoutError)
         for call in list(flight.members):
             if not is_late or call.scope.deadline_s <= deadline_s:
@@ -163,13 +146,10 @@ class Cached:
 
     def _expire(self, flight: _Flight) -> None:
         """Fails joined members at their deadlines: only the leader's holds for its run."""
-        now_s = self._clock.now_s()
-        for call in [one for one in flight.members if one is not flight.leader]:
-            if call.scope.deadline_s <= now_s:
-                call.fail(DeadlineExceededError())
-        rest = [one.scope.deadline_s for one in flight.members if one is not flight.leader]
+        joined = [one for one in flight.members if one is not flight.leader]
+        next_s = fail_expired(joined, self.clock.now_s())
         if flight.timer:
-            flight.timer.arm(min(rest, default=math.inf))
+            flight.timer.arm(next_s)
 
 
 KEY_BYTES = 16  # 128 bits: equal keys of different questions need not be expected
@@ -185,13 +165,6 @@ _fields_of = attrgetter(*[its.name for its in _KEPT])
 
 class _Entry(msgspec.Struct, array_like=True):
     answers: list[_Kept]
-    source: AnswerSource
-
-
-class KeptAnswers(NamedTuple):
-    """The answers to a question, best first, and what their reply has once."""
-
-    answers: list[Answer]
     source: AnswerSource
 
 
@@ -221,7 +194,7 @@ class CacheStore:
     def __len__(self) -> int:
         return sum(len(shard.entries) for shard in self._shards)
 
-    def get(self, key: bytes, text: str) -> KeptAnswers | None:
+    def get(self, key: bytes, text: str) -> Answered | None:
         """The answers to a question, now the most recently used; None if there are none."""
         entries = self._shard(key).entries
         entry = entries.get(key)
@@ -236,13 +209,12 @@ class CacheStore:
             if its.start is not None:
                 words = part[its.start - at : its.end - at]
             answers.append(Answer(answer=words, **msgspec.structs.asdict(its)))
-        return KeptAnswers(answers, kept.source)
+        source = msgspec.structs.replace(kept.source, is_cached=True)
+        return Answered(answers, NO_TIME, source)
 
-    def put(
-        self, key: bytes, answers: Sequence[Answer], source: AnswerSource = UNKNOWN_SOURCE
-    ) -> int:
+    def put(self, key: bytes, answered: Answered) -> int:
         """Keeps or replaces a question's answers; returns how many entries it dropped for room."""
-        entry = _encode(([_fields_of(answer) for answer in answers], source))
+        entry = _encode(([_fields_of(answer) for answer in answered.answers], answered.source))
         shard = self._shard(key)
         if (old := shard.entries.pop(key, None)) is not None:
             shard.num_bytes -= ENTRY_BYTES + len(old)

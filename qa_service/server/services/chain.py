@@ -13,12 +13,11 @@ import msgspec
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.net.timers import Clock
 from qa_service.server.services.cache import Cached, CacheStore
-from qa_service.server.services.collections import Collections, Retrieval
+from qa_service.server.services.collection_set import CollectionSet
+from qa_service.server.services.collections import Collections, edition
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.server.services.router import Cascade
 from qa_service.server.services.segments import Segments
 from qa_service.server.services.service import Service
-from qa_service.server.services.service_options import RouteOptions
 from qa_service.server.services.shadow import Shadow, ShadowedModel
 from qa_service.server.telemetry.metrics import ModelMetrics
 from qa_service.server.telemetry.services import ServiceCounts
@@ -32,7 +31,7 @@ class Services(msgspec.Struct, frozen=True):
     store: CacheStore
     counts: ServiceCounts
     max_queue_size: int
-    retrieval: Retrieval
+    collections: CollectionSet
     num_wrong: Callable[[], int]
 
     def around_version(
@@ -44,7 +43,7 @@ class Services(msgspec.Struct, frozen=True):
         counts: ModelMetrics,
     ) -> Service:
         """What a request passes that has been routed to one version of a model."""
-        service: Service = Collections(Segments(dispatcher), dispatcher, self.retrieval)
+        service: Service = Collections(Segments(dispatcher), dispatcher, self.collections)
         # A new service goes here, around what stands: service = MyService(service)
         if self.store.max_bytes:
 
@@ -53,13 +52,10 @@ class Services(msgspec.Struct, frozen=True):
                 runs = f"{its.fingerprint} {options.inference_engine_type} {options.precision}"
                 # What an instance answered that then failed its self-test is in doubt.
                 doubts = self.num_wrong()
-                return f"{runs} {its.hooks} {self.retrieval.edition(request)} {doubts}"
+                return f"{runs} {its.hooks} {edition(self.collections, request)} {doubts}"
 
             service = Cached(
                 service, self.store, answerer, self.clock, counts,
                 max_queue_size=self.max_queue_size,
             )  # fmt: skip
         return Shadow(service, model, number, partial(self.counts.shadow, model.name))
-
-    def route(self, name: str, options: RouteOptions, models: Service) -> Service:
-        return Cascade(models, options, self.clock, self.counts.cascade(name))

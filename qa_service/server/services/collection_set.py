@@ -12,12 +12,13 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from qa_service.errors import SetupError, UnknownCollectionError, error_context, list_choices
 from qa_service.net.event_loop import EventLoop
-from qa_service.net.timers import Timer
+from qa_service.net.timers import LazyTimer, Timer
 from qa_service.retrieval.search_messages import (
     Close,
     Count,
@@ -54,6 +55,7 @@ LaunchSearches = Callable[[int], Launch]
 """What starts a process that makes a number of searches at a time."""
 
 
+@dataclass(eq=False)
 class CollectionSet:
     """The collections by name.
 
@@ -62,37 +64,25 @@ class CollectionSet:
         look_interval_s: Between two looks for newer indexes on disk; with 0 only `use` looks.
     """
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        launch: LaunchSearches,
-        counts: ServiceCounts,
-        max_queue_size: int,
-        max_processes: int = MAX_SEARCH_PROCESSES,
-        *,
-        look_interval_s: float = 0.0,
-    ) -> None:
-        self._loop = loop
-        self._look_interval_s = look_interval_s
-        self._next_look: Timer | None = None
-        self._launch = launch
-        self._counts = counts
-        self._max_queue_size = max_queue_size
-        self._max_processes = max_processes
+    loop: EventLoop
+    launch: LaunchSearches
+    counts: ServiceCounts
+    max_queue_size: int
+    max_processes: int = MAX_SEARCH_PROCESSES
+    look_interval_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._next_look = LazyTimer(self.loop, self._look)
         self._served: dict[str, ServedCollection] = {}
         self._editions = itertools.count(1)
         self._named: Mapping[str, CollectionOptions] = {}
         self._listed: Mapping[str, CollectionOptions] = {}
-        self._empty_folder: Path | None = None
-        """The folder of collections, if it has none."""
         self._folder: Path | None = None
         self._lister: Searches | None = None
         self._is_listing = False
         self._list_fault = ""
-        self._unlisted = ""
-        """Why the folder could not be listed the last time."""
-        self._odd: set[str] = set()
-        """Names of folders that cannot be a collection's."""
+        self._said: set[str] = set()
+        """What the last listing had to say, which is logged once."""
         self._list_retry: Timer | None = None
         self._ending: list[Searches] = []
 
@@ -108,18 +98,15 @@ class CollectionSet:
         if folder:
             _check_path("--collections_dir", folder)
         if folder != self._folder:
-            self._listed, self._empty_folder = {}, None
+            self._listed = {}
         self._named, self._folder = named, folder
         self._follow()
         self._list()
         self._look_later()
 
     def _look_later(self) -> None:
-        if self._next_look:
-            self._next_look.cancel()
-        if self._look_interval_s:
-            at_s = self._loop.now_s() + self._look_interval_s
-            self._next_look = self._loop.call_at(at_s, self._look)
+        if self.look_interval_s:
+            self._next_look.arm(self.loop.now_s() + self.look_interval_s)
 
     def _look(self) -> None:
         """Looks for newer indexes on disk; what has failed is tried again at times of its own."""
@@ -178,22 +165,14 @@ class CollectionSet:
                 raise UnknownCollectionError(f"there is no collection {name}; {choices}")
         return names
 
-    def note_fault(
-        self, served: ServedCollection, reason: str, *, ends_with_success: bool = False
-    ) -> None:
-        """Notes and counts that a search has failed; the fault may end with one that succeeds."""
-        served.note_search_fault(reason, ends_with_success=ends_with_success)
-        if counts := self._counts.collections.get(served.name):
-            counts.failed_total += 1
-
     def _make_searches(self, name: str, concurrency: int) -> Searches:
         """A new search process, by what is searched and how many at a time."""
         return Searches(
-            self._loop,
+            self.loop,
             name,
-            self._launch(concurrency),
+            self.launch(concurrency),
             concurrency=concurrency,
-            max_waiting=self._max_queue_size,
+            max_waiting=self.max_queue_size,
             timeout_s=SEARCH_TIMEOUT_S,
             on_start=self._on_process_start,
             on_death=self._on_process_death,
@@ -223,7 +202,7 @@ class CollectionSet:
 
     def _on_process_death(self, searches: Searches) -> None:
         """What the process had open is not open any more."""
-        self._counts.search_process_deaths_total += 1
+        self.counts.search_process_deaths_total += 1
         for served in self._served.values():
             if served.searches is searches and served.state == "READY":
                 served.state = "LOADING"
@@ -231,7 +210,7 @@ class CollectionSet:
     def _on_fault(self, work: Work, reason: str) -> None:
         """Blames the collection whose search has ended its process, or held it for too long."""
         if isinstance(work, Search | Count) and (served := self._served.get(work.collection)):
-            self.note_fault(served, reason, ends_with_success=reason == HUNG)
+            served.note_fault(reason, ends_with_success=reason == HUNG)
 
     # How they come and go.
 
@@ -249,34 +228,33 @@ class CollectionSet:
         if folder != self._folder:
             self._list()
             return
+        said = {}
         if isinstance(result, Listed):
-            self._list_fault = self._unlisted = ""
-            if not result.paths and folder != self._empty_folder:
-                logger.warning("there is no collection in %s: qa-index makes them", folder)
-            self._empty_folder = None if result.paths else folder
-            listed, odd = {}, set()
+            self._list_fault = ""
+            if not result.paths:
+                words = f"there is no collection in {folder}: qa-index makes them"
+                said[words] = logging.WARNING
+            listed = {}
             for name, path in result.paths.items():
                 try:
                     check_name(name)
-                except SetupError as error:
-                    odd.add(name)
-                    if name not in self._odd:
-                        words = "the collection in the folder %r is not served: %s"
-                        logger.warning(words, name, error)
-                else:
                     listed[name] = CollectionOptions(path=Path(path))
-            self._odd = odd
+                except SetupError as error:
+                    words = f"the collection in the folder {name!r} is not served: {error}"
+                    said[words] = logging.WARNING
             if listed != self._listed:
                 self._listed = listed
                 self._follow()
         elif isinstance(result, Refused):
-            if result.reason != self._unlisted:
-                logger.error("the collections are unchanged: %s", result.reason)
-            self._unlisted = result.reason
+            said[f"the collections are unchanged: {result.reason}"] = logging.ERROR
             self._list_fault = result.reason if result.kind == "setup" else ""
-            again_s = self._loop.now_s() + LIST_AGAIN_S
-            self._list_retry = self._loop.call_at(again_s, self._list)
-        self._loop.mark()
+            again_s = self.loop.now_s() + LIST_AGAIN_S
+            self._list_retry = self.loop.call_at(again_s, self._list)
+        for words, level in said.items():
+            if words not in self._said:
+                logger.log(level, "%s", words)
+        self._said = set(said)
+        self.loop.mark()
 
     def _follow(self) -> None:
         """Opens what is new, looks for newer indexes, and closes what is not served any more."""
@@ -294,22 +272,23 @@ class CollectionSet:
             else:
                 served.searches.end()
                 self._ending.append(served.searches)
+        self.counts.keep_collections(wanted)
         for name, options in wanted.items():
             if name not in self._served:
                 self._served[name] = ServedCollection(
-                    self._loop, name, options, self._place(name, options), self._editions
-                )
-        self._counts.keep_collections(self._served)
+                    self.loop, name, options, self._place(name, options), self._editions,
+                    self.counts.collections[name],
+                )  # fmt: skip
         for served in self._served.values():
             served.open()
-        self._loop.mark()
+        self.loop.mark()
 
     def _place(self, name: str, options: CollectionOptions) -> Searches:
         """The searches of a new collection: new ones, or the local ones with fewest collections."""
         if options.url:
             return self._make_searches(name, REMOTE_SEARCHES)
         local = [its.searches for its in self._served.values() if not its.is_remote]
-        if len(set(local)) < self._max_processes:
+        if len(set(local)) < self.max_processes:
             return self._make_searches(name, 1)
         return min(dict.fromkeys(local), key=local.count)
 

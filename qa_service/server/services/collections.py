@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -45,10 +46,9 @@ from qa_service.server.scheduling.call import Call, Outcome
 from qa_service.server.services.asked_names import asked_names, count_missing
 from qa_service.server.services.collection_set import CollectionSet
 from qa_service.server.services.dispatcher import Dispatcher
-from qa_service.server.services.parts import read_parts
+from qa_service.server.services.segments import read_parts
 from qa_service.server.services.served_collection import ServedCollection
 from qa_service.server.services.service import Service
-from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.messages import (
     MAX_UNSURE,
     Answer,
@@ -67,42 +67,112 @@ MAX_POINTS_BEHIND = 5.0
 _MAX_NAMED = 5
 """Collections whose fields an error's message has."""
 
-OnFound = Callable[[Sequence[FoundPassage] | QaError], None]
 Results = Mapping[ServedCollection, Result]
 
 
+@dataclass(frozen=True, eq=False)
 class Collections:
-    def __init__(self, service: Service, dispatcher: Dispatcher, retrieval: Retrieval) -> None:
-        self._service = service
-        self._dispatcher = dispatcher
-        self._retrieval = retrieval
+    service: Service
+    dispatcher: Dispatcher
+    collections: CollectionSet
 
     def submit(self, call: Call) -> None:
         if call.request.collection is None:
-            self._service.submit(call)
+            self.service.submit(call)
             return
         try:
-            self._retrieval.search(call, partial(self._on_found, call))
+            self._search(call)
         except QaError as error:
             call.fail(error)
 
-    def _on_found(self, call: Call, found: Sequence[FoundPassage] | QaError) -> None:
-        if call.is_settled:
+    def _search(self, call: Call) -> None:
+        """Searches the collections that a request names; raises a `QaError` if one cannot be."""
+        request = call.request
+        collections = []
+        for name in request.collections:
+            if (its := self.collections.get(name)) is None:
+                raise UnknownCollectionError(f"there is no collection {name}")
+            if its.state == "UNAVAILABLE":
+                raise _unavailable(its)
+            collections.append(its)
+        on_results = partial(self._on_searched, call)
+        search = partial(
+            Search, question=request.question, wanted=request.filter,
+            max_passages=request.max_passages or _most(collections),
+        )  # fmt: skip
+        if len(collections) == 1:
+            [its] = collections
+            its.searches.submit(call, search(its.name), lambda result: on_results({its: result}))
             return
-        if isinstance(found, QaError):
-            call.fail(found)
-        elif not found:
-            call.resolve([NO_ANSWER], Timings(0.0, 0.0))
+
+        def on_counted(results: Results) -> None:
+            refused = {its: it for its, it in results.items() if isinstance(it, Refused)}
+            if refused:
+                on_results(refused)
+                return
+            counts = _summed([it for it in results.values() if isinstance(it, WordCounts)])
+            _each(call, {its: search(its.name, counts=counts) for its in collections}, on_results)
+
+        here = [its for its in collections if not its.is_remote]
+        _each(call, {its: Count(its.name, request.question) for its in here}, on_counted)
+
+    def _on_searched(self, call: Call, results: Results) -> None:
+        """Has what was found read; or fails the call.
+
+        A field of the filter may be unknown in some collections; any other error is the question's.
+        """
+        found = {its: self._noted(its, result) for its, result in results.items()}
+        errors = [one for one in found.values() if isinstance(one, QaError)]
+        unknown = [error for error in errors if isinstance(error, InvalidRequestError)]
+        if len(unknown) < len(errors):
+            call.fail(next(error for error in errors if error not in unknown))
+            return
+        if len(unknown) == len(found):
+            call.fail(_unknown_field(found, unknown))
+            return
+        hits = {its.name: one for its, one in found.items() if not isinstance(one, QaError)}
+        wanted = call.request.max_passages
+        if len(results) > 1:
+            passages: Sequence[FoundPassage] = distinct(joined(hits), wanted or _most(list(found)))
         else:
-            merge = partial(_merge, call.request, found, self._dispatcher.pool.model.reading)
-            call.then(partial(_completed, found, call.request))
-            ask = partial(
-                msgspec.structs.replace, call.request,
-                collection=None, max_passages=None, filter=None,
-            )  # fmt: skip
-            read = [_read_text(its.passage) for its in found]
-            parts = [(ask(text=its.text), (its.start, len(its.text))) for its in read]
-            read_parts(call, parts, merge, self._dispatcher)
+            [passages] = hits.values()
+        if not wanted:  # fewer are read where the search is surer
+            near = sum(its.score >= passages[0].score - MAX_POINTS_BEHIND for its in passages)
+            passages = passages[: max(MIN_PASSAGES, near)]
+        for served in found:
+            own = {"", served.name}  # one that was asked alone is not named
+            served.counts.passages_total += sum(its.passage.collection in own for its in passages)
+        if passages:
+            self._read(call, passages)
+        else:
+            call.resolve([NO_ANSWER], Timings(0.0, 0.0))
+
+    def _read(self, call: Call, found: Sequence[FoundPassage]) -> None:
+        merge = partial(_merge, call.request, found, self.dispatcher.pool.model.reading)
+        call.then(partial(_completed, found, call.request))
+        ask = partial(
+            msgspec.structs.replace, call.request, collection=None, max_passages=None, filter=None
+        )
+        read = [_read_text(its.passage) for its in found]
+        parts = [(ask(text=its.text), (its.start, len(its.text))) for its in read]
+        read_parts(call, parts, merge, self.dispatcher)
+
+    def _noted(self, served: ServedCollection, result: Result) -> Sequence[FoundPassage] | QaError:
+        """Counts a search, and takes note of its fault; what it has found."""
+        if isinstance(result, Found):
+            served.note_success()
+            served.counts.search_ms.observe(result.took_ms)
+            served.counts.left_out_total += result.left_out
+            return result.passages
+        assert isinstance(result, Refused)
+        if result.kind == "request":
+            return InvalidRequestError(result.reason)
+        if result.kind == "unavailable":
+            served.note_fault(result.reason, ends_with_success=True)
+        elif served.state != "UNAVAILABLE":  # else it waited while it could not be opened
+            served.note_fault(result.reason)
+            served.open(is_fresh=True)
+        return _unavailable(served)
 
 
 def _completed(found: Sequence[FoundPassage], request: Request, outcome: Outcome) -> Outcome | None:
@@ -167,104 +237,15 @@ def _read_text(passage: Passage) -> ReadText:
     return read_text(passage.title, passage.heading, passage.text)
 
 
-class Retrieval:
-    """Searches in collections, in separate processes, in each of which a client has its share."""
-
-    def __init__(self, collections: CollectionSet, counts: ServiceCounts) -> None:
-        self.collections = collections
-        self._counts = counts
-
-    def edition(self, request: Request) -> str:
-        """What the answers depend on besides question and text: a part of the cache's key."""
-        collections = [self.collections.get(name) for name in request.collections]
-        found = [its for its in collections if its]
-        if not found:
-            return ""
-        editions = ",".join(f"{its.edition}" for its in found)
-        max_passages = request.max_passages or f"{_most(found)}-"
-        wanted = msgspec.json.encode(request.filter, order="sorted").decode()
-        return f"{editions}/{max_passages}/{request.passages}/{wanted}"
-
-    def search(self, call: Call, on_found: OnFound) -> None:
-        """Searches the collections that a request names; `on_found` is called later.
-
-        Raises:
-            UnknownCollectionError: No collection has this name.
-            QueueFullError: As many searches wait as may.
-            UnavailableError: The collection cannot be searched now.
-        """
-        request = call.request
-        collections = []
-        for name in request.collections:
-            if (its := self.collections.get(name)) is None:
-                raise UnknownCollectionError(f"there is no collection {name}")
-            if its.state == "UNAVAILABLE":
-                raise _unavailable(its)
-            collections.append(its)
-        on_results = partial(self._on_searched, on_found, request.max_passages)
-        search = partial(
-            Search, question=request.question, wanted=request.filter,
-            max_passages=request.max_passages or _most(collections),
-        )  # fmt: skip
-        if len(collections) == 1:
-            [its] = collections
-            its.searches.submit(call, search(its.name), lambda result: on_results({its: result}))
-            return
-
-        def on_counted(results: Results) -> None:
-            refused = {its: it for its, it in results.items() if isinstance(it, Refused)}
-            if refused:
-                on_results(refused)
-                return
-            counts = _summed([it for it in results.values() if isinstance(it, WordCounts)])
-            _each(call, {its: search(its.name, counts=counts) for its in collections}, on_results)
-
-        here = [its for its in collections if not its.is_remote]
-        _each(call, {its: Count(its.name, request.question) for its in here}, on_counted)
-
-    def _on_searched(self, on_found: OnFound, wanted: int | None, results: Results) -> None:
-        found = {its: self._noted(its, result) for its, result in results.items()}
-        errors = [one for one in found.values() if isinstance(one, QaError)]
-        # There are several cases: a field of the filter may be unknown in some collections; any
-        # other error is the question's.
-        unknown = [error for error in errors if isinstance(error, InvalidRequestError)]
-        if len(unknown) < len(errors):
-            on_found(next(error for error in errors if error not in unknown))
-            return
-        if len(unknown) == len(found):
-            on_found(_unknown_field(found, unknown))
-            return
-        hits = {its.name: one for its, one in found.items() if not isinstance(one, QaError)}
-        if len(results) > 1:
-            best = distinct(joined(hits), wanted or _most(list(found)))
-            passages = best if wanted else _near_the_best(best)
-            read = Counter(its.passage.collection for its in passages)
-        else:
-            [(name, alone)] = hits.items()
-            passages = alone if wanted else _near_the_best(alone)
-            read = Counter({name: len(passages)})
-        for name, number in read.items():
-            if counts := self._counts.collections.get(name):
-                counts.passages_total += number
-        on_found(passages)
-
-    def _noted(self, served: ServedCollection, result: Result) -> Sequence[FoundPassage] | QaError:
-        """Counts a search, and takes note of its fault; what it has found."""
-        if isinstance(result, Found):
-            served.note_success()
-            if counts := self._counts.collections.get(served.name):
-                counts.search_ms.observe(result.took_ms)
-                counts.left_out_total += result.left_out
-            return result.passages
-        assert isinstance(result, Refused)
-        if result.kind == "request":
-            return InvalidRequestError(result.reason)
-        if result.kind == "unavailable":
-            self.collections.note_fault(served, result.reason, ends_with_success=True)
-        elif served.state != "UNAVAILABLE":  # else it waited while it could not be opened
-            self.collections.note_fault(served, result.reason)
-            served.open(is_fresh=True)
-        return _unavailable(served)
+def edition(collections: CollectionSet, request: Request) -> str:
+    """What the answers depend on besides question and text: a part of the cache's key."""
+    found = [its for name in request.collections if (its := collections.get(name))]
+    if not found:
+        return ""
+    editions = ",".join(f"{its.edition}" for its in found)
+    max_passages = request.max_passages or f"{_most(found)}-"
+    wanted = msgspec.json.encode(request.filter, order="sorted").decode()
+    return f"{editions}/{max_passages}/{request.passages}/{wanted}"
 
 
 def _unknown_field(
@@ -328,12 +309,6 @@ def joined(found: Mapping[str, Sequence[FoundPassage]]) -> list[FoundPassage]:
 def _most(collections: Sequence[ServedCollection]) -> int:
     """The maximum of passages that are read for a question that does not say how many."""
     return max(its.options.max_passages for its in collections)
-
-
-def _near_the_best(found: Sequence[FoundPassage]) -> Sequence[FoundPassage]:
-    """The passages that are read of those found: fewer where the search is surer."""
-    near = sum(its.score >= found[0].score - MAX_POINTS_BEHIND for its in found)
-    return found[: max(MIN_PASSAGES, near)]
 
 
 def _unavailable(served: ServedCollection) -> UnavailableError:

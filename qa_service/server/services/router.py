@@ -17,7 +17,7 @@ where it costs most.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -30,7 +30,7 @@ from qa_service.server.scheduling.call import Call, Outcome
 from qa_service.server.services.service import Service
 from qa_service.server.services.service_options import DEFAULT_ROUTE, RouteOptions
 from qa_service.server.services.tracing import record_model
-from qa_service.server.telemetry.services import CascadeCounts
+from qa_service.server.telemetry.services import CascadeCounts, ServiceCounts
 from qa_service.wire.messages import Answered, Timings
 
 
@@ -39,14 +39,11 @@ class Models(Protocol):
         """A model, the default one without a name; raises `UnknownModelError`."""
 
 
-RouteMaker = Callable[[str, RouteOptions, Service], Service]
-"""Makes the service of a route, which sends calls for models to the last argument."""
-
-
 class Router:
-    def __init__(self, models: Models, make_route: RouteMaker) -> None:
+    def __init__(self, models: Models, clock: Clock, counts: ServiceCounts) -> None:
         self._models = models
-        self._make_route = make_route
+        self._clock = clock
+        self._counts = counts
         self._options: Mapping[str, RouteOptions] = {}
         self._routes: dict[str, Service] = {}
 
@@ -55,7 +52,7 @@ class Router:
         self._routes = {
             name: self._routes[name]
             if self._options.get(name) == options
-            else self._make_route(name, options, self)
+            else Cascade(self, options, self._clock, self._counts.cascade(name))
             for name, options in routes.items()
         }
         self._options = routes

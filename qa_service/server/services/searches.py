@@ -14,16 +14,16 @@ are open.
 from __future__ import annotations
 
 import itertools
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from qa_service.child_program import start_program
-from qa_service.errors import DeadlineExceededError, QueueFullError, UnavailableError
+from qa_service.errors import QueueFullError, UnavailableError
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import LazyTimer
@@ -38,7 +38,7 @@ from qa_service.retrieval.search_messages import (
     reply_decoder,
 )
 from qa_service.server.children.child import Child, Launch
-from qa_service.server.scheduling.call import Call
+from qa_service.server.scheduling.call import Call, fail_expired
 
 SEARCH_PROGRAM = "qa_service.retrieval.search_main"
 MAX_BACKOFF_S = 1.0
@@ -76,6 +76,7 @@ class _Search(msgspec.Struct, eq=False):
     attempts: int = 0
 
 
+@dataclass(eq=False)
 class Searches:
     """A search process and its queue.
 
@@ -85,28 +86,21 @@ class Searches:
         on_fault: A search has ended its process, or held it for too long.
     """
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        name: str,
-        launch: Launch,
-        *,
-        concurrency: int,
-        max_waiting: int,
-        timeout_s: float,
-        on_start: Callable[[Searches], None],
-        on_death: Callable[[Searches], None],
-        on_fault: Callable[[Work, str], None],
-    ) -> None:
-        self._loop = loop
-        self._concurrency = concurrency
-        self._max_waiting = max_waiting
-        self._timeout_s = timeout_s
-        self._tell_start, self._tell_death, self._tell_fault = on_start, on_death, on_fault
+    loop: EventLoop
+    name: str
+    launch: Launch
+    concurrency: int
+    max_waiting: int
+    timeout_s: float
+    on_start: Callable[[Searches], None]
+    on_death: Callable[[Searches], None]
+    on_fault: Callable[[Work, str], None]
+
+    def __post_init__(self) -> None:
         self.child = Child(
-            loop,
-            f"the search process of {name}",
-            launch,
+            self.loop,
+            f"the search process of {self.name}",
+            self.launch,
             on_data=self._on_reply,
             max_frame_bytes=MAX_MESSAGE_BYTES,
             on_start=self._on_start,
@@ -120,7 +114,7 @@ class Searches:
         self._waiting: dict[str, deque[_Search]] = {}
         """The line of each client; the first has the next turn."""
         self._running: dict[int, _Search] = {}
-        self._expiry = LazyTimer(loop, self._fail_expired)
+        self._expiry = LazyTimer(self.loop, self._fail_expired)
         self._has_started = False
         self._deaths_in_row = 0
 
@@ -137,7 +131,7 @@ class Searches:
         """
         if self._is_failing:
             raise UnavailableError("this cannot be searched now")
-        if self.num_waiting >= self._max_waiting:
+        if self.num_waiting >= self.max_waiting:
             raise QueueFullError
         search = _Search(work, on_result, call)
         self._waiting.setdefault(call.scope.flow, deque()).append(search)
@@ -153,10 +147,8 @@ class Searches:
     def end(self) -> None:
         """Ends the process for good; calls that wait or are searched for are refused."""
         self.child.kill()
-        running = [search.call for search in self._running.values() if search.call]
-        for call in (*self._calls_waiting(), *running):
-            if not call.is_settled:
-                call.fail(UnavailableError("this is not served any more"))
+        for call in self._calls():
+            call.fail(UnavailableError("this is not served any more"))
 
     @property
     def _is_failing(self) -> bool:
@@ -166,7 +158,7 @@ class Searches:
         if not self._has_started:
             self._has_started = True
             self.child.try_start()
-        while self.child.is_running and len(self._running) < self._concurrency:
+        while self.child.is_running and len(self._running) < self.concurrency:
             if any(isinstance(search.work, Open) for search in self._running.values()):
                 break
             if self._first:
@@ -182,7 +174,7 @@ class Searches:
             number = next(self._numbers)
             self._running[number] = search
             times = 1 if search.call else FIRST_TIMES
-            self.child.expect(number, times * self._timeout_s)
+            self.child.expect(number, times * self.timeout_s)
             self.child.write(encode(Ask(number, search.work)))
 
     def _drop(self, flow: str, search: _Search) -> None:
@@ -195,7 +187,7 @@ class Searches:
 
     def _on_start(self) -> None:
         """A new process is there: the indexes are opened again, then searches go on."""
-        self._tell_start(self)
+        self.on_start(self)
         self._run_next()
 
     def _on_reply(self, data: bytes) -> None:
@@ -217,9 +209,9 @@ class Searches:
         self._deaths_in_row += 1
         for search in reversed(lost):  # each goes before the others
             self._lose(search, DIED)
-        self._tell_death(self)
+        self.on_death(self)
         if self._is_failing:
-            for call in self._calls_waiting():
+            for call in self._calls():
                 call.fail(UnavailableError(f"the search failed: {DIED}"))
 
     def _on_late(self, numbers: Sequence[object]) -> None:
@@ -232,7 +224,7 @@ class Searches:
         if search.call is None:
             search.on_result(Refused(reason, "damaged"))
             return
-        self._tell_fault(search.work, reason)
+        self.on_fault(search.work, reason)
         search.attempts += 1
         if reason == HUNG or search.attempts == MAX_ATTEMPTS:
             search.call.fail(UnavailableError(f"the search failed: {reason}"))
@@ -242,16 +234,10 @@ class Searches:
             line.appendleft(search)
             self._waiting = {flow: line, **self._waiting}
 
-    def _calls_waiting(self) -> list[Call]:
-        searches = itertools.chain(*self._waiting.values())
-        return [search.call for search in searches if search.call]
+    def _calls(self) -> list[Call]:
+        """The calls that wait or are searched for."""
+        searches = itertools.chain(*self._waiting.values(), self._running.values())
+        return [one.call for one in searches if one.call and not one.call.is_settled]
 
     def _fail_expired(self) -> None:
-        running = [search.call for search in self._running.values() if search.call]
-        calls = [call for call in (*self._calls_waiting(), *running) if not call.is_settled]
-        now_s = self._loop.now_s()
-        for call in calls:
-            if call.scope.deadline_s <= now_s:
-                call.fail(DeadlineExceededError())
-        rest = [call.scope.deadline_s for call in calls if not call.is_settled]
-        self._expiry.arm(min(rest, default=math.inf))
+        self._expiry.arm(fail_expired(self._calls(), self.loop.now_s()))

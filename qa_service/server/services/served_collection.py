@@ -19,6 +19,7 @@ from qa_service.retrieval.search_messages import Open, Opened, Refused, Result
 from qa_service.server.services.searches import Searches
 from qa_service.server.services.service_options import CollectionOptions
 from qa_service.server.telemetry.health import CollectionState
+from qa_service.server.telemetry.services import CollectionCounts
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class ServedCollection:
     options: CollectionOptions
     searches: Searches
     editions: Iterator[int]
+    counts: CollectionCounts
     edition: int = 0
     state: CollectionState = "LOADING"
     identity: str = ""
@@ -145,7 +147,9 @@ class ServedCollection:
         self.retry = self.loop.call_at(self.loop.now_s() + self.retry_s, self.open)
         self.retry_s = min(2 * self.retry_s, MAX_RETRY_S)
 
-    def note_search_fault(self, reason: str, *, ends_with_success: bool) -> None:
+    def note_fault(self, reason: str, *, ends_with_success: bool = False) -> None:
+        """Notes and counts that a search has failed; the fault may end with one that succeeds."""
+        self.counts.failed_total += 1
         now_s = self.loop.now_s()
         is_known = reason == self.index_fault
         is_known |= reason == self.search_fault and now_s <= self.faulty_until_s

@@ -6,6 +6,7 @@ it may change, split, refuse or answer what passes.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -24,43 +25,43 @@ class Service(Protocol):
         """Takes a call, and settles it at once or later, unless it is cancelled before."""
 
 
+@dataclass(eq=False)
 class Gate:
     """The outermost service: refuses calls once it is closed, while the server drains."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self.is_open = True
+    service: Service
+    is_open: bool = True
 
     def submit(self, call: Call) -> None:
         if self.is_open:
-            self._service.submit(call)
+            self.service.submit(call)
         else:
             call.fail(ShuttingDownError())
 
 
+@dataclass(frozen=True, eq=False)
 class Access:
     """Names the collections that a question is about, and refuses some to some tokens.
 
     It stands before all that answers a question: an equal question of another token may be kept.
     """
 
-    def __init__(self, service: Service, collections: CollectionSet) -> None:
-        self._service = service
-        self._collections = collections
+    service: Service
+    collections: CollectionSet
 
     def submit(self, call: Call) -> None:
         if call.request.collection is None:
-            self._service.submit(call)
+            self.service.submit(call)
             return
         names = call.request.collections
         try:
-            found = self._collections.choose(names, call.scope.flow)
+            found = self.collections.choose(names, call.scope.flow)
         except QaError as error:
             call.fail(error)
             return
         if found == names:
-            self._service.submit(call)
+            self.service.submit(call)
             return
         child = call.child(msgspec.structs.replace(call.request, collection=list(found)), "")
         child.then(call.settle)
-        self._service.submit(child)
+        self.service.submit(child)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -80,44 +81,36 @@ class ShadowedModel(Service, Protocol):
         """Whether an instance of a version has nothing to do."""
 
 
+@dataclass(frozen=True, eq=False)
 class Shadow:
     """Copies one version's requests to other versions of the model, as its plan says."""
 
-    def __init__(
-        self,
-        service: Service,
-        model: ShadowedModel,
-        version: int,
-        counts_of: Callable[[int], ShadowCounts],
-        *,
-        draw: Callable[[], float] = random.random,
-    ) -> None:
-        self._service = service
-        self._model = model
-        self._version = version
-        self._counts_of = counts_of
-        self._draw = draw
+    service: Service
+    model: ShadowedModel
+    version: int
+    counts_of: Callable[[int], ShadowCounts]
+    draw: Callable[[], float] = random.random
 
     def submit(self, call: Call) -> None:
         """Passes a call on, and copies it where that is drawn and an instance is idle."""
-        self._service.submit(call)
+        self.service.submit(call)
         if call.is_settled or call.scope.flow == FLOW:
             return  # answered from the cache, refused, or a copy
-        for version, percent in self._model.shadow.items():
-            if version == self._version:
+        for version, percent in self.model.shadow.items():
+            if version == self.version:
                 continue
-            counts = self._counts_of(version)
+            counts = self.counts_of(version)
             counts.seen += 1
-            if self._draw() * 100 >= percent:
+            if self.draw() * 100 >= percent:
                 continue
-            if not self._model.is_idle(version):
+            if not self.model.is_idle(version):
                 counts.outcomes["dropped"] += 1
                 continue
-            request = msgspec.structs.replace(call.request, model=self._model.name, version=version)
+            request = msgspec.structs.replace(call.request, model=self.model.name, version=version)
             scope = call.scope.derive(f"[{version}]", flow=FLOW, weight=1.0, span=None)
             copy = Call(request, scope)  # no child: where the call is answered first, it goes on
             pair = _Pair(counts, copy)
             call.then(pair.take)
             call.on_end(pair.drop_if_cancelled)
             copy.then(pair.take_copys)
-            self._model.submit(copy)
+            self.model.submit(copy)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -31,6 +32,7 @@ from qa_service.wire.messages import Answered
 from qa_service.wire.traces import AttributeValue, Span, Trace, TraceContext
 
 
+@dataclass(eq=False)
 class Tracer:
     """Chooses the requests that are traced, and passes their traces on.
 
@@ -39,19 +41,13 @@ class Tracer:
         take: Takes a trace when its request ends; its outcome is added later in that round.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        sample_rate: float,
-        take: Callable[[Trace], None],
-        *,
-        draw: Callable[[], float] = random.random,
-    ) -> None:
-        self._clock = clock
-        self._sample_rate = sample_rate
-        self._take = take
+    clock: Clock
+    sample_rate: float
+    take: Callable[[Trace], None]
+    draw: Callable[[], float] = random.random
+
+    def __post_init__(self) -> None:
         self.server = ""
-        self._draw = draw
 
     def begin(
         self,
@@ -66,7 +62,7 @@ class Tracer:
         Args:
             since_s: When the first byte came, if the message came in pieces; else None.
         """
-        is_drawn = not context.trace_id and self._draw() < self._sample_rate
+        is_drawn = not context.trace_id and self.draw() < self.sample_rate
         if not (is_drawn or (context.trace_id and context.is_sampled)):
             return
         trace_id = context.trace_id or f"{random.getrandbits(128) or 1:032x}"
@@ -82,9 +78,9 @@ class Tracer:
         if since_s:
             root.child("receive", since_s, scope.arrived_s)
         call.scope = msgspec.structs.replace(scope, trace_id=trace_id, span=root)
-        record(call, root, self._clock)
+        record(call, root, self.clock)
         trace = Trace(trace_id, context.parent_id, root)
-        call.on_end(lambda _: self._take(trace))
+        call.on_end(lambda _: self.take(trace))
 
 
 def _address(whose: str, address: str) -> dict[str, AttributeValue]:

@@ -11,7 +11,7 @@ import os
 import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from qa_service import __version__
 from qa_service.server.telemetry.metrics import ABANDONED, ANSWERED, Metrics, ModelMetrics
@@ -221,7 +221,7 @@ def duration_samples(histogram: Histogram, labels: Labels) -> list[Sample]:
     return histogram_samples(kept, histogram.sum / 1e3, labels)
 
 
-def process_families() -> list[Family]:
+def process_families() -> Iterator[Family]:
     """Metrics of the loop's process, without the workers, named as in Prometheus' client libraries.
 
     They are read from /proc, which never waits for a disk.
@@ -231,22 +231,18 @@ def process_families() -> list[Family]:
     virtual_bytes, resident_pages = int(after_name[20]), int(after_name[21])
     lines = Path("/proc/stat").read_text().splitlines()
     boot_s = next(float(line.split()[1]) for line in lines if line.startswith("btime "))
-    families = [
-        _family("cpu_seconds_total", "Processor time, in seconds.",
-                (user_ticks + system_ticks) / TICKS_PER_S, is_counter=True),
-        _family("resident_memory_bytes", "Memory in use, in bytes.", resident_pages * PAGE_BYTES),
-        _family("virtual_memory_bytes", "Address space in use, in bytes.", virtual_bytes),
-        _family("start_time_seconds", "When it started, in seconds since 1970.",
-                boot_s + start_ticks / TICKS_PER_S),
-        _family("max_fds", "File descriptors it may have open.",
-                resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
-    ]  # fmt: skip
+    figures = {
+        "cpu_seconds_total": ("Processor time, in seconds.",
+                              (user_ticks + system_ticks) / TICKS_PER_S),
+        "resident_memory_bytes": ("Memory in use, in bytes.", resident_pages * PAGE_BYTES),
+        "virtual_memory_bytes": ("Address space in use, in bytes.", virtual_bytes),
+        "start_time_seconds": ("When it started, in seconds since 1970.",
+                               boot_s + start_ticks / TICKS_PER_S),
+        "max_fds": ("File descriptors it may have open.",
+                    resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+    }  # fmt: skip
     if open_fds := Path("/proc/self/fd").stat().st_size:  # 0 before Linux 6.2
-        families.append(_family("open_fds", "File descriptors it has open.", open_fds))
-    return families
-
-
-def _family(name: str, text: str, value: float, *, is_counter: bool = False) -> Family:
-    return Family(
-        f"process_{name}", "counter" if is_counter else "gauge", text, [Sample(value, {})]
-    )
+        figures["open_fds"] = "File descriptors it has open.", open_fds
+    for name, (text, value) in figures.items():
+        kind: Literal["counter", "gauge"] = "counter" if name.endswith("_total") else "gauge"
+        yield Family(f"process_{name}", kind, text, [Sample(value, {})])

@@ -76,11 +76,6 @@ class Health:
     ]
 
 
-def busy_since_s(now_s: float) -> float:
-    """An instance that has had its batch since before then does not count as answering."""
-    return now_s - READY_TIMEOUT_S
-
-
 def why_not_ready(phase: str, sessions_alive: int, sessions_answering: int) -> str | None:
     """Why no question should be sent now; None if the server is ready.
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
-    """Runs the program; returns its exit code."""
     fd, parent, *flags = sys.argv[1:]
     end_with_parent(int(parent))
     with inherited_socket(int(fd)) as channel:

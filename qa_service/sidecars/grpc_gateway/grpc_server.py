@@ -90,7 +90,6 @@ class GrpcServer:
             await self._reports.probe("/v2/health/live", "")
 
     def reload(self) -> None:
-        """Reads the certificates again."""
         if self._credentials:
             self._credentials.reload()
 

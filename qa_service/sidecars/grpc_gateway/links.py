@@ -13,7 +13,6 @@ import itertools
 import logging
 import math
 import socket
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -132,7 +131,6 @@ class PeerLinks:
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
         self._links: dict[_Key, PeerLink] = {}
-        self._num_of_peer: Counter[str] = Counter()
         # Those that have no call, the one that has been silent longest first.
         self._idle: dict[_Key, asyncio.TimerHandle] = {}
         self._has_said_full = False
@@ -166,7 +164,8 @@ class PeerLinks:
 
     def _open(self, key: _Key) -> PeerLink:
         peer, token = key
-        if self._num_of_peer[peer] >= MAX_LINKS and not self._make_room(peer):
+        num_of_peer = sum(other == peer for other, _ in self._links)
+        if num_of_peer >= MAX_LINKS and not self._make_room(peer):
             raise QueueFullError(f"a peer may ask with {MAX_LINKS} tokens at a time")
         if len(self._links) >= self._settings.max_connections:
             if not self._has_said_full:
@@ -178,7 +177,6 @@ class PeerLinks:
                 )
             if not self._make_room():
                 raise QueueFullError("the gateway has reached --max_connections")
-        self._num_of_peer[peer] += 1
         link = self._links[key] = PeerLink(self._settings, token)
         return link
 
@@ -192,6 +190,3 @@ class PeerLinks:
     def _drop(self, key: _Key) -> None:
         self._idle.pop(key).cancel()
         self._links.pop(key).close()
-        self._num_of_peer[key[0]] -= 1
-        if not self._num_of_peer[key[0]]:
-            del self._num_of_peer[key[0]]

@@ -76,7 +76,6 @@ class SilentPeers:
         self._has_said = False
 
     async def run(self) -> NoReturn:
-        """Looks again and again."""
         while True:
             await asyncio.sleep(LOOK_S)
             self.look()

@@ -31,14 +31,12 @@ _Serve = Callable[["GrpcServer"], Awaitable[None]]
 
 
 def main() -> int:
-    """Runs the program; returns its exit code."""
     error = run(parse(__doc__), _serve)
     complain(error)
     return error.exit_code
 
 
 def parse(docstring: str | None, arguments: Sequence[str] | None = None) -> GatewaySettings:
-    """Reads the command line."""
     parser = make_parser(docstring)
     add_flags(parser, GatewaySettings)
     return from_flags(GatewaySettings, vars(parser.parse_args(arguments)))

@@ -13,6 +13,7 @@ import math
 import re
 import socket
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -143,25 +144,25 @@ class _Protocol(asyncio.StreamReaderProtocol):
         return False
 
 
+@dataclass(eq=False)
 class _Connection:
     """A connection of HTTP, one request at a time."""
 
-    def __init__(self, reader: asyncio.StreamReader, transport: asyncio.Transport) -> None:
-        self._reader = reader
-        self._transport = transport
+    reader: asyncio.StreamReader
+    transport: asyncio.Transport
 
     @property
     def is_open(self) -> bool:
-        return not self._transport.is_closing()
+        return not self.transport.is_closing()
 
     async def exchange(self, request: bytes) -> tuple[int, bytes]:
         """The status and the body of the reply; a `ConnectionError` if the server has closed."""
         try:
-            self._transport.write(request)
-            status, size = _HEAD.findall(await self._reader.readuntil(b"\r\n\r\n"))[0]
-            return int(status), await self._reader.readexactly(int(size))
+            self.transport.write(request)
+            status, size = _HEAD.findall(await self.reader.readuntil(b"\r\n\r\n"))[0]
+            return int(status), await self.reader.readexactly(int(size))
         except BaseException as error:
-            self._transport.abort()  # a late reply must not be taken for the next request's
+            self.transport.abort()  # a late reply must not be taken for the next request's
             if isinstance(error, asyncio.IncompleteReadError):
                 raise ConnectionResetError from None
             raise

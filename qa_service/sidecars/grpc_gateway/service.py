@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -47,8 +48,6 @@ _Ask = Callable[[Message, str], Awaitable[object]]
 
 
 class InferenceService:
-    """Answers the methods."""
-
     def __init__(self, links: PeerLinks, reports: Reports) -> None:
         self._links = links
         self._reports = reports
@@ -58,7 +57,6 @@ class InferenceService:
         self._are_all_answered = asyncio.Event()
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The methods, for a grpcio server."""
         unary: dict[str, _Ask] = {
             "ServerLive": partial(self._is_well, "live"),
             "ServerReady": partial(self._is_well, "ready"),
@@ -192,15 +190,14 @@ _Request: Any = health_pb2.HealthCheckRequest
 _Response: Any = health_pb2.HealthCheckResponse
 
 
+@dataclass(frozen=True, eq=False)
 class HealthService:
-    """Answers the methods; with NOT_SERVING once `draining` is set."""
+    """Answers NOT_SERVING once `draining` is set."""
 
-    def __init__(self, reports: Reports, draining: asyncio.Event) -> None:
-        self._reports = reports
-        self._draining = draining
+    reports: Reports
+    draining: asyncio.Event
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The methods, for a grpcio server."""
         codecs = (None, _Response.SerializeToString)
         handlers = {
             "Check": grpc.unary_unary_rpc_method_handler(self._check, *codecs),
@@ -208,20 +205,20 @@ class HealthService:
         }
         return grpc.method_handlers_generic_handler(HEALTH_SERVICE, handlers)
 
-    async def _check(self, data: bytes, context: Any) -> Any:  # noqa: ANN401 - no types
+    async def _check(self, data: bytes, context: Context) -> Message:
         try:
             request = read_message(_Request, data)
             return _Response(status=await self._status(request.service, Caller(context).token))
         except QaError as error:
             await abort(context, error)
 
-    async def _watch(self, data: bytes, context: Any) -> None:  # noqa: ANN401
+    async def _watch(self, data: bytes, context: Context) -> None:
         """Reports each change; ends when the gateway drains."""
         last_sent, is_last = None, False
         try:
             service, token = read_message(_Request, data).service, Caller(context).token
             while not is_last:
-                is_last = self._draining.is_set()
+                is_last = self.draining.is_set()
                 try:
                     status = await self._status(service, token)
                 except HttpError as error:
@@ -232,19 +229,19 @@ class HealthService:
                     await write(context, _Response(status=status))
                     last_sent = status
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._draining.wait(), POLL_S)
+                    await asyncio.wait_for(self.draining.wait(), POLL_S)
         except QaError as error:
             await abort(context, error)
         except PeerLostError:
             return
 
     async def _status(self, service: str, token: str) -> int:
-        if self._draining.is_set():
+        if self.draining.is_set():
             return int(_Response.NOT_SERVING)
         is_server = service in {"", INFERENCE_SERVICE}
         target = "/v2/health/ready" if is_server else model_path(service, "", "/ready")
         try:
-            is_serving = await self._reports.probe(target, "" if is_server else token)
+            is_serving = await self.reports.probe(target, "" if is_server else token)
         except UnavailableError:
             is_serving = False
         return int(_Response.SERVING if is_serving else _Response.NOT_SERVING)

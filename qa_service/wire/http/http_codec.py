@@ -123,12 +123,6 @@ class HttpCodec:
         self._reader.feed(data)
 
     def next_message(self) -> Message | None:
-        """Takes out the next message; None if there is none for now.
-
-        Raises:
-            RejectedError: A request is refused.
-            HttpError: The stream cannot be followed any further.
-        """
         while not self._ready:
             is_crowded = len(self._exchanges) >= MAX_EXCHANGES or self._held_bytes > MAX_HELD_BYTES
             if self._current is None and is_crowded:

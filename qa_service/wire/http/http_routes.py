@@ -247,8 +247,8 @@ _PATHS: dict[str, dict[str, Handler]] = {
     "/v2/(?:system|cuda)sharedmemory/region/[^/]+/register": {"POST": _NO_MEMORY},
     "/v2/(?:system|cuda)sharedmemory(?:/region/[^/]+)?/unregister": {"POST": _say({})},
     "/v1/models": {"GET": _report("models", tf_serving.index)},
-    _TF_MODEL: {"GET": _model(tf_serving.model_status)},
-    f"{_TF_MODEL}{_TF_VERSION}": {"GET": _model(tf_serving.version_status)},
+    _TF_MODEL: {"GET": _model(tf_serving.status_of_all)},
+    f"{_TF_MODEL}{_TF_VERSION}": {"GET": _model(lambda model, _: tf_serving.status([model]))},
     f"{_TF_MODEL}{_TF_VERSION}?/metadata": {"GET": _model(tf_serving.metadata)},
     f"{_TF_MODEL}{_TF_VERSION}?:predict": {
         "POST": lambda its: parse_predict(its.body, its.model, its.version)

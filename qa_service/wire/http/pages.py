@@ -111,12 +111,11 @@ def _tf_serving(
 def _responses(
     text: str, schema: _Schema, errors: Mapping[int, str], error: _Schema
 ) -> dict[str, Any]:
-    failures = {str(status): _response(words, error) for status, words in errors.items()}
-    return {"200": _response(text, schema), **failures}
-
-
-def _response(text: str, schema: _Schema) -> _Schema:
-    return {"description": text, "content": _json(schema)}
+    said = {200: (text, schema), **{status: (words, error) for status, words in errors.items()}}
+    return {
+        str(status): {"description": words, "content": _json(body)}
+        for status, (words, body) in said.items()
+    }
 
 
 def _json(schema: _Schema) -> _Schema:

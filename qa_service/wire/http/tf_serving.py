@@ -254,15 +254,11 @@ def index(models: Sequence[ModelReport]) -> dict[str, list[str]]:
     return {"models": list(dict.fromkeys(model.name for model in models))}
 
 
-def model_status(model: ModelReport, models: Sequence[ModelReport]) -> HttpReply:
-    return _status_reply([one for one in models if one.name == model.name])
+def status_of_all(model: ModelReport, models: Sequence[ModelReport]) -> HttpReply:
+    return status([one for one in models if one.name == model.name])
 
 
-def version_status(model: ModelReport, _: Sequence[ModelReport]) -> HttpReply:
-    return _status_reply([model])
-
-
-def _status_reply(versions: Sequence[ModelReport]) -> HttpReply:
+def status(versions: Sequence[ModelReport]) -> HttpReply:
     statuses = []
     for one in versions:
         has_failed = one.failed_loads and not one.is_ready

@@ -2,13 +2,14 @@
 
 import signal
 import socket
+from typing import cast
 
 from qa_service.errors import ERROR_KINDS
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.instance_options import InstanceOptions
 from qa_service.instance.stages import StagesMs
 from qa_service.instance.worker_messages import MAX_MESSAGE_BYTES, Answers, Ready, Results, Setup
-from qa_service.server.children.child import Child
+from qa_service.server.children.child import Child, Launch
 from qa_service.server.instances.base import InstanceProgram, Worker, WorkerState
 from qa_service.server.instances.pool import WorkerPool
 from qa_service.server.instances.ray_pool import RayPool
@@ -50,7 +51,7 @@ class HandledWorker(Worker):
     def __init__(self, loop, listener, setup):
         self.process = HandledProcess()
         self.peer = self.process.peer
-        program = InstanceProgram(setup, lambda: (self.process, self.process.ours))
+        program = InstanceProgram(setup, cast(Launch, lambda: (self.process, self.process.ours)))
         child = Child(
             loop, "the instance", program.launch, on_data=self.take, on_start=self.begin,
             on_end=listener.on_worker_death, max_frame_bytes=MAX_MESSAGE_BYTES,
@@ -83,7 +84,7 @@ class HandledPool:
         self.pool.batches = self
 
     def make(self, number):
-        return InstanceProgram(Setup("", self.options), self.launch)
+        return InstanceProgram(Setup("", self.options), cast(Launch, self.launch))
 
     def launch(self):
         self.launched = HandledProcess()

@@ -71,7 +71,7 @@ class Setting:
             "loop": self.loop,
             "catalog": self.catalog,
             "router": SimpleNamespace(use=lambda _: None),
-            "engines": SimpleNamespace(),
+            "engines": SimpleNamespace(is_serving=False, choose=None),
             "collections": SimpleNamespace(use=lambda *given: self.used.append(given)),
         }
         self.deployment = Deployment(self.source.config, **others)

@@ -178,7 +178,7 @@ def reporting(meter, library):
     """A meter that has had its first report."""
     library()
     meter.start()
-    run_until(meter.child._loop, lambda: bool(meter.readings))
+    run_until(meter.child.loop, lambda: bool(meter.readings))
     return meter
 
 
@@ -211,17 +211,17 @@ def test_busy_time_is_the_utilization_by_the_time_between_readings(monkeypatch):
 def test_without_a_driver_no_figures_are_reported(meter, library):
     library(is_broken=True)
     meter.start()
-    run_until(meter.child._loop, meter.child.reap)
+    run_until(meter.child.loop, meter.child.reap)
     assert (lines(meter), meter.child.exit_code) == ("", 0)
 
 
 def test_figures_are_removed_when_the_meter_ends(reporting):
     os.kill(reporting.child.pid, signal.SIGKILL)
-    run_until(reporting.child._loop, reporting.child.reap)
+    run_until(reporting.child.loop, reporting.child.reap)
     assert lines(reporting) == ""
 
 
 def test_the_meter_ends_when_its_reader_closes(reporting):
     reporting.child.close()
-    run_until(reporting.child._loop, reporting.child.reap)
+    run_until(reporting.child.loop, reporting.child.reap)
     assert reporting.child.exit_code == 0

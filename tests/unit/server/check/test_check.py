@@ -4,6 +4,7 @@ import logging
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -93,8 +94,11 @@ def look(monkeypatch, machine):
 
     def look(seen, *, onnx="12.8", torch="12.8", **options):
         monkeypatch.setattr(checked, "find_gpus", lambda: seen)
-        wanted = (checked.Wanted("onnxruntime", True, onnx), checked.Wanted("torch", True, torch))
-        monkeypatch.setattr(checked, "_all_wanted", lambda: wanted)
+        wanted = [
+            (f"onnxruntime wants CUDA {onnx}", onnx),
+            (f"torch wants CUDA {torch}", torch),
+        ]
+        monkeypatch.setattr(checked, "_wanted", lambda: wanted)
         config = ServerConfig.of(**{"devices": "cuda:0", **options})
         return list(checked.check_gpus(config, machine.root))
 
@@ -135,6 +139,27 @@ def test_a_visible_gpu_and_packages_with_cuda_give_no_error(look, machine):
     texts = [finding.text for finding in found]
     assert "cuda:0 has 80.0 GiB of memory" in texts
     assert "onnxruntime wants CUDA 12.8" in texts
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "cuda"),
+    [
+        (None, "onnxruntime is not installed", ""),
+        ("", "onnxruntime is built without CUDA", ""),
+        ("cuda_version = '12.8'\n", "onnxruntime wants CUDA 12.8", "12.8"),
+        (
+            'cuda_version: str = "12.8"\ncudnn_version = "9"\n',
+            "onnxruntime wants CUDA 12.8, cuDNN 9",
+            "12.8",
+        ),
+    ],
+)
+def test_what_a_package_wants_is_read_of_its_files(monkeypatch, tmp_path, text, words, cuda):
+    (tmp_path / "info.py").write_text(text or "")
+    spec = None if text is None else SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: spec)
+    found = checked._wanted_by("onnxruntime", "info.py", "cuda_version", "cudnn_version")
+    assert found == (words, cuda)
 
 
 @pytest.mark.parametrize(

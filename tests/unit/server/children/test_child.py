@@ -5,12 +5,20 @@ import os
 import signal
 import sys
 from functools import partial
+from typing import cast
 
 import msgspec
 import pytest
 
 from qa_service.child_program import start_program
-from qa_service.server.children.child import EXIT_S, FIRST_BACKOFF_S, MAX_BACKOFF_S, STEADY_S, Child
+from qa_service.server.children.child import (
+    EXIT_S,
+    FIRST_BACKOFF_S,
+    MAX_BACKOFF_S,
+    STEADY_S,
+    Child,
+    Launch,
+)
 from qa_service.wire.frames import frame_of
 from tests.support import FakeTimeLoop, run_until
 from tests.unit.server.handled_worker import HandledProcess
@@ -241,7 +249,7 @@ def test_a_closed_child_that_does_not_end_is_killed(setting, tmp_path):
 
 def test_a_closed_child_that_is_reaped_before_its_channel_ends_has_not_died(loop):
     process, deaths = HandledProcess(code=None), []
-    launch = lambda: (process, process.ours)  # noqa: E731
+    launch = cast(Launch, lambda: (process, process.ours))
     child = Child(loop, "one", launch, on_end=lambda: deaths.append(1))
     child.start()
     child.close()
@@ -289,7 +297,7 @@ def test_frames_are_taken_one_by_one_and_an_invalid_one_ends_the_child(setting):
         bodies.append(body)
 
     its = Setting(setting.loop, on_data=take, max_frame_bytes=100)
-    its.child._launch = partial(start_program, "frames_program")
+    its.child.launch = partial(start_program, "frames_program")
     its.child.start()
     run_until(its.loop, lambda: its.deaths == 1)
     assert bodies == [b"one", b"two"]

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from qa_service.errors import SetupError, UnauthorizedError
-from qa_service.server.front.tokens import MAX_TOKENS, Grant, load_tokens
+from qa_service.server.front.tokens import MAX_TOKENS, Grant, grant_of, load_tokens
 from qa_service.wire.messages import MAX_PRIORITY
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -27,45 +27,45 @@ def write(tmp_path):
 def test_a_token_a_line_with_comments_and_blank_lines(write, caplog):
     tokens = load_tokens(write("# ada", GOOD, "", "   ", f"  {OTHER}\t", "#nobody"))
     assert len(tokens) == 2
-    tokens.check(GOOD, NOW)
-    tokens.check(OTHER, NOW)
+    grant_of(tokens, GOOD, NOW)
+    grant_of(tokens, OTHER, NOW)
     with pytest.raises(UnauthorizedError, match="no token was sent"):
-        tokens.check("", NOW)
+        grant_of(tokens, "", NOW)
     for wrong in ("# ada", "nobody", GOOD[:-1], GOOD + "x", GOOD.lower(), "\ud800"):
         with pytest.raises(UnauthorizedError, match="not accepted"):
-            tokens.check(wrong, NOW)
+            grant_of(tokens, wrong, NOW)
     assert caplog.text == ""
 
 
 @pytest.mark.parametrize("expires", ["2026-11-21T12:00:00Z", "2026-11-21T13:00:00+01:00"])
 def test_a_token_is_good_until_it_expires(write, expires):
     tokens = load_tokens(write(f"{GOOD} {expires}"))
-    tokens.check(GOOD, datetime(2026, 11, 21, 11, 59, 59, tzinfo=UTC))
+    grant_of(tokens, GOOD, datetime(2026, 11, 21, 11, 59, 59, tzinfo=UTC))
     with pytest.raises(UnauthorizedError, match="has expired"):
-        tokens.check(GOOD, NOW)
+        grant_of(tokens, GOOD, NOW)
 
 
 def test_a_line_may_give_the_clients_name_and_weight(write):
     line = f"{GOOD} name=gateway weight=2.5 max_priority=3 2030-01-01T00:00:00Z"
-    assert load_tokens(write(line)).check(GOOD, NOW) == Grant(
+    assert grant_of(load_tokens(write(line)), GOOD, NOW) == Grant(
         name="gateway", weight=2.5, max_priority=3
     )
 
 
 def test_a_line_without_fields_has_weight_one_and_a_distinct_name(write):
     tokens = load_tokens(write(GOOD, OTHER))
-    first, second = tokens.check(GOOD, NOW), tokens.check(OTHER, NOW)
+    first, second = grant_of(tokens, GOOD, NOW), grant_of(tokens, OTHER, NOW)
     assert (first.weight, first.max_priority) == (1.0, MAX_PRIORITY)
     assert first.name != second.name
     assert GOOD not in first.name
 
 
 def test_a_token_is_valid_if_one_of_its_lines_is(write):
-    load_tokens(write(f"{GOOD} 2020-01-01T00:00:00Z", GOOD)).check(GOOD, NOW)
+    grant_of(load_tokens(write(f"{GOOD} 2020-01-01T00:00:00Z", GOOD)), GOOD, NOW)
 
 
 def test_only_hashes_are_kept(write):
-    kept = load_tokens(write(GOOD))._entries
+    kept = load_tokens(write(GOOD))
     assert kept[0].digest == hashlib.sha256(GOOD.encode()).digest()
     assert GOOD not in repr(kept)
 
@@ -104,7 +104,7 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path):
 
 
 def test_a_file_that_others_can_read_and_a_short_token_are_warned_of(write, caplog):
-    load_tokens(write("secret", mode=0o604)).check("secret", NOW)
+    grant_of(load_tokens(write("secret", mode=0o604)), "secret", NOW)
     assert "every user can read" in caplog.text
     assert "so short that it can be guessed" in caplog.text
     assert "secret" not in caplog.text

@@ -190,7 +190,7 @@ def test_an_actor_forwards_self_tests_and_their_results(asked, reply):
 
 
 def scaler():
-    return Autoscaler(fewest=2, most=8, idle_timeout_s=IDLE_TIMEOUT_S, now_s=0.0)
+    return Autoscaler(fewest=2, most=8, now_s=0.0)
 
 
 def wanted(autoscaler, at_s=1.0, **found):

@@ -15,6 +15,7 @@ from qa_service.logs import LogOptions
 from qa_service.machine import Processor
 from qa_service.server.models import engine_choices
 from qa_service.server.models.engine_choices import TRIAL_BYTES, EngineChoices
+from qa_service.server.models.on_disk import FoundVersion
 from qa_service.wire.frames import PREFIX
 from tests.unit.server.fake_services import ManualClock
 
@@ -47,6 +48,7 @@ class Setting:
 
     def __init__(self, folder, monkeypatch, **given):
         self.folder, self.trials, self.found = folder, [], []
+        self.version = FoundVersion(1, folder, "f")
         monkeypatch.setattr(engine_choices, "Child", self._start)
         given = {"free_bytes": lambda: 1 << 40, **given}
         self.choices = EngineChoices(LOOP, LogOptions(), lambda: self.found.append(1), **given)
@@ -55,8 +57,8 @@ class Setting:
         self.trials.append(Trial(on_data))
         return self.trials[-1]
 
-    def choose(self, *, may_measure=True):
-        found = self.choices.choose("m", self.folder, "f", OPTIONS, may_measure=may_measure)
+    def choose(self):
+        found = self.choices.choose("m", self.version, OPTIONS)
         return found.inference_engine_type, found.precision
 
     def end(self, *, int8_ratio=1.0, num_same=200):
@@ -111,10 +113,11 @@ def setting(folder, monkeypatch):
 def test_the_likeliest_serves_and_is_measured_beside_it(setting, monkeypatch, flags, likeliest):
     set_flags(monkeypatch, *flags)
     assert setting.choose() == ("onnx", likeliest)
-    setting.choices.measure_next(is_serving=False)
+    setting.choices.measure_next()
     assert not setting.trials
     assert "measured from now on" in setting.choices.reason(setting.folder)
-    setting.choices.measure_next(is_serving=True)
+    setting.choices.is_serving = True
+    setting.choices.measure_next()
     assert setting.trials[0].request.is_beside
     assert setting.choose() == ("onnx", likeliest)
 
@@ -122,21 +125,24 @@ def test_the_likeliest_serves_and_is_measured_beside_it(setting, monkeypatch, fl
 def test_the_winner_takes_its_place(setting, caplog):
     caplog.set_level(logging.INFO)
     assert setting.choose() == ("onnx", "int8")
-    setting.choices.measure_next(is_serving=True)
+    setting.choices.is_serving = True
+    setting.choices.measure_next()
     table = setting.end(int8_ratio=1.3)
     assert setting.found == [1]
-    assert setting.choose(may_measure=False) == ("onnx", "fp32")
+    assert setting.choose() == ("onnx", "fp32")
     assert table.reason in caplog.text
     assert setting.choices.reason(setting.folder).endswith(f"; measured on {table.measured_on}")
-    setting.choices.measure_next(is_serving=True)
+    setting.choices.is_serving = True
+    setting.choices.measure_next()
     assert len(setting.trials) == 1
 
 
 def test_without_a_measurement_the_likeliest_stays(setting, caplog):
     setting.choose()
-    setting.choices.measure_next(is_serving=True)
+    setting.choices.is_serving = True
+    setting.choices.measure_next()
     setting.trials[0].end(TrialReply(failure="it died"))
-    assert setting.choose(may_measure=False) == ("onnx", "int8")
+    assert setting.choose() == ("onnx", "int8")
     assert "the likeliest stays: it died" in caplog.text
 
 
@@ -147,30 +153,31 @@ def test_where_measuring_takes_more_memory_than_is_free_the_likeliest_stays(
     (folder / "model.onnx").write_bytes(bytes(1000))
     setting = Setting(folder, monkeypatch, free_bytes=lambda: TRIAL_BYTES + 2999)
     assert setting.choose() == ("onnx", "int8")
-    setting.choices.measure_next(is_serving=True)
+    setting.choices.is_serving = True
+    setting.choices.measure_next()
     assert (setting.trials, setting.found) == ([], [1])
     assert "the likeliest stays: 256 MiB of memory are free, it takes 256 MiB" in caplog.text
-    setting.choices.measure_next(is_serving=True)
+    setting.choices.measure_next()
     assert setting.choose() == ("onnx", "int8")
     assert len(caplog.messages) == 1
 
 
 def test_a_likeliest_that_cannot_be_loaded_is_measured_before_anything_serves(setting):
     setting.choose()
-    setting.choices.reject(setting.folder, "f", OPTIONS)
+    setting.choices.reject(setting.version, OPTIONS)
     assert setting.choose() == ("auto", "auto")
-    setting.choices.measure_next(is_serving=False)
+    setting.choices.measure_next()
     assert not setting.trials[0].request.is_beside
     setting.end(int8_ratio=0.5)
     assert setting.choose() == ("onnx", "int8")
-    setting.choices.reject(setting.folder, "f", OPTIONS)
+    setting.choices.reject(setting.version, OPTIONS)
     assert setting.choose() == ("onnx", "int8")
 
 
 def test_where_two_do_not_fit_into_memory_it_is_measured_first(folder, monkeypatch):
     setting = Setting(folder, monkeypatch, has_room=False)
     assert setting.choose() == ("auto", "auto")
-    setting.choices.measure_next(is_serving=False)
+    setting.choices.measure_next()
     assert len(setting.trials) == 1
     setting.trials[0].end(TrialReply(failure="it died"))
     assert setting.choose() == ("onnx", "fp32")
@@ -178,13 +185,14 @@ def test_where_two_do_not_fit_into_memory_it_is_measured_first(folder, monkeypat
 
 def test_a_table_of_an_older_version_says_no_day(setting, folder):
     setting.choose()
-    setting.choices.measure_next(is_serving=True)
+    setting.choices.is_serving = True
+    setting.choices.measure_next()
     table = msgspec.structs.replace(setting.end(int8_ratio=0.5), measured_on="")
     encoded = msgspec.json.encode(table)
     assert msgspec.json.decode(encoded, type=EngineTable).measured_on == ""
     Path(setting.trials[0].request.measurement.path).parent.mkdir()
     Path(setting.trials[0].request.measurement.path).write_bytes(encoded)
     later = Setting.__new__(Setting)
-    later.folder, later.choices = folder, EngineChoices(LOOP, LogOptions(), print)
+    later.version, later.choices = setting.version, EngineChoices(LOOP, LogOptions(), print)
     assert later.choose() == ("onnx", "int8")
     assert "measured on" not in later.choices.reason(folder)

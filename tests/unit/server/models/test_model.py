@@ -54,7 +54,7 @@ class FakePool:
 
     @property
     def num_processes(self):
-        return self.size + self.ending
+        return 0 if self.is_gone else self.size + self.ending
 
     def resize(self, size):
         self.is_booting |= size > self.size
@@ -87,12 +87,12 @@ class HeldVersion(Version):
     def start(self):
         """All instances that it should have are ready."""
         self.pool.alive, self.pool.is_booting = self.pool.size, False
-        self._clock.mark()
+        self.clock.mark()
 
     def fail(self, message):
         """No instance can be started."""
         self.pool.failure = message
-        self._clock.mark()
+        self.clock.mark()
 
     def end(self):
         """Everything that is to end has ended."""
@@ -100,7 +100,7 @@ class HeldVersion(Version):
         if self.state in {VersionState.DRAINING, VersionState.ENDING}:
             self.call.cancel()
             self.pool.is_gone = True
-        self._clock.mark()
+        self.clock.mark()
 
 
 class Setting(ManualClock):

@@ -9,8 +9,7 @@ from qa_service.errors import ERROR_KINDS, InternalError, UnavailableError
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.plan import VersionSpec
 from qa_service.server.models.version import Version, VersionState
-from qa_service.server.scheduling.queue_options import QueueOptions
-from qa_service.server.scheduling.scheduler import Scheduler
+from qa_service.server.scheduling.scheduler import QueueOptions, Scheduler
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.telemetry.metrics import ModelMetrics
 from qa_service.wire.messages import Answered, AnswerSource, Passage

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from qa_service.instance.batch_cost import MIN_TURN_TOKENS, BatchRule, CostTable
-from qa_service.server.scheduling.queue_options import QueueOptions
-from qa_service.server.scheduling.scheduler import Scheduler
+from qa_service.server.scheduling.scheduler import QueueOptions, Scheduler
 from qa_service.server.scheduling.ticket import Ticket
 from tests.unit.calls import make_ticket
 

@@ -9,8 +9,7 @@ import random
 import pytest
 
 from qa_service.instance.batch_cost import BatchRule, CostTable
-from qa_service.server.scheduling.queue_options import QueueOptions
-from qa_service.server.scheduling.scheduler import Scheduler
+from qa_service.server.scheduling.scheduler import QueueOptions, Scheduler
 from tests.unit.calls import make_ticket
 
 NUM_INSTANCES = 2

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qa_service.instance.batch_cost import BatchRule, CostTable
-from qa_service.server.scheduling.queue_options import QueueOptions
 from qa_service.server.scheduling.request_cost import estimate_tokens
-from qa_service.server.scheduling.scheduler import Scheduler
+from qa_service.server.scheduling.scheduler import QueueOptions, Scheduler
 from qa_service.wire.messages import Request
 from tests.unit.calls import make_ticket
 

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qa_service.instance.batch_cost import BatchRule
-from qa_service.server.scheduling.queue_options import QueueOptions
-from qa_service.server.scheduling.scheduler import Scheduler
+from qa_service.server.scheduling.scheduler import QueueOptions, Scheduler
 from tests.unit.calls import make_ticket
 
 SEGMENT_COST, PARAGRAPH_COST = 60.0, 30.0

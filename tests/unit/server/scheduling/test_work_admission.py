@@ -5,8 +5,7 @@ import pytest
 from qa_service.errors import DeadlineExceededError, QueueFullError, TextTooLongError
 from qa_service.server.scheduling.admission import MAX_RETRY_AFTER_MS, admit_long
 from qa_service.server.scheduling.admission import admit as admit_short
-from qa_service.server.scheduling.queue_options import QueueOptions
-from qa_service.server.scheduling.scheduler import Scheduler
+from qa_service.server.scheduling.scheduler import QueueOptions, Scheduler
 from tests.support import present
 from tests.unit.calls import make_ticket
 

@@ -17,7 +17,6 @@ from qa_service.retrieval.search_messages import (
 )
 from qa_service.server.children.child import Child
 from qa_service.server.services.collection_set import CollectionSet
-from qa_service.server.services.collections import Retrieval
 from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.frames import PREFIX
 from tests.support import present
@@ -119,7 +118,6 @@ class Searching:
         self.clock, self.counts, self.processes = ManualClock(), ServiceCounts(), FakeProcess.made
         loop = cast(EventLoop, self.clock)
         self.collections = CollectionSet(loop, concurrency_of, self.counts, 256, **bounds)
-        self.retrieval = Retrieval(self.collections, self.counts)
 
     def settle(self):
         for process in list(self.processes.values()):

@@ -13,9 +13,16 @@ from qa_service.errors import (
     ExecutionTimeoutError,
     WorkerCrashedError,
 )
-from qa_service.server.services.cache import ENTRY_BYTES, SHARD_BYTES, Cached, CacheStore, cache_key
+from qa_service.server.services.cache import (
+    ENTRY_BYTES,
+    NO_TIME,
+    SHARD_BYTES,
+    Cached,
+    CacheStore,
+    cache_key,
+)
 from qa_service.server.telemetry.metrics import ModelMetrics
-from qa_service.wire.messages import Answer, AnswerSource, Passage, Place, Question
+from qa_service.wire.messages import Answer, Answered, AnswerSource, Passage, Place, Question
 from tests.support import present
 from tests.unit.server.fake_services import (
     ANSWER,
@@ -279,7 +286,7 @@ def test_an_answer_kept_again_replaces_the_one_before():
     store, key = CacheStore(4 * ENTRY_BYTES), cache_key("m", Question("Who?", TEXT))
     for number in range(100):
         answers = [ANSWER, NO_ANSWER][: 1 + number % 2]
-        assert store.put(key, answers) == 0
+        assert store.put(key, Answered(answers, NO_TIME)) == 0
         assert present(store.get(key, TEXT)).answers == answers
     assert len(store) == 1
     assert ENTRY_BYTES < store.num_bytes < 2 * ENTRY_BYTES
@@ -293,16 +300,17 @@ def test_each_field_of_an_answer_and_of_a_reply_is_kept():
     for one in (answer, source):
         defaults = [field.default for field in msgspec.structs.fields(one)]
         assert not any(map(eq, msgspec.structs.astuple(one), defaults))
-    store.put(key, [answer, NO_ANSWER], source)
-    assert store.get(key, "") == ([answer, NO_ANSWER], source)
+    answered = Answered([answer, NO_ANSWER], NO_TIME, source)
+    store.put(key, answered)
+    assert store.get(key, "") == answered
 
 
 def test_the_least_recently_used_is_dropped_first():
     store = CacheStore(3 * (ENTRY_BYTES + 20))
     keys = [cache_key("m", Question(str(number), TEXT)) for number in range(4)]
-    assert [store.put(key, [ANSWER]) for key in keys[:3]] == [0, 0, 0]
+    assert [store.put(key, Answered([ANSWER], NO_TIME)) for key in keys[:3]] == [0, 0, 0]
     store.get(keys[0], TEXT)
-    assert store.put(keys[3], [ANSWER]) == 1
+    assert store.put(keys[3], Answered([ANSWER], NO_TIME)) == 1
     there = [bool(store.get(key, TEXT)) for key in keys]
     assert there == [True, False, True, True]
 
@@ -312,7 +320,8 @@ def test_bytes_stay_within_the_bound(max_bytes):
     store, rng, num_dropped = CacheStore(max_bytes), random.Random(0), 0
     for number in range(20_000):
         answers = [ANSWER] * rng.randint(1, 20)
-        num_dropped += store.put(cache_key("m", Question(str(number), TEXT)), answers)
+        key = cache_key("m", Question(str(number), TEXT))
+        num_dropped += store.put(key, Answered(answers, NO_TIME))
         assert store.num_bytes <= max_bytes
     assert (len(store) > 0) == (max_bytes >= ENTRY_BYTES * 2)
     assert len(store) + num_dropped == 20_000

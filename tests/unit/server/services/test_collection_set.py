@@ -154,11 +154,11 @@ def test_a_cluster_that_fails_and_recovers_by_turns_is_logged_now_and_then(setti
     setting.use_and_settle()
     served = setting.collections.get("docs")
     for _ in range(100):
-        setting.collections.note_fault(served, "connection refused", ends_with_success=True)
+        served.note_fault("connection refused", ends_with_success=True)
         served.note_success()
     assert [record.levelname for record in caplog.records].count("ERROR") == 1
     setting.clock.advance(LOG_AGAIN_S + 0.1)
-    setting.collections.note_fault(served, "connection refused", ends_with_success=True)
+    served.note_fault("connection refused", ends_with_success=True)
     assert [record.levelname for record in caplog.records].count("ERROR") == 2
 
 

@@ -20,7 +20,7 @@ from qa_service.retrieval.search_messages import (
     read_text,
 )
 from qa_service.server.scheduling.call import SegmentRead
-from qa_service.server.services.collections import Collections
+from qa_service.server.services.collections import Collections, edition
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.service import Service
 from qa_service.server.services.service_options import CollectionOptions
@@ -62,7 +62,7 @@ class Asking(Searching):
         self.collections.use(options)
         self.settle()
         dispatcher = cast(Dispatcher, self.dispatcher)
-        self.service: Service = Collections(self.texts, dispatcher, self.retrieval)
+        self.service: Service = Collections(self.texts, dispatcher, self.collections)
 
     def ask(self, **fields):
         given = {"collection": "docs", "text": "", **fields}
@@ -202,7 +202,7 @@ def test_with_an_answer_none_is_not_sure_enough(setting):
 )
 def test_the_cache_keeps_replies_with_other_passages_apart(setting, field, values):
     asked = [setting.ask(**{field: value}).request for value in values]
-    assert len(set(map(setting.retrieval.edition, asked))) == len(values)
+    assert len({edition(setting.collections, request) for request in asked}) == len(values)
 
 
 def test_the_search_score_is_part_of_an_answers_score(setting):
@@ -380,14 +380,14 @@ def test_a_collection_that_is_not_open_is_not_searched(setting):
 
 def test_a_new_index_changes_the_edition(setting):
     request = make_call(collection="docs", text="").request
-    before = setting.retrieval.edition(request)
+    before = edition(setting.collections, request)
     setting.collections.use(setting.options)
     setting.process.settle()
-    assert setting.retrieval.edition(request) == before
+    assert edition(setting.collections, request) == before
     setting.process.identity = "two"
     setting.collections.use(setting.options)
     setting.process.settle()
-    assert setting.retrieval.edition(request) != before
+    assert edition(setting.collections, request) != before
 
 
 # The merge.

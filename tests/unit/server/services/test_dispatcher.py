@@ -10,8 +10,7 @@ from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.stages import StagesMs
 from qa_service.instance.worker_messages import Answers, Failure, ModelFacts, Results
 from qa_service.server.instances.pool import WorkerPool
-from qa_service.server.scheduling.queue_options import QueueOptions
-from qa_service.server.scheduling.scheduler import Scheduler
+from qa_service.server.scheduling.scheduler import QueueOptions, Scheduler
 from qa_service.server.services.dispatcher import MAX_MOVES, Dispatcher
 from qa_service.server.services.segments import Segments
 from qa_service.server.services.service import Gate

@@ -11,7 +11,7 @@ from qa_service.errors import (
 )
 from qa_service.server.services.router import Cascade, Router
 from qa_service.server.services.service_options import RouteOptions
-from qa_service.server.telemetry.services import CascadeCounts
+from qa_service.server.telemetry.services import CascadeCounts, ServiceCounts
 from qa_service.wire.messages import Answer, Answered, AnswerSource, Timings
 from tests.unit.calls import make_call
 from tests.unit.server.fake_services import Client, FakeService, ManualClock
@@ -20,8 +20,8 @@ from tests.unit.server.fake_services import Client, FakeService, ManualClock
 class Setting:
     def __init__(self, *routes):
         self.models = {name: FakeService() for name in ("small", "large")}
-        self.made, self.outcomes = [], []
-        self.router = Router(self, self.make_route)
+        self.outcomes: list[str] = []
+        self.router = Router(self, ManualClock(), ServiceCounts())
         self.use(*routes)
 
     def find(self, name):
@@ -30,13 +30,10 @@ class Setting:
             raise UnknownModelError(f"there is no model {name}")
         return self.models[name]
 
-    def make_route(self, name, options, models):
-        assert models is self.router
-        self.made.append((name, FakeService()))
-        return self.made[-1][1]
-
-    def use(self, *names, min_score=0.5):
-        self.router.use({n: RouteOptions(cascade=["small"], min_score=min_score) for n in names})
+    def use(self, *names, **models):
+        """Has routes ask a model, the small one if none is given."""
+        models = {**dict.fromkeys(names, "small"), **models}
+        self.router.use({name: RouteOptions(cascade=[one]) for name, one in models.items()})
 
     def ask(self, **named):
         call = make_call(on_settled=lambda outcome: self.outcomes.append(outcome.code), **named)
@@ -50,12 +47,13 @@ def test_a_model_is_asked_by_its_name():
     assert setting.models["large"].submitted == [call]
 
 
-@pytest.mark.parametrize(("named", "route"), [({}, "default"), ({"model": "fast"}, "fast")])
-def test_a_route_is_asked_by_its_name_or_by_none(named, route):
-    setting = Setting("default", "fast")
-    call = setting.ask(**named)
-    asked = [(name, service.submitted) for name, service in setting.made if service.submitted]
-    assert asked == [(route, [call])]
+@pytest.mark.parametrize(("named", "model"), [({}, "small"), ({"model": "fast"}, "large")])
+def test_a_route_is_asked_by_its_name_or_by_none(named, model):
+    setting = Setting("default")
+    setting.use("default", fast="large")
+    setting.ask(**named)
+    asked = {name: len(service.submitted) for name, service in setting.models.items()}
+    assert asked == {"small": 0, "large": 0, model: 1}
 
 
 @pytest.mark.parametrize(
@@ -81,18 +79,18 @@ def test_an_unloaded_model_gets_unavailable():
 def test_a_cancellation_follows_the_request_though_the_route_has_changed():
     setting = Setting("default")
     call = setting.ask()
-    setting.use("default", min_score=0.9)
+    setting.use(default="large")
     call.cancel()
-    [(_, first), _] = setting.made
-    assert first.cancelled == [call]
+    assert setting.models["small"].cancelled == setting.models["small"].submitted
 
 
 def test_a_route_that_has_not_changed_stays_the_same():
     setting = Setting("default", "fast")
+    before = dict(setting.router._routes)
     setting.use("default")
-    assert len(setting.made) == 2
-    setting.use("default", min_score=0.9)
-    assert len(setting.made) == 3
+    assert setting.router._routes == {"default": before["default"]}
+    setting.use(default="large")
+    assert setting.router._routes["default"] != before["default"]
     setting.ask(model="fast")
     assert setting.outcomes == ["unknown_model"]
 

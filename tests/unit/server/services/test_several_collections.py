@@ -13,7 +13,7 @@ from qa_service.retrieval.search_messages import (
     Search,
     WordCounts,
 )
-from qa_service.server.services.collections import joined
+from qa_service.server.services.collections import edition, joined
 from qa_service.server.services.service import Access
 from qa_service.server.services.service_options import CollectionOptions
 from qa_service.wire.error_codes import status_of
@@ -113,7 +113,7 @@ def test_a_collection_for_other_tokens_is_as_if_it_were_not_there(setting, names
         setting.ask(collection="d", flow=token)
         assert error.message == setting.outcomes.pop().message.replace("d;", "c;")
         assert error.message == "there is no collection c; there are a, b"
-        assert set(setting.retrieval.collections.states(token)) == {"a", "b"}
+        assert set(setting.collections.states(token)) == {"a", "b"}
     assert setting.searches == []
     setting.ask(collection=names, flow="ida")
     setting.reply(FOUND)
@@ -127,7 +127,7 @@ def test_an_unknown_name_is_an_error_that_does_not_name_what_is_for_others(setti
 
 def test_the_cache_keeps_the_collections_apart(setting):
     editions = {
-        setting.retrieval.edition(make_call(collection=names, text="").request)
+        edition(setting.collections, make_call(collection=names, text="").request)
         for names in ("a", "b", ["a", "b"], ["b", "a"])
     }
     assert len(editions) == 4

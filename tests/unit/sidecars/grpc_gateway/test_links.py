@@ -132,7 +132,6 @@ def test_bounds_hold_and_the_longest_silent_connection_makes_room(seed, monkeypa
         await gateway.pass_idle_time(loop)
         assert not gateway.known
         assert not gateway.links._links
-        assert not gateway.links._num_of_peer
 
     with asyncio.Runner(loop_factory=Loop) as runner:
         runner.run(play())
