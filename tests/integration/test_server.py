@@ -1,6 +1,5 @@
 """The server from outside: answers, bad input, bounds, start and stop."""
 
-import itertools
 import json
 import re
 import signal
@@ -31,12 +30,6 @@ from tests.programs import change_reading, fail_to_start
 from tests.support import all_of
 
 ONE = ("--num_inference_sessions", "1")
-
-
-@pytest.fixture(scope="module")
-def server(quick_model):
-    with running_server(quick_model, *ONE_INSTANCE) as running:
-        yield running
 
 
 @pytest.fixture
@@ -127,15 +120,6 @@ def test_a_thousand_frames_in_one_segment_are_answered(client, neighbour):
     client.sendall(bad + frame({"id": "good", **ASK}))
     assert [receive(client)["id"] for _ in range(1000)] == list(range(1000))
     assert receive(client)["answer"] == ANSWER
-
-
-def test_top_answers_do_not_overlap(client):
-    client.sendall(frame({**ASK, "top_k": 3}))
-    reply = receive(client)
-    spans = sorted((answer["start"], answer["end"]) for answer in reply["answers"])
-    assert len(spans) == 3
-    assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
-    assert reply["answers"][0]["answer"] == reply["answer"]
 
 
 @pytest.fixture(scope="class")

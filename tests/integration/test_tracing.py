@@ -168,12 +168,6 @@ def test_a_message_in_pieces_has_been_received_for_a_while(server, module_receiv
     assert received.start_s == root.start_s < received.end_s == root.child("queue").start_s
 
 
-def test_a_request_past_its_deadline_has_an_error_span(traced):
-    reply, root = traced(model="small", timeout_ms=1e-6, **ASK)
-    assert root.attributes["error.type"] == reply["error"]["code"] == "deadline_exceeded"
-    assert root.is_error
-
-
 def test_opentelemetrys_variables_apply_and_the_endpoint_may_have_its_path(
     quick_model, receiver, monkeypatch
 ):

@@ -364,8 +364,9 @@ def test_a_model_is_loaded_and_unloaded_by_name(command):
 
 class TestTokens:
     def test_each_request_needs_its_own_token(self):
-        data = get("/stats", b"Authorization: Bearer abc\r\n") + get("/stats")
-        assert Peer().send(data).tokens == ["abc", ""]
+        values = (b"Bearer abc", b"Basic abc", b"Bearer abc d")
+        data = b"".join(get("/stats", b"Authorization: %b\r\n" % value) for value in values)
+        assert Peer().send(data + get("/stats")).tokens == ["abc", "", "abc d", ""]
 
     def test_the_page_needs_no_token(self):
         peer = Peer().send(get("/"))
