@@ -11,9 +11,9 @@ import pytest
 
 from harness.frames import ANSWER, ASK, FIRST_WORD, QUESTIONS, TEXT
 from harness.gateway import answers, inputs
-from harness.process import GIVE_UP_S, held_still
+from harness.process import GIVE_UP_S, held_still, wait_until
 from harness.server import INSTANT, running_server
-from tests.http_calls import get
+from tests.http_calls import get, tensors
 from tests.programs import run
 
 QUEUEING = (*INSTANT, "--max_batch_size", "1")
@@ -198,6 +198,23 @@ def test_requests_over_tls_are_answered(builtin_model, certificates):
         connection.request("POST", "/qa", json.dumps(ASK))
         assert json.loads(connection.getresponse().read())["answer"] == FIRST_WORD
         connection.close()
+
+
+def test_a_disconnected_clients_requests_are_dropped(builtin_model):
+    with running_server(builtin_model, *QUEUEING) as server:
+        columns = tensors(question=[ASK["question"]] * 60, text=[ASK["text"]] * 60)
+        data = json.dumps({"inputs": columns}).encode()
+        line = b"POST /v2/models/builtin/infer HTTP/1.1\r\nHost: localhost\r\n"
+        with held_still(server.worker_pids()):
+            with server.connect() as sock:
+                sock.sendall(line + b"Content-Length: %d\r\n\r\n" % len(data) + data)
+                wait_until(lambda: in_flight(server), lambda count: count == 60)
+            wait_until(lambda: in_flight(server), lambda count: count == 0)
+        assert server.stats()["counters"]["requests_total"]["abandoned"] == 60
+
+
+def in_flight(server):
+    return get(server.port, "/stats").json["gauges"]["requests_in_flight"]
 
 
 def test_the_description_is_valid(server):

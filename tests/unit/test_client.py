@@ -6,8 +6,6 @@ import json
 import pickle
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +28,7 @@ from qa_service.client import (
     Span,
     split_hosts,
 )
+from tests.programs import run_python
 from tests.scripted_peer import (
     PeerConnection,
     Script,
@@ -453,10 +452,7 @@ def test_the_file_works_alone_and_with_nothing_installed(tmp_path):
         "assert not any(name.startswith('qa_service') for name in sys.modules)\n"
     )
     with ScriptedPeer(answer_all) as peer:
-        command = [sys.executable, "-S", "-I", "-c", program, str(peer.port)]
-        done = subprocess.run(
-            command, capture_output=True, check=False, cwd=tmp_path, text=True, timeout=30
-        )
+        done = run_python("-S", "-I", "-c", program, peer.port, cwd=tmp_path)
     assert (done.stdout, done.stderr, done.returncode) == ("alone\n", "", 0)
 
 

@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from harness.server import ROOT
 from qa_service.instance.model_folder.manifest import save_manifest
 from qa_service.programs.jobs.jobs_options import GatewayOptions, parse
+from tests.programs import fail_to_start
 from tests.unit.instance.model_folder.test_manifest import _MANIFEST
 from tests.unit.repository.test_structure import PACKAGE, SERVING, files_of, modules
 
@@ -118,18 +119,9 @@ def test_an_application_that_takes_the_clients_gets_msgspec_alone():
 def test_an_engine_missing_in_the_image_is_reported_in_one_line(tmp_path):
     save_manifest(tmp_path, _MANIFEST)
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
-    flags = ["--model", str(tmp_path), "--inference_engine_type", "pytorch", "--port", "0"]
-    done = subprocess.run(
-        [sys.executable, "server.py", *flags, "--log_level", "error"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert done.stderr.endswith(
+    flags = ("--model", tmp_path, "--inference_engine_type", "pytorch", "--log_level", "error")
+    ended = fail_to_start(*flags, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert ended.stderr.endswith(
         "cannot start: the pytorch engine cannot be imported: No module named 'torch'\n"
     )
 
