@@ -11,13 +11,14 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.collections import damage, index_files, reading_here, write_collection
 from harness.process import MIB
 from qa_service.errors import SetupError
-from qa_service.retrieval.build import IndexArgs, Reporter, build
+from qa_service.retrieval.build import IndexArgs, Reporter, Summary, build
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.documents import ReadLimits
 from qa_service.retrieval.index_main import main
@@ -87,6 +88,10 @@ def output(tmp_path) -> Iterator[Path]:
         yield tmp_path / "collection"
 
 
+def made(docs: Path, output: Path, **others: Any) -> Summary:
+    return build(IndexArgs(sources=(docs,), embeddings=False, output=output, **others), Reporter())
+
+
 def kill_at(step: str, docs: Path, output: Path, mode: str = "new") -> None:
     """Has a run end by SIGKILL at a step, as often as the step says before."""
     assert run_python("-c", KILLED, docs, output, step, mode).returncode == -signal.SIGKILL
@@ -99,7 +104,7 @@ def documents(collection: Collection, question: str) -> list[str]:
 @pytest.mark.parametrize("mode", ["new", "update"])
 @pytest.mark.parametrize("step", ["begin:1", "commit:1", "commit:2", "note:1", "note:3", "save:1"])
 def test_a_killed_run_is_continued_by_the_next(docs, output, step, mode):
-    build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter())
+    made(docs, output)
     collection = Collection(output)
     for number in range(0, 10, 2):
         (docs / f"{number}.txt").write_text(f"Lake number{number} is deep. It rests.")
@@ -109,10 +114,7 @@ def test_a_killed_run_is_continued_by_the_next(docs, output, step, mode):
     assert len(documents(Collection(output), "River")) == 10, "what was served is"
     (docs / "1.txt").write_text("Pond number1 is small.")
     (docs / "2.txt").unlink()
-    build(
-        IndexArgs(sources=(docs,), embeddings=False, output=output, update=mode == "update"),
-        Reporter(),
-    )
+    made(docs, output, update=mode == "update")
     assert collection.refresh()
     assert sorted(documents(collection, "River")) == ["3.txt", "5.txt", "7.txt"]
     assert sorted(documents(collection, "Lake")) == ["0.txt", "4.txt", "6.txt", "8.txt"]
@@ -123,7 +125,7 @@ def test_a_killed_run_is_continued_by_the_next(docs, output, step, mode):
 
 def test_a_continued_run_reads_only_the_remaining_files(docs, output):
     kill_at("note:5", docs, output)
-    summary = build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter())
+    summary = made(docs, output)
     assert (summary.read, summary.kept) == (4, 6)
     assert summary.passages == 10
 
@@ -132,7 +134,7 @@ def test_a_torn_line_of_progress_is_read_again(docs, output):
     kill_at("note:5", docs, output)
     with (output / PROGRESS_FILE).open("rb+") as file:
         file.truncate(file.seek(0, 2) - 5)
-    assert build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter()).read == 5
+    assert made(docs, output).read == 5
     assert len(documents(Collection(output), "River")) == 10
 
 
@@ -192,8 +194,8 @@ def test_a_damaged_index_of_a_killed_run_is_begun_anew(docs, output):
     kill_at("note:5", docs, output)
     damaged(output, ".store", "overwritten")
     with pytest.raises(SetupError, match="is damaged: index without --update"):
-        build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter())
-    assert build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter()).read == 10
+        made(docs, output)
+    assert made(docs, output).read == 10
     assert len(documents(Collection(output), "River")) == 10
 
 
@@ -204,14 +206,14 @@ def test_progress_that_names_no_index_of_its_folder_does_not_count(docs, output,
     progress = (output / PROGRESS_FILE).read_text()
     index = json.loads(progress.splitlines()[0])["index"]
     (output / PROGRESS_FILE).write_text(progress.replace(index, named))
-    assert build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter()).read == 10
+    assert made(docs, output).read == 10
     assert not list((output.parent / "other").iterdir())
 
 
 def test_progress_that_is_a_fifo_does_not_hang_a_run(docs, output):
-    build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter())
+    made(docs, output)
     os.mkfifo(output / PROGRESS_FILE)
-    build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter())
+    made(docs, output)
     assert len(documents(Collection(output), "River")) == 10
 
 
@@ -266,25 +268,30 @@ READ = {
 """Files that are as odd, and are read."""
 
 
-@pytest.mark.slow
-def test_hostile_documents_break_nothing_and_cost_bounded_memory(tmp_path):
-    folder = tmp_path / "docs"
-    folder.mkdir()
-    hostile = hostile_files()
-    for name, data in [*((name, data) for name, (data, _) in hostile.items()), *READ.items()]:
-        (folder / name).write_bytes(data)
-    flags = ("--max_file_bytes", MAX_FILE_BYTES, "--max_document_cpu_s", MAX_CPU_S)
-    done = run_python(
-        "-c", PROGRAM, folder, "--no-embeddings", "--output", tmp_path / "out", *flags
-    )
+def index_with_faults(
+    folder: Path, read: dict[str, bytes], left_out: dict[str, tuple[bytes, str]], *flags: object
+) -> Collection:
+    """Indexes files that are read, and others that are left out, each with what is said of it."""
+    (folder / "docs").mkdir()
+    files = {name: data for name, (data, _) in left_out.items()} | read
+    for name, data in files.items():
+        (folder / "docs" / name).write_bytes(data)
+    where = (folder / "docs", "--no-embeddings", "--output", folder / "out")
+    done = run_python("-c", PROGRAM, *where, *flags)
     assert done.returncode == 1
-    for name, (_, why) in hostile.items():
+    for name, (_, why) in left_out.items():
         lines = [row for row in done.stderr.splitlines() if row.startswith(f"left out: {name}")]
         assert why in lines[-1], lines
     summary, *memory = done.stdout.splitlines()
-    assert f"{len(hostile)} with faults" in summary
+    assert f"{len(left_out)} with faults" in summary
     assert max(map(int, memory)) * 1024 < 400 * MIB
-    collection = Collection(tmp_path / "out")
+    return Collection(folder / "out")
+
+
+@pytest.mark.slow
+def test_hostile_documents_break_nothing_and_cost_bounded_memory(tmp_path):
+    flags = ("--max_file_bytes", MAX_FILE_BYTES, "--max_document_cpu_s", MAX_CPU_S)
+    collection = index_with_faults(tmp_path, READ, hostile_files(), *flags)
     for river, name in {"Ebro": "script.html", "Oder": "div.html", "Po": "line.jsonl#2"}.items():
         assert documents(collection, river)[0] == name
     assert not documents(collection, "steal")
@@ -336,47 +343,27 @@ def lying(package: bytes) -> bytes:
 
 
 def test_hostile_office_files_are_named_and_the_rest_is_indexed(tmp_path):
-    folder = tmp_path / "docs"
-    folder.mkdir()
-    hostile = hostile_office_files()
-    for name, (data, _) in hostile.items():
-        (folder / name).write_bytes(data)
-    (folder / "good.docx").write_bytes(word_file(paragraph("The Elbe.")))
-    flags = ("--no-embeddings", "--output", tmp_path / "out", "--max_file_bytes", 64 * MIB)
-    done = run_python("-c", PROGRAM, folder, *flags)
-    assert done.returncode == 1
-    for name, (_, why) in hostile.items():
-        (line,) = [row for row in done.stderr.splitlines() if row.startswith(f"left out: {name}")]
-        assert why in line
-    summary, *memory = done.stdout.splitlines()
-    assert f"{len(hostile)} with faults" in summary
-    assert max(map(int, memory)) * 1024 < 400 * MIB
-    assert documents(Collection(tmp_path / "out"), "Elbe") == ["good.docx"]
+    good = {"good.docx": word_file(paragraph("The Elbe."))}
+    flags = ("--max_file_bytes", 64 * MIB)
+    collection = index_with_faults(tmp_path, good, hostile_office_files(), *flags)
+    assert documents(collection, "Elbe") == ["good.docx"]
+
+
+GOOD = {"good.txt": b"The Nile."}
 
 
 def test_time_that_cutting_takes_has_a_bound(tmp_path):
     """The text takes minutes; the bound is a second of the processor."""
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "good.txt").write_text("The Nile.")
-    (tmp_path / "docs" / "long.txt").write_text("1. " * (20 * MIB))
-    flags = ("--no-embeddings", "--output", tmp_path / "out", "--max_document_cpu_s", 1)
-    done = run_python("-c", PROGRAM, tmp_path / "docs", *flags)
-    assert done.returncode == 1
-    assert "left out: long.txt: reading it takes more than 1 s of a processor" in done.stderr
-    assert documents(Collection(tmp_path / "out"), "Nile") == ["good.txt"]
+    long = {"long.txt": (b"1. " * (20 * MIB), "reading it takes more than 1 s of a processor")}
+    collection = index_with_faults(tmp_path, GOOD, long, "--max_document_cpu_s", 1)
+    assert documents(collection, "Nile") == ["good.txt"]
 
 
 def test_memory_that_reading_takes_has_a_bound(tmp_path):
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "good.txt").write_text("The Nile.")
-    (tmp_path / "docs" / "large.json").write_text(
-        json.dumps({"data": [{"paragraphs": [{"context": "x" * 200}] * 200_000}]})
-    )
-    flags = ("--no-embeddings", "--output", tmp_path / "out", "--max_memory_bytes", 100 * MIB)
-    done = run_python("-c", PROGRAM, tmp_path / "docs", *flags)
-    assert done.returncode == 1
-    assert "left out: large.json: reading it takes more memory" in done.stderr
-    assert documents(Collection(tmp_path / "out"), "Nile") == ["good.txt"]
+    data = json.dumps({"data": [{"paragraphs": [{"context": "x" * 200}] * 200_000}]}).encode()
+    large = {"large.json": (data, "reading it takes more memory")}
+    collection = index_with_faults(tmp_path, GOOD, large, "--max_memory_bytes", 100 * MIB)
+    assert documents(collection, "Nile") == ["good.txt"]
 
 
 def test_files_that_are_read_ahead_make_the_same_collection(tmp_path):
@@ -389,15 +376,12 @@ def test_files_that_are_read_ahead_make_the_same_collection(tmp_path):
     for number in range(9):
         (docs / f"{'ad'[number % 2]}{number}.txt").write_text(f"The Nile has {number} sources.")
     limits = ReadLimits(max_document_cpu_s=1)
-    made = []
+    collections = []
     for num_threads in (1, 4):
         output = tmp_path / f"by {num_threads}"
-        args = IndexArgs(
-            sources=(docs,), output=output, embeddings=False, num_threads=num_threads, limits=limits
-        )
-        build(args, Reporter())
+        made(docs, output, num_threads=num_threads, limits=limits)
         found = Collection(output).search("How many sources has the Nile?", 20)
-        made.append((load_manifest(output).files, [one.passage for one in found]))
-    assert made[0] == made[1]
-    files = {file.name: (file.documents, file.faults) for file in made[0][0]}
-    assert (files["b.jsonl"], files["c.txt"], len(made[0][1])) == ((2_000, 0), (0, 1), 9)
+        collections.append((load_manifest(output).files, [one.passage for one in found]))
+    assert collections[0] == collections[1]
+    files = {file.name: (file.documents, file.faults) for file in collections[0][0]}
+    assert (files["b.jsonl"], files["c.txt"], len(collections[0][1])) == ((2_000, 0), (0, 1), 9)

@@ -138,16 +138,13 @@ def damage_and_ask(model: Path, pristine: Path, folder: Path, places: int, seed:
     return num_failed
 
 
-def test_damage_in_random_places_costs_no_other_request_anything(builtin_model, pristine, folder):
-    assert damage_and_ask(builtin_model, pristine, folder, places=40, seed=1) > 3
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(2))
-def test_damage_in_many_more_places_costs_no_other_request_anything(
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (100, 101))]
+)
+def test_damage_in_random_places_costs_no_other_request_anything(
     builtin_model, pristine, folder, seed
 ):
-    assert damage_and_ask(builtin_model, pristine, folder, places=40, seed=100 + seed) > 3
+    assert damage_and_ask(builtin_model, pristine, folder, places=40, seed=seed) > 3
 
 
 def test_damage_is_in_health_and_metrics_until_the_collection_is_made_again(

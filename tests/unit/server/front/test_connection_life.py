@@ -103,11 +103,11 @@ class TestProbes:
         setting.clock.advance(11)
         assert setting.ended
 
-    @pytest.mark.parametrize("pieces", [[], [get(READY)[:-1]]], ids=["nothing", "part of a probe"])
-    def test_a_connection_without_a_probe_is_closed(self, make, pieces):
+    @pytest.mark.parametrize("sent", [b"", get(READY)[:-1]], ids=["nothing", "part of a probe"])
+    def test_a_connection_without_a_probe_is_closed(self, make, sent):
         setting = make(tokens=True)
-        for piece in pieces:
-            setting.send(piece)
+        if sent:
+            setting.send(sent)
         setting.clock.advance(1.1)
         assert not setting.stream.is_open
 
@@ -193,17 +193,21 @@ class TestFaults:
         yield
         assert [record.exc_info[0] for record in caplog.get_records("call")] == [ZeroDivisionError]
 
+    @pytest.mark.parametrize("place", ["in the service", "before the service"])
     @pytest.mark.parametrize("data", [frame({"id": 1, **ASK}), post("/qa", ASK)])
-    def test_a_fault_in_the_service_fails_its_request_alone(self, make, data):
+    def test_a_fault_of_a_question_fails_its_request_alone(self, make, monkeypatch, data, place):
         setting = make()
-        setting.submitting = ZeroDivisionError()
+        with monkeypatch.context() as patch:
+            if place == "in the service":
+                patch.setattr(setting, "submitting", ZeroDivisionError())
+            else:
+                patch.setattr("qa_service.server.front.calls.Call", fail)
+            setting.send(data)
         setting.send(data)
-        setting.submitting = None
-        setting.send(data)
-        setting.answer(1)
+        setting.answer(-1)
         assert setting.stream.written.count(b"internal_error") == 1
         assert setting.stream.written.count(b"Ada") == 1
-        assert setting.calls[0].is_settled
+        assert all(call.is_settled for call in setting.calls)
         assert setting.metrics.requests_total["internal_error"] == 1
 
     @pytest.mark.parametrize(
@@ -229,17 +233,6 @@ class TestFaults:
         assert setting.statuses == [200, 500, 200]
         assert setting.replies[1][2] == {"error": "the server failed to answer this request"}
         assert words in caplog.text
-
-    @pytest.mark.parametrize("data", [frame({"id": 1, **ASK}), post("/qa", ASK)])
-    def test_a_fault_before_the_service_fails_its_request_alone(self, make, monkeypatch, data):
-        setting = make()
-        monkeypatch.setattr("qa_service.server.front.calls.Call", fail)
-        setting.send(data)
-        monkeypatch.undo()
-        setting.send(data)
-        setting.answer()
-        assert setting.stream.written.count(b"internal_error") == 1
-        assert setting.stream.written.count(b"Ada") == 1
 
     def test_a_fault_in_parsing_a_frame_gets_internal_error(self, make, monkeypatch):
         setting = make()
