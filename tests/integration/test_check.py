@@ -18,7 +18,7 @@ from qa_service.engine_catalogue import ONNX_FILE, ONNX_INT8_FILE
 from qa_service.instance.model_folder.manifest import load_manifest, save_manifest
 from qa_service.server.main import main
 from tests.programs import fail_to_start, run_here, run_python, token_flags
-from tests.support import needs_torch, present
+from tests.support import needs_torch
 
 ONLY_INSTANT = ("--inference_engine_type", "instant", "--precision", "fp32")
 NO_GPU = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
@@ -58,15 +58,6 @@ def test_a_damaged_file_is_an_error_and_a_model_without_known_answers_too(own_mo
     manifest["files"].pop(ONNX_INT8_FILE)
     (own_model / "manifest.json").write_text(json.dumps(manifest))
     assert "there is no known_answers.json in" in found(check(own_model, code=2), "error")[0]
-
-
-def test_a_gpu_that_is_not_there_is_explained_step_by_step(folder):
-    text = check(folder, *ONLY_INSTANT, "--devices", "cuda:0", code=2, env=NO_GPU)
-    steps = [line for line in found(text, "error") if line.startswith("step ")]
-    numbers = [present(re.match(r"step (\d+) of (\d+): ", line)).groups() for line in steps]
-    assert numbers == [(str(n), str(len(steps))) for n in range(1, len(steps) + 1)]
-    assert "NVIDIA" in steps[0]
-    assert "docker run --gpus all" in text
 
 
 def test_check_json_has_the_verdict_parts_and_remedies(folder, tmp_path):
