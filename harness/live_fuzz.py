@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from harness.frames import PREFIX, frame
+from harness.frames import PREFIX, frame, reset_at_close
 from harness.hostile_http import CLOSE, MALFORMED, TOKENS, chunked, head
 from harness.load import QuietAnswers, report_of, under_load
 from harness.mutate import Mutator, check_json, has_reply
@@ -30,7 +29,6 @@ QUIET_S = 2.0
 ENDLESS_S = 86400.0
 """Of a load that something else ends."""
 KINDS = {"answer", "error", "health", "stats", "models", "load", "unload"}
-RESET = b"\1\0\0\0\0\0\0\0"  # SO_LINGER without time: closing resets the connection
 CONNECTIONS = 64
 WARMUP_REQUESTS = 500  # after which the server's memory grows no more by itself
 BAD = b'{"question": 5}'
@@ -120,7 +118,7 @@ async def fuzz_connection(port: int, bodies: list[bytes], ending: bytes, pause_s
     num_replies = await asyncio.wait_for(receiving, GIVE_UP_S)
     writer.write(ending)
     if len(ending) % 2:
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        reset_at_close(writer.get_extra_info("socket"))
     writer.close()
     return num_replies
 

@@ -4,8 +4,6 @@ import json
 import os
 import random
 import re
-import socket
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -13,6 +11,7 @@ import pytest
 
 from harness.collections import damage, index, write_documents
 from harness.models import make_manifest
+from harness.process import reserve_port
 from harness.server import INSTANT, ONE_INSTANCE, ROOT, running_server
 from qa_service.engine_catalogue import ONNX_FILE, ONNX_INT8_FILE
 from qa_service.instance.model_folder.manifest import load_manifest, save_manifest
@@ -170,25 +169,17 @@ def of_onnx(quick_model, tmp_path_factory):
 
 @pytest.mark.parametrize("refused", REFUSED, ids=lambda refused: next(iter(refused)))
 def test_what_a_start_refuses_check_refuses_in_the_same_words(folder, of_onnx, refused):
-    with free_port() as port:
-        refused = {
-            name: [flag.format(port=port, of_onnx=of_onnx) for flag in flags]
-            for name, flags in refused.items()
-        }
+    port = reserve_port()
+    refused = {
+        name: [flag.format(port=port, of_onnx=of_onnx) for flag in flags]
+        for name, flags in refused.items()
+    }
     flags = [flag for flags in refused.values() for flag in flags]
     errors = found(check(folder, *INSTANT, *flags, code=2), "error")
     for name, flags in refused.items():
         ended = fail_to_start("--model", folder, *INSTANT, *flags)
         words = ended.stderr.splitlines()[-1].removeprefix("server.py: ")
         assert words in errors, name
-
-
-@contextmanager
-def free_port():
-    """A port that nobody listens at, until the end of the block."""
-    with socket.socket() as sock:
-        sock.bind(("localhost", 0))
-        yield sock.getsockname()[1]
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,15 @@ import errno
 import json
 import pickle
 import socket
-import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from harness.frames import frame
+from harness.frames import frame, reset_at_close
 from harness.mutate import GOLDEN
+from harness.process import reserve_port
 from harness.server import ROOT
 from qa_service.client import (
     Answer,
@@ -157,12 +157,9 @@ class TestAsk:
 
 class TestLoss:
     def test_no_server_is_unreachable(self):
-        with socket.socket() as unused:
-            unused.bind(("127.0.0.1", 0))
-            port = unused.getsockname()[1]
-            client = QaClient("127.0.0.1", port)
-            with pytest.raises(ServerUnreachableError, match=rf"127\.0\.0\.1:{port} \(.*refused"):
-                client.ask("q", "t")
+        port = reserve_port()
+        with pytest.raises(ServerUnreachableError, match=rf"127\.0\.0\.1:{port} \(.*refused"):
+            QaClient("127.0.0.1", port).ask("q", "t")
 
     @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 70])
     def test_an_unknown_host_is_unreachable(self, host):
@@ -199,7 +196,7 @@ class TestLoss:
     def test_a_reset_is_a_lost_connection(self):
         def script(peer):
             peer.receive()
-            peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            reset_at_close(peer.sock)
 
         assert_fails(script, ConnectionLostError)
 

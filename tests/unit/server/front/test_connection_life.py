@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from harness.frames import frame
+from harness.frames import frame, frames_in
 from harness.hostile_http import head
 from qa_service.errors import QueueFullError, ShuttingDownError
 from qa_service.server.front.connection_options import HttpOptions
@@ -78,12 +78,7 @@ class Setting(Surroundings):
     @property
     def frames(self):
         """The bodies of the frames that were written."""
-        found, rest = [], self.stream.written
-        while rest:
-            size = int.from_bytes(rest[:4], "big")
-            found.append(json.loads(rest[4 : 4 + size]))
-            rest = rest[4 + size :]
-        return found
+        return frames_in(self.stream.written)
 
 
 @pytest.fixture
