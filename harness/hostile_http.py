@@ -127,3 +127,18 @@ TOKENS = [
     b"Expect: 100-continue\r\n", b"Upgrade: h2c\r\n", b"Content-Encoding: gzip\r\n", b"GET / ",
 ]  # fmt: skip
 """What a fuzzer puts between the bytes of a request."""
+
+
+def replies_in(data: bytes) -> list[tuple[int, dict[str, str], bytes]]:
+    """The status, the fields and the body of each reply, of which the last is whole too."""
+    replies, rest = [], data
+    while rest:
+        first, _, rest = rest.partition(b"\r\n\r\n")
+        line, *lines = first.decode().split("\r\n")
+        fields = dict(item.split(": ", 1) for item in lines)
+        size = int(fields.get("Content-Length", 0))
+        assert line.startswith("HTTP/1.1 "), data
+        assert len(rest) >= size, data
+        replies.append((int(line.split()[1]), fields, rest[:size]))
+        rest = rest[size:]
+    return replies

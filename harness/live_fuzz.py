@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from harness.frames import PREFIX, frame, reset_at_close
-from harness.hostile_http import CLOSE, MALFORMED, TOKENS, chunked, head
+from harness.hostile_http import CLOSE, MALFORMED, TOKENS, chunked, head, replies_in
 from harness.load import QuietAnswers, report_of, under_load
 from harness.mutate import Mutator, check_json, has_reply
 from harness.process import GIVE_UP_S, Growth
@@ -191,17 +191,6 @@ async def _send(port: int, data: bytes, report: HttpFuzzReport) -> None:
 
 def _statuses(received: bytes) -> list[int]:
     """The statuses of whole replies, of which none comes behind one that says it is the last."""
-    statuses, rest = [], received
-    while rest:
-        first, _, rest = rest.partition(b"\r\n\r\n")
-        line, *lines = first.decode().split("\r\n")
-        status = int(line.removeprefix("HTTP/1.1 ").split()[0])
-        if status == 100:
-            continue
-        fields = dict(item.split(": ", 1) for item in lines)
-        size = int(fields.get("Content-Length", 0))
-        assert len(rest) >= size, received
-        rest = rest[size:]
-        assert fields.get("Connection") != "close" or not rest, received
-        statuses.append(status)
-    return statuses
+    replies = [(status, fields) for status, fields, _ in replies_in(received) if status != 100]
+    assert not any(fields.get("Connection") == "close" for _, fields in replies[:-1]), received
+    return [status for status, _ in replies]

@@ -22,15 +22,6 @@ def server(builtin_model):
         yield running
 
 
-@pytest.fixture
-def neighbour(server):
-    """Another client, connected all the while; nothing that happens may touch it."""
-    with QaClient("localhost", server.port) as other:
-        assert other.ask(ASK["question"], ASK["text"]).answer == FIRST_WORD
-        yield other
-        assert other.ask(ASK["question"], ASK["text"]).answer == FIRST_WORD
-
-
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_frame_is_answered_and_the_connection_goes_on(server, neighbour, name, size):

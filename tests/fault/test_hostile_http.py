@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from harness.frames import ASK, FIRST_WORD, everything, reset_at_close
+from harness.frames import ASK, everything, reset_at_close
 from harness.hostile_http import MALFORMED, SMUGGLED, chunked, head
 from harness.live_fuzz import fuzz_server_http
 from harness.process import MIB, Growth, num_descriptors, rss_bytes, wait_until
@@ -30,14 +30,6 @@ def server(builtin_model):
 def hasty_server(builtin_model):
     with running_server(builtin_model, *SHORT) as running:
         yield running
-
-
-@pytest.fixture
-def neighbour(server):
-    """Frames sent meanwhile; nothing that happens may touch them."""
-    assert server.ask(**ASK)["answer"] == FIRST_WORD
-    yield
-    assert server.ask(**ASK)["answer"] == FIRST_WORD
 
 
 @pytest.mark.parametrize("name", [n for n, (data, _) in MALFORMED.items() if data[:1].isalpha()])

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from harness.models import make_manifest
 from harness.server import ROOT
 from qa_service.instance.model_folder.manifest import save_manifest
 from qa_service.programs.jobs.jobs_options import GatewayOptions, parse
 from tests.programs import fail_to_start
-from tests.unit.instance.model_folder.test_manifest import _MANIFEST
 from tests.unit.repository.test_structure import PACKAGE, SERVING, files_of, modules
 
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
@@ -117,7 +117,7 @@ def test_an_application_that_takes_the_clients_gets_msgspec_alone():
 
 
 def test_an_engine_missing_in_the_image_is_reported_in_one_line(tmp_path):
-    save_manifest(tmp_path, _MANIFEST)
+    save_manifest(tmp_path, make_manifest("m", files={"model.safetensors": ""}))
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
     flags = ("--model", tmp_path, "--inference_engine_type", "pytorch", "--log_level", "error")
     ended = fail_to_start(*flags, env={**os.environ, "PYTHONPATH": str(tmp_path)})

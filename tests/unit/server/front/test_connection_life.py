@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from harness.frames import frame, frames_in
-from harness.hostile_http import head
+from harness.hostile_http import head, replies_in
 from qa_service.errors import QueueFullError, ShuttingDownError
 from qa_service.server.front.connection_options import HttpOptions
 from qa_service.server.front.protocols import Protocols
@@ -15,7 +15,7 @@ from qa_service.wire.http.open_inference import InferCall
 from qa_service.wire.json_codec import MAX_AUTH_FRAME_BYTES
 from tests.unit.server.fake_services import LoopClock
 from tests.unit.server.front.connections import ScriptedStream, Surroundings
-from tests.unit.wire.http.test_http_codec import ASK, get, infer, post, replies_in
+from tests.unit.wire.http.test_http_codec import ASK, get, infer, post
 
 TOKEN = "a-token-of-this-test"
 BEARER = f"Authorization: Bearer {TOKEN}\r\n".encode()

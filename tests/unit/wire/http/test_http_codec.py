@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.hostile_http import HOST, head
+from harness.hostile_http import HOST, head, replies_in
 from qa_service.errors import HttpError, QueueFullError, ShuttingDownError, UnauthorizedError
 from qa_service.wire.codec import Wait
 from qa_service.wire.http import pages
@@ -56,19 +56,6 @@ def infer(questions: list[str], **options: object) -> dict[str, object]:
     """An inference request, all of whose texts are equal."""
     texts = ["It was Ada."] * len(questions)
     return {"inputs": tensors(question=questions, text=texts), **options}
-
-
-def replies_in(written: bytes) -> list[tuple[int, dict[str, str], bytes]]:
-    """The status, the fields and the body of each reply; each has a length."""
-    replies = []
-    while written:
-        first, _, rest = written.partition(b"\r\n\r\n")
-        line, *lines = first.decode().split("\r\n")
-        fields = dict(item.split(": ", 1) for item in lines)
-        size = int(fields.get("Content-Length", 0))
-        replies.append((int(line.split()[1]), fields, rest[:size]))
-        written = rest[size:]
-    return replies
 
 
 INFER = "/v2/models/builtin/infer"
