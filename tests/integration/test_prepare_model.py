@@ -25,8 +25,7 @@ from qa_service.preparation.main import main
 from qa_service.preparation.prepare import PrepareArgs, prepare
 from qa_service.preparation.source_model import quiet_libraries
 from qa_service.preparation.sources import Source
-from tests.integration.tiny_models import (
-    KINDS,
+from tests.integration.architectures import (
     MAX_SEQUENCE_TOKENS,
     make_tiny_model,
     torch,
@@ -38,6 +37,7 @@ from tests.support import Lazy, needs_torch
 pytestmark = [pytest.mark.slow, needs_torch]
 peft, safetensors = Lazy("peft"), Lazy("safetensors.torch")
 loading = Lazy("qa_service.preparation.loading")
+KINDS = ("bert", "roberta", "distilbert")
 
 
 @pytest.fixture(scope="module")
