@@ -11,14 +11,19 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from harness.collections import damage, index_files, reading_here, write_collection
+from harness.collections import (
+    all_found,
+    damage,
+    index_files,
+    reading_here,
+    run_index,
+    write_collection,
+)
 from harness.process import MIB
 from qa_service.errors import SetupError
-from qa_service.retrieval.build import IndexArgs, Reporter, Summary, build
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.documents import ReadLimits
 from qa_service.retrieval.index_main import main
@@ -29,9 +34,8 @@ from tests.unit.retrieval.formats.word_files import paragraph, word_file
 
 KILLED = """
 import os, pathlib, signal, sys
-from harness.collections import reading_here
+from harness.collections import reading_here, run_index
 from qa_service.retrieval import writing
-from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.manifest import Progress
 from qa_service.retrieval.tantivy_index import IndexWriter
 
@@ -53,10 +57,7 @@ def counted(*arguments):
 
 setattr(owner, name, counted)
 with reading_here():
-    build(IndexArgs(
-        sources=(pathlib.Path(sys.argv[1]),), output=pathlib.Path(sys.argv[2]),
-        update=sys.argv[4] == "update", embeddings=False,
-    ), Reporter())
+    run_index(*map(pathlib.Path, sys.argv[1:3]), update=sys.argv[4] == "update")
 """
 
 
@@ -88,44 +89,36 @@ def output(tmp_path) -> Iterator[Path]:
         yield tmp_path / "collection"
 
 
-def made(docs: Path, output: Path, **others: Any) -> Summary:
-    return build(IndexArgs(sources=(docs,), embeddings=False, output=output, **others), Reporter())
-
-
 def kill_at(step: str, docs: Path, output: Path, mode: str = "new") -> None:
     """Has a run end by SIGKILL at a step, as often as the step says before."""
     assert run_python("-c", KILLED, docs, output, step, mode).returncode == -signal.SIGKILL
 
 
-def documents(collection: Collection, question: str) -> list[str]:
-    return [found.passage.document for found in collection.search(question, 10)]
-
-
 @pytest.mark.parametrize("mode", ["new", "update"])
 @pytest.mark.parametrize("step", ["begin:1", "commit:1", "commit:2", "note:1", "note:3", "save:1"])
 def test_a_killed_run_is_continued_by_the_next(docs, output, step, mode):
-    made(docs, output)
+    run_index(docs, output)
     collection = Collection(output)
     for number in range(0, 10, 2):
         (docs / f"{number}.txt").write_text(f"Lake number{number} is deep. It rests.")
     (docs / "9.txt").unlink()
     kill_at(step, docs, output, mode)
     assert not collection.refresh()
-    assert len(documents(Collection(output), "River")) == 10, "what was served is"
+    assert len(all_found(Collection(output), "River")) == 10, "what was served is"
     (docs / "1.txt").write_text("Pond number1 is small.")
     (docs / "2.txt").unlink()
-    made(docs, output, update=mode == "update")
+    run_index(docs, output, update=mode == "update")
     assert collection.refresh()
-    assert sorted(documents(collection, "River")) == ["3.txt", "5.txt", "7.txt"]
-    assert sorted(documents(collection, "Lake")) == ["0.txt", "4.txt", "6.txt", "8.txt"]
-    assert documents(collection, "Pond") == ["1.txt"]
+    assert sorted(all_found(collection, "River")) == ["3.txt", "5.txt", "7.txt"]
+    assert sorted(all_found(collection, "Lake")) == ["0.txt", "4.txt", "6.txt", "8.txt"]
+    assert all_found(collection, "Pond") == ["1.txt"]
     assert collection.head.passages == load_manifest(output).passages == 8
     assert len(list(output.glob(f"{INDEX}*"))) == 2
 
 
 def test_a_continued_run_reads_only_the_remaining_files(docs, output):
     kill_at("note:5", docs, output)
-    summary = made(docs, output)
+    summary = run_index(docs, output)
     assert (summary.read, summary.kept) == (4, 6)
     assert summary.passages == 10
 
@@ -134,8 +127,8 @@ def test_a_torn_line_of_progress_is_read_again(docs, output):
     kill_at("note:5", docs, output)
     with (output / PROGRESS_FILE).open("rb+") as file:
         file.truncate(file.seek(0, 2) - 5)
-    assert made(docs, output).read == 5
-    assert len(documents(Collection(output), "River")) == 10
+    assert run_index(docs, output).read == 5
+    assert len(all_found(Collection(output), "River")) == 10
 
 
 SUFFIXES = (".fast", ".fieldnorm", ".idx", ".json", ".pos", ".store", ".term")
@@ -178,7 +171,7 @@ def test_an_update_of_a_damaged_collection_says_in_one_line_what_to_do(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("index without --update")
     assert main(run) == 0
-    assert documents(Collection(output), "Volga") == ["5.txt"]
+    assert all_found(Collection(output), "Volga") == ["5.txt"]
 
 
 @pytest.mark.parametrize("how", ["overwritten", "missing"])
@@ -194,9 +187,9 @@ def test_a_damaged_index_of_a_killed_run_is_begun_anew(docs, output):
     kill_at("note:5", docs, output)
     damaged(output, ".store", "overwritten")
     with pytest.raises(SetupError, match="is damaged: index without --update"):
-        made(docs, output)
-    assert made(docs, output).read == 10
-    assert len(documents(Collection(output), "River")) == 10
+        run_index(docs, output)
+    assert run_index(docs, output).read == 10
+    assert len(all_found(Collection(output), "River")) == 10
 
 
 @pytest.mark.parametrize("named", ["..", ".", "../other"])
@@ -206,15 +199,15 @@ def test_progress_that_names_no_index_of_its_folder_does_not_count(docs, output,
     progress = (output / PROGRESS_FILE).read_text()
     index = json.loads(progress.splitlines()[0])["index"]
     (output / PROGRESS_FILE).write_text(progress.replace(index, named))
-    assert made(docs, output).read == 10
+    assert run_index(docs, output).read == 10
     assert not list((output.parent / "other").iterdir())
 
 
 def test_progress_that_is_a_fifo_does_not_hang_a_run(docs, output):
-    made(docs, output)
+    run_index(docs, output)
     os.mkfifo(output / PROGRESS_FILE)
-    made(docs, output)
-    assert len(documents(Collection(output), "River")) == 10
+    run_index(docs, output)
+    assert len(all_found(Collection(output), "River")) == 10
 
 
 MAX_FILE_BYTES = 2 * MIB
@@ -298,8 +291,8 @@ def test_hostile_documents_break_nothing_and_cost_bounded_memory(tmp_path):
     collection, num_bytes = index_with_faults(tmp_path, READ, hostile_files(), *flags)
     assert num_bytes < MAX_MEMORY_BYTES
     for river, name in {"Ebro": "script.html", "Oder": "div.html", "Po": "line.jsonl#2"}.items():
-        assert documents(collection, river)[0] == name
-    assert not documents(collection, "steal")
+        assert all_found(collection, river)[0] == name
+    assert not all_found(collection, "steal")
     found = collection.search("x 1 inn oder", 1000)
     assert max(len(its.passage.text) for its in found) < 2000
 
@@ -352,7 +345,7 @@ def test_hostile_office_files_are_named_and_the_rest_is_indexed(tmp_path):
     flags = ("--max_file_bytes", 64 * MIB)
     collection, num_bytes = index_with_faults(tmp_path, good, hostile_office_files(), *flags)
     assert num_bytes < MAX_MEMORY_BYTES
-    assert documents(collection, "Elbe") == ["good.docx"]
+    assert all_found(collection, "Elbe") == ["good.docx"]
 
 
 GOOD = {"good.txt": b"The Nile."}
@@ -362,14 +355,14 @@ def test_time_that_cutting_takes_has_a_bound(tmp_path):
     """The text takes minutes; the bound is a second of the processor."""
     long = {"long.txt": (b"1. " * (20 * MIB), "reading it takes more than 1 s of a processor")}
     collection, _ = index_with_faults(tmp_path, GOOD, long, "--max_document_cpu_s", 1)
-    assert documents(collection, "Nile") == ["good.txt"]
+    assert all_found(collection, "Nile") == ["good.txt"]
 
 
 def test_memory_that_reading_takes_has_a_bound(tmp_path):
     data = json.dumps({"data": [{"paragraphs": [{"context": "x" * 200}] * 200_000}]}).encode()
     large = {"large.json": (data, "reading it takes more memory")}
     collection, _ = index_with_faults(tmp_path, GOOD, large, "--max_memory_bytes", 100 * MIB)
-    assert documents(collection, "Nile") == ["good.txt"]
+    assert all_found(collection, "Nile") == ["good.txt"]
 
 
 def test_files_that_are_read_ahead_make_the_same_collection(tmp_path):
@@ -385,7 +378,7 @@ def test_files_that_are_read_ahead_make_the_same_collection(tmp_path):
     collections = []
     for num_threads in (1, 4):
         output = tmp_path / f"by {num_threads}"
-        made(docs, output, num_threads=num_threads, limits=limits)
+        run_index(docs, output, num_threads=num_threads, limits=limits)
         found = Collection(output).search("How many sources has the Nile?", 20)
         collections.append((load_manifest(output).files, [one.passage for one in found]))
     assert collections[0] == collections[1]

@@ -3,14 +3,13 @@
 import json
 import re
 import signal
-import subprocess
 
 import pytest
 
 from harness.frames import ANSWER, ASK, FIRST_WORD, QUESTIONS, TEXT, frame, receive
 from harness.models import link_model
 from harness.mutate import GOLDEN, body_of
-from harness.process import held_still
+from harness.process import held_still, wait_for_end
 from harness.server import (
     EXACT_ENGINE,
     INSTANT,
@@ -253,5 +252,4 @@ class TestStartAndStop:
             assert len(pids) == 2
             running.signal(signal.SIGKILL)
             running.wait()
-            for pid in pids:
-                subprocess.run(["tail", f"--pid={pid}", "-f", "/dev/null"], check=True)
+            wait_for_end(*pids)
