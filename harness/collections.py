@@ -7,10 +7,12 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from qa_service.retrieval import extract_main
-from qa_service.retrieval.build import IndexArgs, Reporter, build
+from qa_service.retrieval.build import IndexArgs, Reporter, Summary, build
+from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.documents import Document, Fault, ReadFile, ReadLimits
 from qa_service.retrieval.files import SourceFile
 
@@ -46,18 +48,22 @@ def write_documents(folder: Path, documents: dict[str, str] = DOCUMENTS) -> Path
     return folder
 
 
-def index(folder: Path, output: Path, *, update: bool = False, encoder: Path | None = None) -> Path:
-    """Makes a collection of a folder, or brings one up to date; with an encoder's embeddings."""
-    args = IndexArgs(
-        sources=(folder,),
-        output=output,
-        update=update,
-        embeddings=encoder is not None,
-        encoder=encoder,
-    )
+def run_index(folder: Path, output: Path, told: Reporter | None = None, **args: Any) -> Summary:
+    """Indexes a folder, without embeddings if no encoder is given."""
+    embeddings = None if "encoder" in args else False
+    args = {"sources": (folder,), "embeddings": embeddings, **args}
+    return build(IndexArgs(output=output, **args), told or Reporter())
+
+
+def index(folder: Path, output: Path, **args: Any) -> Path:
+    """Has `run_index` read documents here; gives the collection."""
     with reading_here():
-        build(args, Reporter())
+        run_index(folder, output, **args)
     return output
+
+
+def all_found(collection: Collection, question: str) -> list[str]:
+    return [found.passage.document for found in collection.search(question, 10)]
 
 
 class ExtractorHere:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+from contextlib import suppress
 from typing import Any
 
 TEXT = (
@@ -28,6 +29,40 @@ def frame(body: bytes | object) -> bytes:
     """A frame of raw bytes, or of an object's JSON."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return PREFIX.pack(len(data)) + data
+
+
+def cut(data: bytearray) -> list[Any]:
+    """Takes the whole frames from the beginning of what has come; returns their objects."""
+    found = []
+    while len(data) >= PREFIX.size:
+        end = PREFIX.size + PREFIX.unpack_from(data)[0]
+        if len(data) < end:
+            break
+        found.append(json.loads(data[PREFIX.size : end]))
+        del data[:end]
+    return found
+
+
+def frames_in(data: bytes) -> list[Any]:
+    """The objects of frames, of which the last is whole too."""
+    rest = bytearray(data)
+    found = cut(rest)
+    assert not rest, rest
+    return found
+
+
+def everything(sock: socket.socket) -> bytes:
+    """All that comes until the end, be it a close or a reset."""
+    data = b""
+    with suppress(ConnectionResetError):
+        while piece := sock.recv(1 << 16):
+            data += piece
+    return data
+
+
+def reset_at_close(sock: socket.socket) -> None:
+    """Has a close throw away what is unsent and unread."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def receive(sock: socket.socket) -> Any:

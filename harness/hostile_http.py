@@ -119,3 +119,26 @@ MALFORMED: dict[str, tuple[bytes, int]] = {
     "long trailers": (chunked(b"0\r\n" + (b"X: " + b"y" * 4000 + b"\r\n") * 9 + b"\r\n"), 400),
 }  # fmt: skip
 """By name: the bytes, with a limit of 100,000 bytes for a body, and the status."""
+
+CLOSE = b"Connection: close\r\n"
+TOKENS = [
+    b"\r\n", b"\n", b"\r", b"\0", b" ", b":", b"0\r\n\r\n", b"HTTP/1.1", HOST, b"chunked", b",",
+    b"Content-Length: 1\r\n", b"Transfer-Encoding: chunked\r\n", b"\t", b"\xff", b"5", CLOSE,
+    b"Expect: 100-continue\r\n", b"Upgrade: h2c\r\n", b"Content-Encoding: gzip\r\n", b"GET / ",
+]  # fmt: skip
+"""What a fuzzer puts between the bytes of a request."""
+
+
+def replies_in(data: bytes) -> list[tuple[int, dict[str, str], bytes]]:
+    """The status, the fields and the body of each reply, of which the last is whole too."""
+    replies, rest = [], data
+    while rest:
+        first, _, rest = rest.partition(b"\r\n\r\n")
+        line, *lines = first.decode().split("\r\n")
+        fields = dict(item.split(": ", 1) for item in lines)
+        size = int(fields.get("Content-Length", 0))
+        assert line.startswith("HTTP/1.1 "), data
+        assert len(rest) >= size, data
+        replies.append((int(line.split()[1]), fields, rest[:size]))
+        rest = rest[size:]
+    return replies

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
-import socket
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from harness.frames import PREFIX, frame
-from harness.hostile_http import HOST, MALFORMED, chunked, head
+from harness.frames import PREFIX, frame, reset_at_close
+from harness.hostile_http import CLOSE, MALFORMED, TOKENS, chunked, head, replies_in
 from harness.load import QuietAnswers, report_of, under_load
 from harness.mutate import Mutator, check_json, has_reply
 from harness.process import GIVE_UP_S, Growth
@@ -31,10 +29,8 @@ QUIET_S = 2.0
 ENDLESS_S = 86400.0
 """Of a load that something else ends."""
 KINDS = {"answer", "error", "health", "stats", "models", "load", "unload"}
-RESET = b"\1\0\0\0\0\0\0\0"  # SO_LINGER without time: closing resets the connection
 CONNECTIONS = 64
 WARMUP_REQUESTS = 500  # after which the server's memory grows no more by itself
-CLOSE = b"Connection: close\r\n"
 BAD = b'{"question": 5}'
 SEEDS = [
     head(CLOSE, b"GET /v2/health/ready HTTP/1.1"),
@@ -49,11 +45,6 @@ SEEDS = [
     head(b"", b"GET /v2 HTTP/1.1") + head(CLOSE, b"GET /metrics HTTP/1.1"),
     *(data for data, _ in MALFORMED.values() if len(data) < 2000),
 ]
-TOKENS = [
-    b"\r\n", b"\n", b"\r", b"\0", b" ", b":", b"0\r\n\r\n", b"HTTP/1.1", HOST, b"chunked", b",",
-    b"Content-Length: 1\r\n", b"Transfer-Encoding: chunked\r\n", b"\t", b"\xff", b"5", CLOSE,
-    b"Expect: 100-continue\r\n", b"Upgrade: h2c\r\n", b"Content-Encoding: gzip\r\n", b"GET / ",
-]  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -127,7 +118,7 @@ async def fuzz_connection(port: int, bodies: list[bytes], ending: bytes, pause_s
     num_replies = await asyncio.wait_for(receiving, GIVE_UP_S)
     writer.write(ending)
     if len(ending) % 2:
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        reset_at_close(writer.get_extra_info("socket"))
     writer.close()
     return num_replies
 
@@ -160,22 +151,6 @@ class HttpFuzzReport:
         return f"{self.num_requests} requests, {self.num_silent} without a reply; {statuses}"
 
 
-def mutate(chance: random.Random) -> bytes:
-    data = bytearray(chance.choice(SEEDS))
-    for _ in range(chance.randint(1, 4)):
-        at = chance.randint(0, len(data))
-        match chance.randrange(4):
-            case 0:
-                data[at:at] = chance.choice(TOKENS)
-            case 1:
-                del data[at : at + chance.randint(1, 8)]
-            case 2:
-                data[at : at + 1] = bytes([chance.randrange(256)])
-            case 3:
-                data[at:at] = data[at : at + 16] * chance.randint(1, 3)
-    return bytes(data)
-
-
 async def fuzz_server_http(
     server: RunningServer, num_requests: int, seed: int
 ) -> tuple[HttpFuzzReport, Growth]:
@@ -189,8 +164,8 @@ async def fuzz_server_http(
 
 async def fuzz(port: int, num_requests: int, seed: int) -> HttpFuzzReport:
     """Sends a number of mutated requests, some connections at a time."""
-    chance, report = random.Random(seed), HttpFuzzReport(num_requests)
-    requests = iter([mutate(chance) for _ in range(num_requests)])
+    mutator, report = Mutator(seed, bodies=SEEDS, tokens=TOKENS), HttpFuzzReport(num_requests)
+    requests = iter([mutator.edited(1, 4) for _ in range(num_requests)])
 
     async def send_all() -> None:
         for data in requests:
@@ -216,17 +191,6 @@ async def _send(port: int, data: bytes, report: HttpFuzzReport) -> None:
 
 def _statuses(received: bytes) -> list[int]:
     """The statuses of whole replies, of which none comes behind one that says it is the last."""
-    statuses, rest = [], received
-    while rest:
-        first, _, rest = rest.partition(b"\r\n\r\n")
-        line, *lines = first.decode().split("\r\n")
-        status = int(line.removeprefix("HTTP/1.1 ").split()[0])
-        if status == 100:
-            continue
-        fields = dict(item.split(": ", 1) for item in lines)
-        size = int(fields.get("Content-Length", 0))
-        assert len(rest) >= size, received
-        rest = rest[size:]
-        assert fields.get("Connection") != "close" or not rest, received
-        statuses.append(status)
-    return statuses
+    replies = [(status, fields) for status, fields, _ in replies_in(received) if status != 100]
+    assert not any(fields.get("Connection") == "close" for _, fields in replies[:-1]), received
+    return [status for status, _ in replies]

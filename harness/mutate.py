@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.frames import frame
@@ -44,24 +44,37 @@ class Mutator:
     Args:
         expiring: Gives each golden body a timeout that is over at once, so that a body that stays
             valid is not run, unless an edit hits the timeout.
+        bodies: What is edited; by default the golden ones.
+        tokens: What edits insert.
     """
 
-    def __init__(self, seed: int, *, expiring: bool = False) -> None:
-        self._random = random.Random(seed)
+    def __init__(
+        self,
+        seed: int,
+        *,
+        expiring: bool = False,
+        bodies: Sequence[bytes] = BODIES,
+        tokens: Sequence[bytes] = TOKENS,
+    ) -> None:
+        self._random, self._tokens = random.Random(seed), tokens
         self._edits: list[Callable[[bytearray, int], None]] = [
             self._flip, self._set, self._delete, self._insert, self._insert, self._repeat,
             self._splice, self._truncate,
         ]  # fmt: skip
-        self._bodies = BODIES
+        self._bodies = bodies
         if expiring:
-            self._bodies = [EXPIRING + b[1:] if b[:1] == b"{" else b for b in BODIES]
+            self._bodies = [EXPIRING + b[1:] if b[:1] == b"{" else b for b in bodies]
 
     def body(self) -> bytes:
         """A body; about one in twenty is nothing but random bytes."""
         if self._random.random() < 0.05:
             return self._random.randbytes(self._random.randrange(MAX_RANDOM_BYTES))
+        return self.edited(0, MAX_EDITS)
+
+    def edited(self, fewest: int, most: int) -> bytes:
+        """A body after so many edits."""
         body = bytearray(self._random.choice(self._bodies))
-        for _ in range(self._random.randint(0, MAX_EDITS)):
+        for _ in range(self._random.randint(fewest, most)):
             self._random.choice(self._edits)(body, self._random.randint(0, len(body)))
         return bytes(body)
 
@@ -93,7 +106,7 @@ class Mutator:
         del body[at : at + self._random.randint(1, 8)]
 
     def _insert(self, body: bytearray, at: int) -> None:
-        body[at:at] = self._random.choice(TOKENS)
+        body[at:at] = self._random.choice(self._tokens)
 
     def _repeat(self, body: bytearray, at: int) -> None:
         body[at:at] = body[at : at + 16] * self._random.randint(1, 20)

@@ -105,6 +105,12 @@ def tree(pid: int) -> list[int]:
     return pids
 
 
+def wait_for_end(*pids: int) -> None:
+    """Until processes are gone that others than us started."""
+    for pid in pids:
+        wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists())
+
+
 @contextlib.contextmanager
 def held_still(pids: Sequence[int]) -> Iterator[None]:
     """Stops processes for a while; those that have died meanwhile stay so."""

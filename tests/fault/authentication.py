@@ -1,13 +1,12 @@
 """What the tests of TLS and tokens need to speak to a server."""
 
-import json
 import select
 import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from harness.frames import ASK, FIRST_WORD, frame, receive
+from harness.frames import ASK, FIRST_WORD, cut, frame, frames_in, receive
 from harness.process import GIVE_UP_S
 from harness.server import INSTANT, RunningServer
 from tests.certificates import Certificates
@@ -53,25 +52,13 @@ def pipelined(sock: ssl.SSLSocket, data: bytes, num_replies: int) -> list[dict]:
             piece = sock.recv(1 << 16)
             assert piece, "the stream ended"
             inbox += piece
-        while len(inbox) >= 4 and len(inbox) >= (end := 4 + int.from_bytes(inbox[:4], "big")):
-            replies.append(json.loads(inbox[4:end]))
-            del inbox[:end]
+        replies += cut(inbox)
     return replies
-
-
-def everything(sock: socket.socket) -> bytes:
-    """All that comes until the end, be it a close or a reset."""
-    data = b""
-    with suppress(ConnectionResetError):
-        while piece := sock.recv(1 << 16):
-            data += piece
-    return data
 
 
 def error_code(data: bytes) -> str:
     """The code of the one error frame that this is."""
-    assert int.from_bytes(data[:4], "big") == len(data) - 4
-    reply = json.loads(data[4:])
+    [reply] = frames_in(data)
     assert set(reply) == {"id", "error"}
     assert reply["id"] is None
     assert not reply["error"]["retryable"]

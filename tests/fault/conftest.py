@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.frames import ASK, FIRST_WORD
 from harness.server import INSTANT, RunningServer, running_server
+from qa_service.client import QaClient
 from tests.fault.authentication import EXPIRED, FEW, LONG_MS, SHORT_MS, TOKEN
 from tests.fault.faults import FAULTY_WORKER, Permits
 from tests.programs import token_flags
@@ -27,6 +29,15 @@ def faulty_server(builtin_model):
             server.close()
 
     return start
+
+
+@pytest.fixture
+def neighbour(server):
+    """Another client, connected all the while; nothing that happens may touch it."""
+    with QaClient("localhost", server.port) as other:
+        assert other.ask(**ASK).answer == FIRST_WORD
+        yield other
+        assert other.ask(**ASK).answer == FIRST_WORD
 
 
 # With TLS, client certificates or tokens.

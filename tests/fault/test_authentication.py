@@ -2,14 +2,13 @@
 
 import json
 import signal
-import socket
 import ssl
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from harness.frames import ASK, frame, receive
+from harness.frames import ASK, everything, frame, receive, reset_at_close
 from harness.server import ROOT, running_server
 from tests.certificates import Certificates
 from tests.fault.authentication import (
@@ -20,7 +19,6 @@ from tests.fault.authentication import (
     TOKEN,
     client_hello,
     error_code,
-    everything,
     is_let_in,
     is_served,
     secured,
@@ -173,7 +171,7 @@ class TestLogs:
                     assert secret not in str(reply.get("error"))
                     assert "/" not in str(reply.get("error"))
                 sock.sendall(frame(ask))
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                reset_at_close(sock)
             server.signal(signal.SIGTERM)
             assert server.wait() == 0
             server.wait_for_log("is refused")

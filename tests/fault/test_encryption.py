@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from harness.frames import ASK, FIRST_WORD, frame, receive
+from harness.frames import ASK, FIRST_WORD, everything, frame, receive
 from harness.server import running_server
 from tests.certificates import Certificates
 from tests.fault.authentication import (
@@ -17,7 +17,6 @@ from tests.fault.authentication import (
     SHORT_MS,
     client_hello,
     error_code,
-    everything,
     is_served,
     pipelined,
     secured,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from harness.frames import ASK, FIRST_WORD, frame, receive
+from harness.frames import ASK, FIRST_WORD, frame, receive, reset_at_close
 from harness.gateway import LISTENS, GatewayServer, answers, inputs, running_gateway
 from harness.process import GIVE_UP_S, held_still, num_descriptors, reserve_port, wait_until
 from harness.server import INSTANT, ROOT, RunningServer
@@ -204,7 +204,7 @@ class TestHostile:
         pid = gateway.pid
         with socket.create_connection(("localhost", gateway.port), GIVE_UP_S) as sock:
             if ends == "resets":
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                reset_at_close(sock)
             sock.sendall(HOSTILE[name])
         with triton.InferenceServerClient(gateway.address) as client:
             assert is_answered(client)

@@ -1,12 +1,11 @@
 """Clients that mean harm, or do it: each ends in an error or a close, and hurts nobody else."""
 
-import socket
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from harness.frames import ASK, FIRST_WORD, frame, receive
+from harness.frames import ASK, FIRST_WORD, frame, receive, reset_at_close
 from harness.hostile_frames import HOSTILE, OK
 from harness.process import GIVE_UP_S, MIB, Growth, num_descriptors, rss_bytes, wait_until
 from harness.server import INSTANT, RunningServer, running_server
@@ -14,7 +13,6 @@ from qa_service.client import QaClient
 from qa_service.wire.messages import RequestLimits
 
 SIZES = (1 << 14, 1 << 16, RequestLimits().max_frame_bytes)
-RESET = b"\1\0\0\0\0\0\0\0"
 
 
 @pytest.fixture(scope="module")
@@ -22,15 +20,6 @@ def server(builtin_model):
     """One server for all of this, so that what one test leaves behind another may trip over."""
     with running_server(builtin_model, *INSTANT) as running:
         yield running
-
-
-@pytest.fixture
-def neighbour(server):
-    """Another client, connected all the while; nothing that happens may touch it."""
-    with QaClient("localhost", server.port) as other:
-        assert other.ask(ASK["question"], ASK["text"]).answer == FIRST_WORD
-        yield other
-        assert other.ask(ASK["question"], ASK["text"]).answer == FIRST_WORD
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -73,7 +62,7 @@ def test_resets_leave_nothing_behind(server, neighbour, data):
     with leaving_nothing(server, neighbour, 50):
         for _ in range(50):
             sock = server.connect()
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            reset_at_close(sock)
             sock.sendall(data)
             sock.close()
 

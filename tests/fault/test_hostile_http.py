@@ -3,12 +3,10 @@
 import asyncio
 import json
 import re
-import socket
-import struct
 
 import pytest
 
-from harness.frames import ASK, FIRST_WORD
+from harness.frames import ASK, everything, reset_at_close
 from harness.hostile_http import MALFORMED, SMUGGLED, chunked, head
 from harness.live_fuzz import fuzz_server_http
 from harness.process import MIB, Growth, num_descriptors, rss_bytes, wait_until
@@ -32,21 +30,6 @@ def server(builtin_model):
 def hasty_server(builtin_model):
     with running_server(builtin_model, *SHORT) as running:
         yield running
-
-
-@pytest.fixture
-def neighbour(server):
-    """Frames sent meanwhile; nothing that happens may touch them."""
-    assert server.ask(**ASK)["answer"] == FIRST_WORD
-    yield
-    assert server.ask(**ASK)["answer"] == FIRST_WORD
-
-
-def everything(sock):
-    received = b""
-    while data := sock.recv(65536):
-        received += data
-    return received
 
 
 @pytest.mark.parametrize("name", [n for n, (data, _) in MALFORMED.items() if data[:1].isalpha()])
@@ -110,7 +93,7 @@ def test_a_reset_connection_leaves_no_resources(server, neighbour):
     for _ in range(100):
         with server.connect() as sock:
             sock.sendall(head(b"Content-Length: 5\r\n") + b"12")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            reset_at_close(sock)
     wait_until(lambda: num_accepted(server), lambda count: count >= accepted + 100)
     wait_until(lambda: num_descriptors(server.process.pid), lambda count: count <= before)
 

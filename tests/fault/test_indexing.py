@@ -17,10 +17,16 @@ from pathlib import Path
 
 import pytest
 
-from harness.collections import damage, index_files, reading_here, write_collection
+from harness.collections import (
+    all_found,
+    damage,
+    index_files,
+    reading_here,
+    run_index,
+    write_collection,
+)
 from harness.process import GIVE_UP_S, MIB, tree, wait_until
 from qa_service.errors import SetupError
-from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.documents import ReadLimits
 from qa_service.retrieval.index_main import main
@@ -31,9 +37,8 @@ from tests.unit.retrieval.formats.word_files import paragraph, word_file
 
 KILLED = """
 import os, pathlib, signal, sys
-from harness.collections import reading_here
+from harness.collections import reading_here, run_index
 from qa_service.retrieval import writing
-from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.manifest import Progress
 from qa_service.retrieval.tantivy_index import IndexWriter
 
@@ -55,10 +60,7 @@ def counted(*arguments):
 
 setattr(owner, name, counted)
 with reading_here():
-    build(IndexArgs(
-        sources=(pathlib.Path(sys.argv[1]),), output=pathlib.Path(sys.argv[2]),
-        update=sys.argv[4] == "update", embeddings=False,
-    ), Reporter())
+    run_index(*map(pathlib.Path, sys.argv[1:3]), update=sys.argv[4] == "update")
 """
 
 
@@ -95,38 +97,31 @@ def kill_at(step: str, docs: Path, output: Path, mode: str = "new") -> None:
     assert run_python("-c", KILLED, docs, output, step, mode).returncode == -signal.SIGKILL
 
 
-def documents(collection: Collection, question: str) -> list[str]:
-    return [found.passage.document for found in collection.search(question, 10)]
-
-
 @pytest.mark.parametrize("mode", ["new", "update"])
 @pytest.mark.parametrize("step", ["begin:1", "commit:1", "commit:2", "note:1", "note:3", "save:1"])
 def test_a_killed_run_is_continued_by_the_next(docs, output, step, mode):
-    build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter())
+    run_index(docs, output)
     collection = Collection(output)
     for number in range(0, 10, 2):
         (docs / f"{number}.txt").write_text(f"Lake number{number} is deep. It rests.")
     (docs / "9.txt").unlink()
     kill_at(step, docs, output, mode)
     assert collection.refreshed() is collection
-    assert len(documents(Collection(output), "River")) == 10, "what was served is"
+    assert len(all_found(Collection(output), "River")) == 10, "what was served is"
     (docs / "1.txt").write_text("Pond number1 is small.")
     (docs / "2.txt").unlink()
-    build(
-        IndexArgs(sources=(docs,), embeddings=False, output=output, update=mode == "update"),
-        Reporter(),
-    )
+    run_index(docs, output, update=mode == "update")
     collection = collection.refreshed()
-    assert sorted(documents(collection, "River")) == ["3.txt", "5.txt", "7.txt"]
-    assert sorted(documents(collection, "Lake")) == ["0.txt", "4.txt", "6.txt", "8.txt"]
-    assert documents(collection, "Pond") == ["1.txt"]
+    assert sorted(all_found(collection, "River")) == ["3.txt", "5.txt", "7.txt"]
+    assert sorted(all_found(collection, "Lake")) == ["0.txt", "4.txt", "6.txt", "8.txt"]
+    assert all_found(collection, "Pond") == ["1.txt"]
     assert collection.head.passages == load_manifest(output).passages == 8
     assert len(list(output.glob(f"{INDEX}*"))) == 2
 
 
 def test_a_continued_run_reads_only_the_remaining_files(docs, output):
     kill_at("note:5", docs, output)
-    summary = build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter())
+    summary = run_index(docs, output)
     assert (summary.read, summary.kept) == (4, 6)
     assert summary.passages == 10
 
@@ -135,8 +130,8 @@ def test_a_torn_line_of_progress_is_read_again(docs, output):
     kill_at("note:5", docs, output)
     with (output / PROGRESS_FILE).open("rb+") as file:
         file.truncate(file.seek(0, 2) - 5)
-    assert build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter()).read == 5
-    assert len(documents(Collection(output), "River")) == 10
+    assert run_index(docs, output).read == 5
+    assert len(all_found(Collection(output), "River")) == 10
 
 
 SUFFIXES = (".fast", ".fieldnorm", ".idx", ".json", ".pos", ".store", ".term")
@@ -179,7 +174,7 @@ def test_an_update_of_a_damaged_collection_says_in_one_line_what_to_do(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("index without --update")
     assert main(run) == 0
-    assert documents(Collection(output), "Volga") == ["5.txt"]
+    assert all_found(Collection(output), "Volga") == ["5.txt"]
 
 
 @pytest.mark.parametrize("how", ["overwritten", "missing"])
@@ -195,9 +190,9 @@ def test_a_damaged_index_of_a_killed_run_is_begun_anew(docs, output):
     kill_at("note:5", docs, output)
     damaged(output, ".store", "overwritten")
     with pytest.raises(SetupError, match="is damaged: index without --update"):
-        build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter())
-    assert build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter()).read == 10
-    assert len(documents(Collection(output), "River")) == 10
+        run_index(docs, output)
+    assert run_index(docs, output).read == 10
+    assert len(all_found(Collection(output), "River")) == 10
 
 
 @pytest.mark.parametrize("named", ["..", ".", "../other"])
@@ -207,19 +202,20 @@ def test_progress_that_names_no_index_of_its_folder_does_not_count(docs, output,
     progress = (output / PROGRESS_FILE).read_text()
     index = json.loads(progress.splitlines()[0])["index"]
     (output / PROGRESS_FILE).write_text(progress.replace(index, named))
-    assert build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter()).read == 10
+    assert run_index(docs, output).read == 10
     assert not list((output.parent / "other").iterdir())
 
 
 def test_progress_that_is_a_fifo_does_not_hang_a_run(docs, output):
-    build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter())
+    run_index(docs, output)
     os.mkfifo(output / PROGRESS_FILE)
-    build(IndexArgs(sources=(docs,), embeddings=False, output=output), Reporter())
-    assert len(documents(Collection(output), "River")) == 10
+    run_index(docs, output)
+    assert len(all_found(Collection(output), "River")) == 10
 
 
 MAX_FILE_BYTES = 2 * MIB
 MAX_CPU_S = 3
+MAX_MEMORY_BYTES = 400 * MIB
 
 
 def packed_zeros(size_bytes: int) -> bytes:
@@ -269,28 +265,37 @@ READ = {
 """Files that are as odd, and are read."""
 
 
-@pytest.mark.slow
-def test_hostile_documents_break_nothing_and_cost_bounded_memory(tmp_path):
-    folder = tmp_path / "docs"
-    folder.mkdir()
-    hostile = hostile_files()
-    for name, data in [*((name, data) for name, (data, _) in hostile.items()), *READ.items()]:
-        (folder / name).write_bytes(data)
-    flags = ("--max_file_bytes", MAX_FILE_BYTES, "--max_document_cpu_s", MAX_CPU_S)
-    done = run_python(
-        "-c", PROGRAM, folder, "--no-embeddings", "--output", tmp_path / "out", *flags
-    )
+def index_with_faults(
+    folder: Path, read: dict[str, bytes], left_out: dict[str, tuple[bytes, str]], *flags: object
+) -> tuple[Collection, int]:
+    """Indexes files that are read, and others that are left out, each with what is said of it.
+
+    Returns:
+        The collection, and how many bytes of memory that took at most.
+    """
+    (folder / "docs").mkdir()
+    files = {name: data for name, (data, _) in left_out.items()} | read
+    for name, data in files.items():
+        (folder / "docs" / name).write_bytes(data)
+    where = (folder / "docs", "--no-embeddings", "--output", folder / "out")
+    done = run_python("-c", PROGRAM, *where, *flags)
     assert done.returncode == 1
-    for name, (_, why) in hostile.items():
+    for name, (_, why) in left_out.items():
         lines = [row for row in done.stderr.splitlines() if row.startswith(f"left out: {name}")]
         assert why in lines[-1], lines
     summary, *memory = done.stdout.splitlines()
-    assert f"{len(hostile)} with faults" in summary
-    assert max(map(int, memory)) * 1024 < 400 * MIB
-    collection = Collection(tmp_path / "out")
+    assert f"{len(left_out)} with faults" in summary
+    return Collection(folder / "out"), max(map(int, memory)) * 1024
+
+
+@pytest.mark.slow
+def test_hostile_documents_break_nothing_and_cost_bounded_memory(tmp_path):
+    flags = ("--max_file_bytes", MAX_FILE_BYTES, "--max_document_cpu_s", MAX_CPU_S)
+    collection, num_bytes = index_with_faults(tmp_path, READ, hostile_files(), *flags)
+    assert num_bytes < MAX_MEMORY_BYTES
     for river, name in {"Ebro": "script.html", "Oder": "div.html", "Po": "line.jsonl#2"}.items():
-        assert documents(collection, river)[0] == name
-    assert not documents(collection, "steal")
+        assert all_found(collection, river)[0] == name
+    assert not all_found(collection, "steal")
     found = collection.search("x 1 inn oder", 1000)
     assert max(len(its.passage.text) for its in found) < 2000
 
@@ -340,22 +345,14 @@ def lying(package: bytes) -> bytes:
 
 
 def test_hostile_office_files_are_named_and_the_rest_is_indexed(tmp_path):
-    folder = tmp_path / "docs"
-    folder.mkdir()
-    hostile = hostile_office_files()
-    for name, (data, _) in hostile.items():
-        (folder / name).write_bytes(data)
-    (folder / "good.docx").write_bytes(word_file(paragraph("The Elbe.")))
-    flags = ("--no-embeddings", "--output", tmp_path / "out", "--max_file_bytes", 64 * MIB)
-    done = run_python("-c", PROGRAM, folder, *flags)
-    assert done.returncode == 1
-    for name, (_, why) in hostile.items():
-        (line,) = [row for row in done.stderr.splitlines() if row.startswith(f"left out: {name}")]
-        assert why in line
-    summary, *memory = done.stdout.splitlines()
-    assert f"{len(hostile)} with faults" in summary
-    assert max(map(int, memory)) * 1024 < 400 * MIB
-    assert documents(Collection(tmp_path / "out"), "Elbe") == ["good.docx"]
+    good = {"good.docx": word_file(paragraph("The Elbe."))}
+    flags = ("--max_file_bytes", 64 * MIB)
+    collection, num_bytes = index_with_faults(tmp_path, good, hostile_office_files(), *flags)
+    assert num_bytes < MAX_MEMORY_BYTES
+    assert all_found(collection, "Elbe") == ["good.docx"]
+
+
+GOOD = {"good.txt": b"The Nile."}
 
 
 def test_no_process_goes_on_reading_once_the_run_is_killed(tmp_path):
@@ -388,27 +385,16 @@ def reads(pid: int, path: Path) -> bool:
 
 def test_time_that_cutting_takes_has_a_bound(tmp_path):
     """The text takes minutes; the bound is a second of the processor."""
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "good.txt").write_text("The Nile.")
-    (tmp_path / "docs" / "long.txt").write_text("1. " * (20 * MIB))
-    flags = ("--no-embeddings", "--output", tmp_path / "out", "--max_document_cpu_s", 1)
-    done = run_python("-c", PROGRAM, tmp_path / "docs", *flags)
-    assert done.returncode == 1
-    assert "left out: long.txt: reading it takes more than 1 s of a processor" in done.stderr
-    assert documents(Collection(tmp_path / "out"), "Nile") == ["good.txt"]
+    long = {"long.txt": (b"1. " * (20 * MIB), "reading it takes more than 1 s of a processor")}
+    collection, _ = index_with_faults(tmp_path, GOOD, long, "--max_document_cpu_s", 1)
+    assert all_found(collection, "Nile") == ["good.txt"]
 
 
 def test_memory_that_reading_takes_has_a_bound(tmp_path):
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "good.txt").write_text("The Nile.")
-    (tmp_path / "docs" / "large.json").write_text(
-        json.dumps({"data": [{"paragraphs": [{"context": "x" * 200}] * 200_000}]})
-    )
-    flags = ("--no-embeddings", "--output", tmp_path / "out", "--max_memory_bytes", 100 * MIB)
-    done = run_python("-c", PROGRAM, tmp_path / "docs", *flags)
-    assert done.returncode == 1
-    assert "left out: large.json: reading it takes more memory" in done.stderr
-    assert documents(Collection(tmp_path / "out"), "Nile") == ["good.txt"]
+    data = json.dumps({"data": [{"paragraphs": [{"context": "x" * 200}] * 200_000}]}).encode()
+    large = {"large.json": (data, "reading it takes more memory")}
+    collection, _ = index_with_faults(tmp_path, GOOD, large, "--max_memory_bytes", 100 * MIB)
+    assert all_found(collection, "Nile") == ["good.txt"]
 
 
 def test_files_that_are_read_ahead_make_the_same_collection(tmp_path):
@@ -421,15 +407,12 @@ def test_files_that_are_read_ahead_make_the_same_collection(tmp_path):
     for number in range(9):
         (docs / f"{'ad'[number % 2]}{number}.txt").write_text(f"The Nile has {number} sources.")
     limits = ReadLimits(max_document_cpu_s=1)
-    made = []
+    collections = []
     for num_threads in (1, 4):
         output = tmp_path / f"by {num_threads}"
-        args = IndexArgs(
-            sources=(docs,), output=output, embeddings=False, num_threads=num_threads, limits=limits
-        )
-        build(args, Reporter())
+        run_index(docs, output, num_threads=num_threads, limits=limits)
         found = Collection(output).search("How many sources has the Nile?", 20)
-        made.append((load_manifest(output).files, [one.passage for one in found]))
-    assert made[0] == made[1]
-    files = {file.name: (file.documents, file.faults) for file in made[0][0]}
-    assert (files["b.jsonl"], files["c.txt"], len(made[0][1])) == ((2_000, 0), (0, 1), 9)
+        collections.append((load_manifest(output).files, [one.passage for one in found]))
+    assert collections[0] == collections[1]
+    files = {file.name: (file.documents, file.faults) for file in collections[0][0]}
+    assert (files["b.jsonl"], files["c.txt"], len(collections[0][1])) == ((2_000, 0), (0, 1), 9)

@@ -138,16 +138,13 @@ def damage_and_ask(model: Path, pristine: Path, folder: Path, places: int, seed:
     return num_failed
 
 
-def test_damage_in_random_places_costs_no_other_request_anything(builtin_model, pristine, folder):
-    assert damage_and_ask(builtin_model, pristine, folder, places=40, seed=1) > 3
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(2))
-def test_damage_in_many_more_places_costs_no_other_request_anything(
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (100, 101))]
+)
+def test_damage_in_random_places_costs_no_other_request_anything(
     builtin_model, pristine, folder, seed
 ):
-    assert damage_and_ask(builtin_model, pristine, folder, places=40, seed=100 + seed) > 3
+    assert damage_and_ask(builtin_model, pristine, folder, places=40, seed=seed) > 3
 
 
 def test_damage_is_in_health_and_metrics_until_the_collection_is_made_again(
@@ -240,25 +237,17 @@ def test_a_manifest_that_is_a_fifo_does_not_block_the_server(builtin_model, pris
 # Processes.
 
 
-@pytest.fixture(scope="module")
-def shared(builtin_model, made):
-    """A server for several tests, whose search processes are replaced again and again."""
-    flags = ("--log_level", "debug")
-    with Serving(builtin_model, made / "collections", *flags, constants=HASTY) as serving:
-        yield serving
-
-
-def test_a_search_whose_process_is_killed_is_made_again(shared):
-    deaths = shared.server.stats()["search_process_deaths_total"]
-    pids = wait_until(shared.pids)
-    with shared.server.connect() as sock, held_still(pids):
-        for number in range(5):
-            sock.sendall(frame({"id": number, **ASKED}))
-        shared.server.wait_for_queue(sock)
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-        assert [receive(sock)["answer"] for _ in range(5)] == [FIRST_WORD] * 5
-    assert shared.server.stats()["search_process_deaths_total"] > deaths
+def test_a_search_whose_process_is_killed_is_made_again(builtin_model, folder):
+    with Serving(builtin_model, folder) as serving:
+        pids = wait_until(serving.pids)
+        with serving.server.connect() as sock, held_still(pids):
+            for number in range(5):
+                sock.sendall(frame({"id": number, **ASKED}))
+            serving.server.wait_for_queue(sock)
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            assert [receive(sock)["answer"] for _ in range(5)] == [FIRST_WORD] * 5
+        assert serving.server.stats()["search_process_deaths_total"] > 0
 
 
 def test_a_search_process_that_hangs_keeps_deadlines_and_is_replaced(builtin_model, folder):
@@ -275,13 +264,6 @@ def test_a_search_process_that_hangs_keeps_deadlines_and_is_replaced(builtin_mod
             assert receive(sock)["answer"] == FIRST_WORD
         serving.server.wait_for_log("a search took too long")
         assert serving.fault_of("good") == "", "the next process has answered"
-
-
-def test_a_search_that_hangs_fails_with_a_retryable_error(shared):
-    with held_still(wait_until(shared.pids)):
-        error = shared.server.ask(**ASKED)["error"]
-        assert (error["code"], error["retryable"]) == ("unavailable", True)
-        assert shared.server.ask(**ASKED)["answer"] == FIRST_WORD
 
 
 def test_a_server_stops_while_search_processes_hang(builtin_model, folder):
@@ -337,19 +319,3 @@ def test_a_silent_cluster_does_not_block_other_requests(builtin_model, folder, s
         wait_until(lambda: serving.state_of("silent") == "READY")
         codes = {receive(sock)["error"]["code"] for _ in range(50)}
         assert codes == {"deadline_exceeded"}
-
-
-def test_one_clients_searches_do_not_block_other_clients(shared):
-    with shared.server.connect() as greedy, shared.server.connect() as other:
-        earlier = shared.server.log.count(": answered")
-        with held_still(wait_until(shared.pids)):
-            for number in range(60):
-                greedy.sendall(frame({"id": number, **ASKED}))
-            shared.server.wait_for_queue(greedy)
-            other.sendall(frame({"id": "other", **ASKED}))
-            shared.server.wait_for_queue(other)
-        assert receive(other)["id"] == "other"
-        last = f":{other.getsockname()[1]}#1: answered"
-        shared.server.wait_for_log(last)
-        before, _ = shared.server.log.split(last, 1)
-        assert before.count(": answered") < earlier + 10

@@ -1,13 +1,12 @@
 """Workers that hang, and instances that cannot be started any more."""
 
 import os
-import select
 import signal
 import time
 
 from harness.frames import ANSWER, ASK, FIRST_WORD, frame, receive
 from harness.models import replace_file
-from harness.process import GIVE_UP_S
+from harness.process import wait_for_end
 from harness.server import FIXED_ENGINE, RunningServer
 from tests.fault.faults import ONE_SESSION, error_among_neighbours, marked, replies_by_id, stopped
 
@@ -42,12 +41,9 @@ def test_a_worker_that_hangs_in_c_ends_with_its_server(faulty_server):
         (pid,) = server.worker_pids()
         sock.sendall(frame(marked("!!hang!!", 1)))
         server.wait_for_queue(sock)
-        ended = os.pidfd_open(pid)
         server.process.kill()
         server.process.wait()
-        readable, _, _ = select.select([ended], [], [], GIVE_UP_S)
-        os.close(ended)
-        assert readable, "it outlives its server"
+        wait_for_end(pid)
         server.process.returncode = 0  # which was killed on purpose
 
 

@@ -1,24 +1,31 @@
-"""A small model of every architecture that transformers loads for question answering."""
+"""A small model of every architecture that transformers loads for question answering.
+
+With random weights and real tokenizers, made on the spot.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
+from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
+from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
 from tokenizers.processors import TemplateProcessing
 
-from tests.integration.tiny_models import (
-    bpe_tokenizer,
-    torch,
-    transformers,
-    wordpiece_tokenizer,
-)
+from tests.support import Lazy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+torch, transformers = Lazy("torch"), Lazy("transformers")
+
+_CORPUS = (
+    "The lighthouse on the point was built in 1849 by an engineer. Who built the lighthouse?",
+    "When was it built, where does it stand, and what did the lamp burn? It burned whale oil.",
+)
 _SIZES = {
     **dict.fromkeys(
         ("hidden_size", "d_model", "dim", "emb_dim", "n_embd", "embedding_size",
@@ -76,11 +83,15 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     **{kind: {"decoder_start_token_id": 0} for kind in ("t5", "mt5", "umt5")},
     "reformer": {"attn_layers": ["local", "lsh"], "axial_pos_shape": [16, 16],
                  "axial_pos_embds_dim": [16, 16], "max_position_embeddings": 256},
+    "roberta": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1},
     "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
 }  # fmt: skip
 
 TOKENS = 400
 """Positions of those that count them."""
+
+MAX_SEQUENCE_TOKENS = 64
+"""Those that `make_tiny_model`'s models read."""
 
 
 def make_small_model(
@@ -118,6 +129,31 @@ def make_small_model(
     return model
 
 
+def make_tiny_model(kind: str, folder: Path) -> PreTrainedModel:
+    """As `make_small_model`, of one that reads `MAX_SEQUENCE_TOKENS`."""
+    unused = _SPECIAL.get(kind, {}).get("pad_token_id", -1) + 1  # positions up to the padding's
+    return make_small_model(kind, folder, max_position_embeddings=MAX_SEQUENCE_TOKENS + unused)
+
+
+def wordpiece_tokenizer() -> PreTrainedTokenizerBase:
+    trained = BertWordPieceTokenizer()
+    trained.train_from_iterator(iter(_CORPUS), vocab_size=300, show_progress=False)
+    return transformers.BertTokenizer(vocab=trained.get_vocab())
+
+
+def bpe_tokenizer() -> PreTrainedTokenizerBase:
+    trained = ByteLevelBPETokenizer()
+    trained.train_from_iterator(
+        iter(_CORPUS),
+        vocab_size=400,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+        show_progress=False,
+    )
+    model = json.loads(trained.to_str())["model"]
+    merges: Any = [tuple(pair) for pair in model["merges"]]
+    return transformers.RobertaTokenizer(vocab=model["vocab"], merges=merges)
+
+
 def typeless_tokenizer() -> PreTrainedTokenizerFast:
     """One that gives no token types, as those of many models with types do not."""
     return _without_class(wordpiece_tokenizer().backend_tokenizer, "input_ids", "attention_mask")
@@ -144,6 +180,7 @@ def _without_class(backend: Tokenizer, *inputs: str) -> PreTrainedTokenizerFast:
 
 _TOKENIZERS = {
     "longformer": bpe_tokenizer,
+    "roberta": bpe_tokenizer,
     "xlnet": xlnet_tokenizer,
     **dict.fromkeys(
         ("albert", "jina_embeddings_v3", "mra", "splinter", "yoso"), typeless_tokenizer

@@ -23,8 +23,13 @@ from qa_service.instance.worker_messages import Setup
 from qa_service.preparation.prepare import PrepareArgs, prepare
 from qa_service.preparation.source_model import quiet_libraries
 from qa_service.wire.messages import Question
-from tests.integration.architectures import make_small_model, typeless_tokenizer
-from tests.integration.tiny_models import torch, transformers, wordpiece_tokenizer
+from tests.integration.architectures import (
+    make_small_model,
+    torch,
+    transformers,
+    typeless_tokenizer,
+    wordpiece_tokenizer,
+)
 from tests.support import all_of, needs_torch, present
 
 pytestmark = needs_torch

@@ -64,13 +64,6 @@ def test_an_answer_has_its_page_in_every_protocol(server):
     assert [output["data"] for output in outputs] == [[2], ["page 2"]]
 
 
-def test_the_terminals_client_shows_the_page(server):
-    flags = ("--port", server.port, "--collection", "machines", "--question", QUESTION)
-    ended = run_python("client.py", *map(str, flags))
-    assert ended.stdout == "Ada Lovelace\n"
-    assert "engine.pdf, page 2, character " in ended.stderr
-
-
 def test_without_an_answer_the_best_places_are_there_as_not_sure_enough(server):
     question = "How many euros does the engine cost?"
     reply = server.ask(question=question, collection="machines")
@@ -114,18 +107,6 @@ def in_every_protocol(server, question, collection, **options):
     ended = run_python("client.py", "--port", server.port, *flags)
     answers = [reply["answer"] for reply in (*replies, row)]
     return replies, [*answers, outputs[0]["data"][0], ended.stdout.strip()]
-
-
-def test_a_field_that_is_not_there_is_an_error_that_names_those_that_are(server):
-    reply = server.ask(question=QUESTION, collection="looms", filter={"dtae": "1804-05-01"})
-    assert reply["error"] == {
-        "code": "invalid_request",
-        "message": "no document of the collection has the field `dtae` of `filter`; there are: "
-        "date, path, title",
-        "retryable": False,
-    }
-    body = {"question": QUESTION, "collection": "looms", "filter": {"path": {}}}
-    assert post(server.port, "/qa", body).status == 400
 
 
 def test_the_terminals_client_takes_a_name_and_a_value(server):

@@ -4,8 +4,6 @@ import json
 import os
 import random
 import re
-import socket
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -13,12 +11,13 @@ import pytest
 
 from harness.collections import damage, index, write_documents
 from harness.models import make_manifest
+from harness.process import reserve_port
 from harness.server import INSTANT, ONE_INSTANCE, ROOT, running_server
 from qa_service.engine_catalogue import ONNX_FILE, ONNX_INT8_FILE
 from qa_service.instance.model_folder.manifest import load_manifest, save_manifest
 from qa_service.server.main import main
 from tests.programs import fail_to_start, run_here, run_python, token_flags
-from tests.support import needs_torch, present
+from tests.support import needs_torch
 
 ONLY_INSTANT = ("--inference_engine_type", "instant", "--precision", "fp32")
 NO_GPU = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
@@ -58,15 +57,6 @@ def test_a_damaged_file_is_an_error_and_a_model_without_known_answers_too(own_mo
     manifest["files"].pop(ONNX_INT8_FILE)
     (own_model / "manifest.json").write_text(json.dumps(manifest))
     assert "there is no known_answers.json in" in found(check(own_model, code=2), "error")[0]
-
-
-def test_a_gpu_that_is_not_there_is_explained_step_by_step(folder):
-    text = check(folder, *ONLY_INSTANT, "--devices", "cuda:0", code=2, env=NO_GPU)
-    steps = [line for line in found(text, "error") if line.startswith("step ")]
-    numbers = [present(re.match(r"step (\d+) of (\d+): ", line)).groups() for line in steps]
-    assert numbers == [(str(n), str(len(steps))) for n in range(1, len(steps) + 1)]
-    assert "NVIDIA" in steps[0]
-    assert "docker run --gpus all" in text
 
 
 def test_check_json_has_the_verdict_parts_and_remedies(folder, tmp_path):
@@ -179,25 +169,17 @@ def of_onnx(quick_model, tmp_path_factory):
 
 @pytest.mark.parametrize("refused", REFUSED, ids=lambda refused: next(iter(refused)))
 def test_what_a_start_refuses_check_refuses_in_the_same_words(folder, of_onnx, refused):
-    with free_port() as port:
-        refused = {
-            name: [flag.format(port=port, of_onnx=of_onnx) for flag in flags]
-            for name, flags in refused.items()
-        }
+    port = reserve_port()
+    refused = {
+        name: [flag.format(port=port, of_onnx=of_onnx) for flag in flags]
+        for name, flags in refused.items()
+    }
     flags = [flag for flags in refused.values() for flag in flags]
     errors = found(check(folder, *INSTANT, *flags, code=2), "error")
     for name, flags in refused.items():
         ended = fail_to_start("--model", folder, *INSTANT, *flags)
         words = ended.stderr.splitlines()[-1].removeprefix("server.py: ")
         assert words in errors, name
-
-
-@contextmanager
-def free_port():
-    """A port that nobody listens at, until the end of the block."""
-    with socket.socket() as sock:
-        sock.bind(("localhost", 0))
-        yield sock.getsockname()[1]
 
 
 @pytest.mark.parametrize(

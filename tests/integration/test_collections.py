@@ -18,7 +18,7 @@ from qa_service.aio.client import AsyncQaClient
 from qa_service.client import Answer, QaClient
 from tests.programs import fail_to_start, run_python
 from tests.support import all_of, present, skip_without
-from tests.unit.retrieval.test_open_search import HITS, WHOLE, Cluster
+from tests.unit.retrieval.test_open_search import HITS, Cluster
 
 TELEPHONE = "Alexander Bell patented the telephone in 1876. It carried speech over a wire.\n"
 
@@ -62,21 +62,6 @@ def test_the_answer_names_its_document_and_its_place_in_it(server, question, exp
         assert text[passage["start"] : passage["end"]] == passage["text"]
     at = passage["start"]
     assert passage["text"][reply["start"] - at : reply["end"] - at] == reply["answer"]
-
-
-def test_further_answers_are_others_and_may_be_of_other_documents(server):
-    reply = server.ask(question="Who wrote it?", collection="machines", top_k=3)
-    found = [answer for answer in reply["answers"] if answer["answer"]]
-    assert len({answer["answer"] for answer in found}) == len(found)
-    assert len({answer["passage"]["document"] for answer in found}) > 1
-    assert reply["answers"][0]["answer"] == reply["answer"]
-    assert sum(answer["score"] for answer in reply["answers"]) <= 1.0
-
-
-def test_a_question_whose_words_are_nowhere_has_no_answer(server):
-    reply = server.ask(question="Zyzzyva qwertz?", collection="machines")
-    assert (reply["answer"], reply["start"], reply["score"]) == ("", None, 1.0)
-    assert "passage" not in reply
 
 
 def test_an_equal_question_is_answered_from_the_cache(server):
@@ -286,31 +271,6 @@ def test_an_opensearch_index_answers(quick_model, tmp_path, cluster):
         assert server.health()["collection_faults"] == {}
 
 
-def test_an_opensearch_index_that_fails_is_said_until_it_answers(quick_model, tmp_path, cluster):
-    config = tmp_path / "server.toml"
-    url = cluster.url.replace("//", "//me:secret@")
-    config.write_text(f'[collections.rivers]\nurl = "{url}/rivers"\n')
-    shards = {"total": 5, "successful": 4, "failed": 1}
-    cluster.status, cluster.reply = 401, b"Unauthorized"
-    with running_server(quick_model, "--config", str(config), *INSTANT) as server:
-        fault = server.health()["collection_faults"]["rivers"]
-        assert "/rivers: HTTP 401: Unauthorized" in fault, "it is known before a question is asked"
-        cluster.status, cluster.reply = 200, WHOLE | {"_shards": shards}
-        error = server.ask(**RIVERS)["error"]
-        assert (error["code"], error["retryable"]) == ("unavailable", True)
-        assert "4 of 5" not in error["message"]
-        health = server.health()
-        assert health["collections"] == {"rivers": "READY"}
-        assert "4 of 5 shards have answered" in health["collection_faults"]["rivers"]
-        assert server.stats()["collections"]["rivers"]["failed_total"] == 1
-        assert "HTTP 401" in server.log
-        assert "4 of 5 shards have answered" in server.log
-        assert "secret" not in server.log + str(health)
-        cluster.reply = WHOLE
-        assert server.ask(**RIVERS)["passage"]["document"] == "a.md"
-        assert server.health()["collection_faults"] == {}
-
-
 STAFF = {
     "leave.txt": "Employees are given twenty-five days of vacation each year.\n",
     "parking.txt": "Cars stand in the garage behind the building.\n",
@@ -355,15 +315,6 @@ def test_without_the_encoder_words_are_searched_until_it_is_prepared_and_sighup_
         server.signal(signal.SIGHUP)
         assert wait_until(lambda: server.health()["collection_faults"] == {})
         assert server.ask(**meant)["passage"]["document"] == "leave.txt"
-
-
-def test_a_shuffled_vocabulary_is_in_health(quick_model, staff, encoder, tmp_path):
-    folder = shutil.copytree(encoder, tmp_path / "encoder")
-    path = folder / "tokenizer.json"
-    path.write_text(path.read_text().replace('"the":', '"THE":').replace('"of":', '"the":'))
-    flags = ("--collections_dir", str(staff), "--encoder", str(folder), *INSTANT)
-    with running_server(quick_model, *flags) as server:
-        assert "is not what its manifest says" in server.health()["collection_faults"]["staff"]
 
 
 def test_a_demo_has_a_collection_to_ask(quick_model, encoder, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 
 from harness.process import GIVE_UP_S, wait_until
 from harness.server import INSTANT, ROOT, running_server
+from tests.programs import run
 from tests.support import present
 
 SERVER = [sys.executable, "server.py", "--port", "0", "--inference_engine_type", "instant"]
@@ -89,10 +90,7 @@ NO_STDOUT = 'exec "$@" >&-'
 
 
 def run_in_shell(script: str, *command: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        ["bash", "-c", script, "bash", *command], cwd=ROOT, capture_output=True, text=True,
-        check=False, timeout=GIVE_UP_S,
-    )  # fmt: skip
+    return run("bash", "-c", script, "bash", *command)
 
 
 @pytest.fixture

@@ -267,17 +267,6 @@ class TestFromOutside:
             assert counted == {"unauthorized": 1}
             assert cli(running, "--health").returncode == 2
 
-    def test_stats_are_printed_as_a_table(self, quick_model):
-        with running_server(quick_model, *INSTANT, *TWO) as running:
-            running.ask(**ASK)
-            table = cli(running, "--stats").stdout
-            assert re.search(r"^ +requests_total\{answered\} +1$", table, re.MULTILINE)
-            assert re.search(r"^ +instance 1 +cpu: waiting ", table, re.MULTILINE)
-            assert re.search(r"^ +batch_size +1 +1 +1 +1 +1 +1$", table, re.MULTILINE)
-            stats = json.loads(cli(running, "--stats", "--json").stdout)
-            kinds = "counters gauges histograms cascades shadows sessions collections loop gpus"
-            assert stats.keys() == {*kinds.split(), "search_process_deaths_total"}
-
 
 class TestLog:
     def test_a_request_can_be_followed_in_the_log_without_its_words(self, quick_model):

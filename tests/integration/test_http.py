@@ -14,9 +14,8 @@ from harness.gateway import answers, inputs
 from harness.process import GIVE_UP_S, held_still, wait_until
 from harness.server import INSTANT, running_server
 from tests.http_calls import get, tensors
-from tests.programs import run, token_flags
+from tests.programs import run
 
-TOKEN = "a-token-of-the-tests"
 QUEUEING = (*INSTANT, "--max_batch_size", "1")
 needs_curl = pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
 
@@ -191,28 +190,14 @@ def test_kserve_client_gets_the_answers(server):
     assert json.loads(ran.stdout.splitlines()[-1]) == list(QUESTIONS.values())
 
 
-@pytest.fixture(scope="module")
-def with_tokens(builtin_model, tmp_path_factory):
-    flags = (*INSTANT, *token_flags(tmp_path_factory.mktemp("t"), TOKEN))
-    with running_server(builtin_model, *flags) as its:
-        yield its
-
-
-class TestAccess:
-    @pytest.mark.parametrize("path", ["/v2", "/metrics", "/stats", "/openapi.json", "/nothing"])
-    @pytest.mark.parametrize("value", [None, "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN} x"])
-    def test_other_paths_need_a_token(self, with_tokens, path, value):
-        reply = get(with_tokens.port, path, {"Authorization": value} if value else {})
-        assert (reply.status, reply.headers["WWW-Authenticate"]) == (401, "Bearer")
-
-    def test_requests_over_tls_are_answered(self, builtin_model, certificates):
-        with running_server(builtin_model, *INSTANT, *certificates.server_flags) as running:
-            connection = http.client.HTTPSConnection(
-                "localhost", running.port, timeout=GIVE_UP_S, context=certificates.client_context()
-            )
-            connection.request("POST", "/qa", json.dumps(ASK))
-            assert json.loads(connection.getresponse().read())["answer"] == FIRST_WORD
-            connection.close()
+def test_requests_over_tls_are_answered(builtin_model, certificates):
+    with running_server(builtin_model, *INSTANT, *certificates.server_flags) as running:
+        connection = http.client.HTTPSConnection(
+            "localhost", running.port, timeout=GIVE_UP_S, context=certificates.client_context()
+        )
+        connection.request("POST", "/qa", json.dumps(ASK))
+        assert json.loads(connection.getresponse().read())["answer"] == FIRST_WORD
+        connection.close()
 
 
 def test_a_disconnected_clients_requests_are_dropped(builtin_model):

@@ -5,9 +5,8 @@ import time
 
 import pytest
 
-from harness.process import GIVE_UP_S, reserve_port
+from harness.process import GIVE_UP_S
 from qa_service.client import ConnectionLostError, QaServerError, ServerUnreachableError
-from qa_service.programs.access import Access
 from qa_service.programs.jobs import asker as asker_module
 from qa_service.programs.jobs.asker import (
     MAX_LOSSES,
@@ -168,16 +167,6 @@ def test_a_server_that_is_away_for_too_long_is_an_error():
     play(answered, scenario)
 
 
-def test_a_wrong_token_is_an_error():
-    refusal = {"code": "unauthorized", "message": "no", "retryable": False}
-
-    async def scenario(asker, _server):
-        with pytest.raises(QaServerError, match="unauthorized"):
-            await asker.check()
-
-    play(lambda *_: {"id": None, "error": refusal}, scenario, access=Access(token="wrong"))
-
-
 @pytest.mark.parametrize("code", ["unauthorized", "tls_required"])
 def test_a_server_that_wants_a_token_or_tls_is_asked_no_question(code):
     refusal = {"code": code, "message": "no", "retryable": False}
@@ -208,13 +197,3 @@ def test_a_draining_server_is_tried_again_at_intervals():
         assert 1 < server.connections < 10
 
     play(draining, scenario, refuses=True)
-
-
-def test_an_unreachable_server_is_an_error():
-    async def run():
-        asker = Asker(AskingOptions(host="127.0.0.1", port=reserve_port()))
-        async with asker.running():
-            await asker.check()
-
-    with pytest.raises(ServerUnreachableError, match="no server can be reached"):
-        asyncio.run(run())

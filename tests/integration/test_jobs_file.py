@@ -104,15 +104,6 @@ def test_answers_of_which_a_line_was_taken_out_are_not_continued(run, tmp_path):
     assert output.read_text() == first + third
 
 
-def test_two_runs_do_not_write_to_one_file(run, tmp_path):
-    def begin_another(first, _server):
-        with pytest.raises(FileError, match="another run is writing"):
-            FileRun(first._asker, options_in(tmp_path))
-
-    _, answers, _ = run([question(0)], watch=begin_another)
-    assert len(answers) == 1
-
-
 def test_a_stop_cancels_questions_that_wait_to_be_asked(run):
     stop = []
 

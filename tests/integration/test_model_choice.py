@@ -1,7 +1,5 @@
 """Several models and versions as their clients see them: in frames, over HTTP, in the terminal."""
 
-import json
-
 import pytest
 
 from harness.frames import ASK, frame, receive
@@ -10,7 +8,7 @@ from harness.process import wait_until
 from harness.server import running_server
 from qa_service.client import QaClient, QaServerError
 from tests.http_calls import bearer, get, post, tensors
-from tests.programs import run_python, token_flags
+from tests.programs import token_flags
 
 ADMIN, OTHER = "a-token-that-may-load-models", "a-token-that-may-only-ask"
 
@@ -124,21 +122,6 @@ def test_figures_are_counted_for_each_version(server, client):
     assert {one["version"]: one["labels"] for one in client.models() if one["name"] == "m"} == {
         "1": ["stable"], "2": ["canary"],
     }  # fmt: skip
-
-
-def test_the_terminal_lists_models_and_asks_them(server):
-    command = ("client.py", "--port", server.port)
-    shown = run_python(*command, "--models")
-    rows = [line.split() for line in shown.stdout.splitlines()]
-    assert [row[:3] for row in rows[1:4]] == [
-        ["base", "7", "READY"], ["m", "1", "READY"], ["m", "2", "READY"],
-    ]  # fmt: skip
-    assert shown.stdout.splitlines()[4:] == [
-        "route default: m; READY", "route both: m then base; READY",
-    ]  # fmt: skip
-    question = ("--question", ASK["question"], "--text", ASK["text"], "--json")
-    answered = run_python(*command, *question, "--model", "m", "--model_version", "canary")
-    assert json.loads(answered.stdout)["version"] == 2
 
 
 class TestCommands:

@@ -40,47 +40,46 @@ MAX_DIFFERENCES = {"fp32": MAX_LOGIT_DIFFERENCE, "int8": 0.2, "bf16": 0.2, "int8
 NUM_WORDS = 2000
 """Of the small model's vocabulary."""
 
-ONE_AFTER_ANOTHER = """
+PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-from qa_service.instance.engines import EngineConfig, make_engine
-from qa_service.instance.model_folder.manifest import load_manifest
-signal.signal(signal.SIGUSR1, lambda *_: print("handled"))
-model = Path(sys.argv[1])
-for _ in range(2):
-    engine = make_engine("openvino", model, load_manifest(model), EngineConfig())
-del engine
-os.kill(os.getpid(), signal.SIGUSR1)
-"""
-
-
-GROWTH = """
-import sys
-from pathlib import Path
 import numpy as np
-from qa_service.instance.engines import EngineConfig, make_engine, static_shapes
-from qa_service.machine import resident_bytes, return_free_memory
+from qa_service.instance.engines import EngineConfig, make_engine, openvino, static_shapes
+from qa_service.instance.model_folder.costs_dir import SeenLengths
 from qa_service.instance.model_folder.manifest import load_manifest
+from qa_service.machine import resident_bytes, return_free_memory
 
 static_shapes.LOWEST_PRIORITY = 0  # with other tests running it takes minutes
 static_shapes.OFTEN = 2
-model, precision, room = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-config = EngineConfig(precision=precision, static_shapes_bytes=room)
-engine = make_engine("openvino", model, load_manifest(model), config)
+model = Path(sys.argv[1])
 
-def run(tokens):
+def make(**config):
+    return make_engine("openvino", model, load_manifest(model), EngineConfig(**config))
+
+def run(engine, tokens, times=1):
     ids = np.full((1, tokens), 200)
-    engine.logits(ids, np.ones_like(ids), np.zeros_like(ids))
+    for _ in range(times):
+        engine.logits(ids, np.ones_like(ids), np.zeros_like(ids))
+    engine.static_shapes.wait()
+"""
+"""How each program begins that makes engines in a process of its own."""
 
+ONE_AFTER_ANOTHER = """
+signal.signal(signal.SIGUSR1, lambda *_: print("handled"))
+for _ in range(2):
+    engine = make()
+del engine
+os.kill(os.getpid(), signal.SIGUSR1)
+"""
+GROWTH = """
+engine = make(precision=sys.argv[2], static_shapes_bytes=int(sys.argv[3]))
 lengths = range(16, 112, 16)
 for tokens in lengths:
-    run(tokens)
+    run(engine, tokens)
 return_free_memory()
 before = resident_bytes()
 for tokens in lengths:
-    for _ in range(static_shapes.OFTEN):
-        run(tokens)
-    engine.static_shapes.wait()
+    run(engine, tokens, static_shapes.OFTEN)
 return_free_memory()
 print(sum(bool(engine.static_shapes.find(tokens)) for tokens in lengths), resident_bytes() - before)
 """
@@ -141,31 +140,18 @@ def test_a_length_that_is_compiled_gives_the_same_logits(one_layer, precision, m
 
 @pytest.mark.parametrize(("precision", "room"), [("fp32", 64), ("int8", 96)])
 def test_static_shapes_stay_within_their_memory_bound(builtin_model, precision, room):
-    done = run_python("-c", GROWTH, builtin_model, precision, room * MIB)
+    done = run_python("-c", PROGRAM + GROWTH, builtin_model, precision, room * MIB)
     num_compiled, grown_bytes = map(int, done.stdout.split())
     print(f"{precision}, {room} MiB: {num_compiled} lengths, {grown_bytes / MIB:.0f} MiB")
     assert grown_bytes <= room * MIB + ALLOCATORS_BYTES
 
 
 THREADS = """
-import os, sys
-from pathlib import Path
-import numpy as np
-from qa_service.instance.engines import EngineConfig, make_engine, static_shapes
-from qa_service.instance.model_folder.manifest import load_manifest
-
-static_shapes.LOWEST_PRIORITY = 0
-static_shapes.OFTEN = 2
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # compiling has a thread a CPU
-model = Path(sys.argv[1])
-config = EngineConfig(static_shapes_bytes=2**30)
-engine = make_engine("openvino", model, load_manifest(model), config)
+engine = make(static_shapes_bytes=2**30)
 counted = []
 for tokens in (16, 32, 48, 64):
-    ids = np.full((1, tokens), 200)
-    for _ in range(static_shapes.OFTEN):
-        engine.logits(ids, np.ones_like(ids), np.zeros_like(ids))
-    engine.static_shapes.wait()
+    run(engine, tokens, static_shapes.OFTEN)
     assert engine.static_shapes.find(tokens)
     counted.append(len(os.listdir("/proc/self/task")))
 print(counted[-1] - counted[0])
@@ -173,7 +159,7 @@ print(counted[-1] - counted[0])
 
 
 def test_a_static_shape_adds_no_thread_where_a_run_has_one(one_layer):
-    done = run_python("-c", THREADS, one_layer)
+    done = run_python("-c", PROGRAM + THREADS, one_layer)
     assert int(done.stdout) < 3  # of three further lengths; those who compile may start late
 
 
@@ -242,20 +228,9 @@ def test_a_start_has_the_static_shapes_that_the_last_one_compiled(kept_model, mo
 
 
 def test_another_process_has_the_static_shapes_that_the_last_one_compiled(kept_model):
-    code = f"""
-import sys
-from pathlib import Path
-from qa_service.instance.engines import EngineConfig, make_engine, openvino, static_shapes
-from qa_service.instance.model_folder.manifest import load_manifest
-from qa_service.instance.model_folder.costs_dir import SeenLengths
-static_shapes.LOWEST_PRIORITY, openvino.WARMING_S = 0, 0.0
-model = Path(sys.argv[1])
-engine = make_engine(
-    "openvino",
-    model,
-    load_manifest(model),
-    EngineConfig(precision="int8", static_shapes_bytes={2**30}),
-)
+    code = f"""{PROGRAM}
+openvino.WARMING_S = 0.0
+engine = make(precision="int8", static_shapes_bytes={2**30})
 compiled = []
 made = engine._compiled_for
 engine._compiled_for = lambda tokens, kept: compiled.append(tokens) or made(tokens, kept)
@@ -503,7 +478,7 @@ def test_bf16_on_a_processor_without_it_is_an_error(builtin_model, precision, wi
 
 
 def test_a_signal_is_handled_after_one_engine_took_the_place_of_another(one_layer):
-    done = run_python("-c", ONE_AFTER_ANOTHER, one_layer)
+    done = run_python("-c", PROGRAM + ONE_AFTER_ANOTHER, one_layer)
     assert (done.stdout, done.returncode) == ("handled\n", 0)
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from harness.process import GIVE_UP_S
 from harness.server import FIXED_ENGINE, ROOT, line_with, port_of
+from tests.programs import run, run_python
 from tests.support import present
 
 pytestmark = pytest.mark.slow
@@ -29,6 +30,7 @@ OLDEST_TESTS = tuple(
     f"tests/unit/{name}" for name in ("aio", "programs", "retrieval", "test_client.py", "wire")
 )
 TEXT = "Ada Lovelace wrote the notes in London in 1843."
+PIPED: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,8 @@ def wheel(tmp_path_factory) -> Path:
             shutil.copy(path, sources / name)
     stored = {"--build-option": "--compression=stored"}  # compressing takes seconds
     build = f"from setuptools.build_meta import build_wheel; build_wheel('..', {stored})"
-    subprocess.run([sys.executable, "-c", build], cwd=sources, check=True, capture_output=True)
+    built = run_python("-c", build, cwd=sources)
+    assert built.returncode == 0, built.stderr
     (path,) = folder.glob("*.whl")
     return path
 
@@ -67,17 +70,14 @@ def pip(*arguments: object) -> None:
     subprocess.run([*command, *map(str, arguments)], check=True, timeout=GIVE_UP_S)
 
 
-def run(program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [str(program), *map(str, arguments)]
-    return subprocess.run(
-        command, **surroundings(program), stderr=subprocess.PIPE, check=False, timeout=GIVE_UP_S
-    )
+def run_installed(program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return run(program, *arguments, **surroundings(program))
 
 
 def surroundings(program: Path) -> dict[str, Any]:
     """Its own folder and no module path: what it imports is what was installed."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return {"cwd": program.parent, "env": environment, "stdout": subprocess.PIPE, "text": True}
+    return {"cwd": program.parent, "env": environment}
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def port(programs, builtin_model) -> Iterator[str]:
     program = programs / "qa-server"
     command = [program, "--port", "0", "--num_inference_sessions", "1", "--model", builtin_model]
     command += FIXED_ENGINE  # in another environment all would be measured again
-    with subprocess.Popen(command, **surroundings(program)) as server:
+    with subprocess.Popen(command, **surroundings(program), **PIPED) as server:
         try:
             yield port_of(line_with(present(server.stdout), "QA server ready"))
         finally:
@@ -96,7 +96,7 @@ def port(programs, builtin_model) -> Iterator[str]:
 
 def test_the_installed_package_is_imported(programs):
     code = "import qa_service, pathlib; print(pathlib.Path(qa_service.__file__).parent)"
-    package = Path(run(programs / "python", "-c", code).stdout.strip())
+    package = Path(run_installed(programs / "python", "-c", code).stdout.strip())
     assert programs.parent in package.parents
     assert (package / "py.typed").exists(), "its types are for users too"
 
@@ -113,19 +113,21 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel):
 def test_the_adapters_it_brings_are_those_of_the_clone(programs, builtin_model):
     """The prepared model is made from the clone's; one made from others would not be up to date."""
     given = ["--output_dir", builtin_model.parent, "--precision", "fp32", "--no-encoder"]
-    done = run(programs / "qa-prepare-model", *given)
+    done = run_installed(programs / "qa-prepare-model", *given)
     assert done.stdout == f"{builtin_model} is up to date\n", done.stderr
 
 
 def test_the_installed_package_answers_a_question(programs, port):
     given = ["--port", port, "--question", "Who wrote the notes?", "--text", TEXT]
-    done = run(programs / "qa-client", *given)
+    done = run_installed(programs / "qa-client", *given)
     assert (done.stdout.splitlines()[0], done.returncode) == ("Ada Lovelace", 0), done.stderr
 
 
 def test_the_installed_stress_test_has_its_questions(programs, port):
     load = ["--num_simultaneous_clients", 1, "--num_total_clients", 2]
-    done = run(programs / "qa-stress-test", "--port", port, *load, "--num_request_per_client", 1)
+    done = run_installed(
+        programs / "qa-stress-test", "--port", port, *load, "--num_request_per_client", 1
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -138,9 +140,7 @@ def test_the_source_distribution_has_the_documents_and_the_constraints(wheel):
         if path.suffix in (".safetensors", ".xz"):
             path.write_bytes(b"")  # only the names of what is packed are looked at
     build = "from setuptools.build_meta import build_sdist; print(build_sdist('.'))"
-    done = subprocess.run(
-        [sys.executable, "-c", build], cwd=sources, check=True, capture_output=True, text=True
-    )
+    done = run_python("-c", build, cwd=sources)
     with tarfile.open(sources / done.stdout.splitlines()[-1]) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
     pages = {f"docs/{path.name}" for path in (ROOT / "docs").iterdir() if path.is_file()}
@@ -171,11 +171,11 @@ def oldest(wheel, tmp_path_factory) -> Path:
 def test_the_oldest_versions_of_the_ranges_answer_a_question(oldest, builtin_model):
     given = ["--port", "0", "--num_inference_sessions", "1", "--model", builtin_model]
     command = [oldest / "qa-server", *given, *FIXED_ENGINE]
-    with subprocess.Popen(command, **surroundings(command[0])) as server:
+    with subprocess.Popen(command, **surroundings(command[0]), **PIPED) as server:
         try:
             port = port_of(line_with(present(server.stdout), "QA server ready"))
             asked = ["--question", "Who wrote the notes?", "--text", TEXT]
-            done = run(oldest / "qa-client", "--port", port, *asked)
+            done = run_installed(oldest / "qa-client", "--port", port, *asked)
             assert done.stdout.splitlines()[0] == "Ada Lovelace", done.stderr
         finally:
             server.terminate()
@@ -187,5 +187,5 @@ def test_the_oldest_versions_of_the_ranges_pass_the_tests_of_what_uses_them(olde
     """Clients, the wire, documents, collections and jobs; their embeddings need PyTorch."""
     command = [oldest / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *OLDEST_TESTS]
     command += ["--deselect", "tests/unit/retrieval/test_embeddings.py"]
-    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    done = run(*command, timeout=None)
     assert done.returncode == 0, done.stdout

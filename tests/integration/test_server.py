@@ -1,17 +1,15 @@
 """The server from outside: answers, bad input, bounds, start and stop."""
 
-import itertools
 import json
 import re
 import signal
-import subprocess
 
 import pytest
 
 from harness.frames import ANSWER, ASK, FIRST_WORD, QUESTIONS, TEXT, frame, receive
 from harness.models import link_model
 from harness.mutate import GOLDEN, body_of
-from harness.process import held_still
+from harness.process import held_still, wait_for_end
 from harness.server import (
     EXACT_ENGINE,
     INSTANT,
@@ -31,12 +29,6 @@ from tests.programs import change_reading, fail_to_start
 from tests.support import all_of
 
 ONE = ("--num_inference_sessions", "1")
-
-
-@pytest.fixture(scope="module")
-def server(quick_model):
-    with running_server(quick_model, *ONE_INSTANCE) as running:
-        yield running
 
 
 @pytest.fixture
@@ -127,15 +119,6 @@ def test_a_thousand_frames_in_one_segment_are_answered(client, neighbour):
     client.sendall(bad + frame({"id": "good", **ASK}))
     assert [receive(client)["id"] for _ in range(1000)] == list(range(1000))
     assert receive(client)["answer"] == ANSWER
-
-
-def test_top_answers_do_not_overlap(client):
-    client.sendall(frame({**ASK, "top_k": 3}))
-    reply = receive(client)
-    spans = sorted((answer["start"], answer["end"]) for answer in reply["answers"])
-    assert len(spans) == 3
-    assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
-    assert reply["answers"][0]["answer"] == reply["answer"]
 
 
 @pytest.fixture(scope="class")
@@ -269,5 +252,4 @@ class TestStartAndStop:
             assert len(pids) == 2
             running.signal(signal.SIGKILL)
             running.wait()
-            for pid in pids:
-                subprocess.run(["tail", f"--pid={pid}", "-f", "/dev/null"], check=True)
+            wait_for_end(*pids)

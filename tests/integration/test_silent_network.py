@@ -99,7 +99,7 @@ def test_preparing_sends_nothing_to_the_network(tmp_path, model):
     """The built-in one, with the encoder, by NumPy; another by the libraries of models."""
     flags = ["--model", model, "--precision", "fp32"]
     if model == "small":
-        from tests.integration.tiny_models import make_tiny_model
+        from tests.integration.architectures import make_tiny_model
 
         make_tiny_model("roberta", tmp_path / model)
         flags = ["--model", str(tmp_path / model), "--precision", "int8", "--no-encoder"]

@@ -13,7 +13,7 @@ import pytest
 
 from harness.frames import ANSWER, ASK, FIRST_WORD, frame, receive
 from harness.models import ModelFile, link_model, replace_file, states
-from harness.process import GIVE_UP_S, LoggingProcess, tree, wait_until
+from harness.process import GIVE_UP_S, LoggingProcess, tree, wait_for_end, wait_until
 from harness.server import INSTANT, READY, ROOT, RunningServer, line_with, port_of
 from qa_service.engine_catalogue import PROCESSOR_FLAGS
 from qa_service.machine import processor
@@ -119,8 +119,7 @@ class TestAnotherModelIsMeasured:
         pids = starting.worker_pids()
         starting.signal(signum)
         assert starting.wait() == 0, starting.log
-        for pid in pids:
-            subprocess.run(["tail", f"--pid={pid}", "-f", "/dev/null"], check=True)
+        wait_for_end(*pids)
 
     def test_a_signal_during_the_start_drains_the_ready_model(self, starting):
         with starting.connect() as sock:
@@ -169,8 +168,7 @@ class TestAModelIsPrepared:
         assert pids
         preparing.signal(signum)
         assert preparing.wait() == code
-        for pid in pids:
-            subprocess.run(["tail", f"--pid={pid}", "-f", "/dev/null"], check=True)
+        wait_for_end(*pids)
 
 
 def trials(server) -> list[int]:

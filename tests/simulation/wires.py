@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.frames import cut, frame
 from tests.http_calls import tensors
 from tests.simulation.questions import Subject
 from tests.support import present
@@ -108,7 +109,7 @@ class FrameWire:
             return b""
         wire_id, asked = questions[number % len(questions)]
         asked.is_cancelled = True
-        return _frame(json.dumps({"type": "cancel", "id": wire_id}).encode())
+        return frame({"type": "cancel", "id": wire_id})
 
     def _bad(self, asked):
         if asked.what in _NAMELESS:
@@ -119,17 +120,11 @@ class FrameWire:
     def _frame(self, asked, body):
         self._next_id += 1
         self._by_id[self._next_id] = asked
-        return _frame(json.dumps({"id": self._next_id, **body}).encode())
+        return frame({"id": self._next_id, **body})
 
     def feed(self, data: bytes) -> Iterator[Reply]:
         self._buffer += data
-        while len(self._buffer) >= 4:
-            end = 4 + int.from_bytes(self._buffer[:4])
-            if len(self._buffer) < end:
-                break
-            body = bytes(self._buffer[4:end])
-            del self._buffer[:end]
-            yield self._reply(json.loads(body))
+        yield from map(self._reply, cut(self._buffer))
 
     def _reply(self, body):
         asked = self._by_id.pop(body["id"], None)
@@ -192,10 +187,6 @@ class HttpWire:
             yield _reply(asked, head, body)
 
 
-def _frame(body: bytes) -> bytes:
-    return len(body).to_bytes(4) + body
-
-
 def _infer(asked: Asked) -> tuple[str, bytes]:
     options = dict(asked.options)
     model, version = options.pop("model", "a"), options.pop("version", None)
@@ -233,7 +224,7 @@ def _reply(asked: Asked | None, head: bytes, body: bytes) -> Reply:
     return Reply(asked, body=said, says_close=says_close)
 
 
-_NAMELESS = {"json": _frame(b'{"question": "q", "te'), "length": b"\0\xff\xff\xff"}
+_NAMELESS = {"json": frame(b'{"question": "q", "te'), "length": b"\0\xff\xff\xff"}
 _NAMELESS_CODES = {"invalid_frame", "frame_too_large"}
 """Frames whose id cannot be read, and their replies."""
 

@@ -1,14 +1,13 @@
 """The clients' core without sockets: bytes and the time in, bytes and settled questions out."""
 
 import itertools
-import json
 import math
 import random
 import struct
 
 import pytest
 
-from harness.frames import PREFIX, frame
+from harness.frames import PREFIX, frame, frames_in
 from qa_service.client import (
     Asking,
     ConnectionLostError,
@@ -29,16 +28,6 @@ from tests.scripted_peer import answer_to, error_to
 TIMEOUT_S = 20.0
 MAX_BYTES = 1 << 12
 LOST = ConnectionLostError("gone")
-
-
-def messages(data: bytes) -> list[dict]:
-    """The requests in sent bytes."""
-    found = []
-    while data:
-        end = PREFIX.size + PREFIX.unpack_from(data)[0]
-        found.append(json.loads(data[PREFIX.size : end]))
-        data = data[end:]
-    return found
 
 
 def result_of(result):
@@ -132,11 +121,11 @@ class TestConversation:
         for piece in pieces:
             settled = conversation.receive(piece, client.now_s)
             if conversation.is_open and not was_withdrawn:
-                assert [its["id"] for its in messages(conversation.bytes_to_send())] == [
+                assert [its["id"] for its in frames_in(conversation.bytes_to_send())] == [
                     *(0, 1, 3, 4, 5)
                 ]
                 client.asking.withdraw(client.questions[3])
-                [cancel] = messages(conversation.bytes_to_send())
+                [cancel] = frames_in(conversation.bytes_to_send())
                 assert cancel == {"type": "cancel", "id": 3}
                 was_withdrawn = True
             outcomes += [(asked.id, result_of(its), was_lost) for asked, its, was_lost in settled]
@@ -323,7 +312,7 @@ class TestAsking:
         client.advance(due_in_s - 0.01)
         assert not conversation.has_bytes
         client.advance(0.01)
-        assert [its["id"] for its in messages(conversation.bytes_to_send())] == [0]
+        assert [its["id"] for its in frames_in(conversation.bytes_to_send())] == [0]
         client.answer(conversation, 0)
         assert client.results == {0: "t0"}
 
@@ -440,7 +429,7 @@ class TestAsking:
         client, slow, twin = self.hedged()
         client.answer(twin, 0)
         assert client.results == {0: "t0"}
-        assert messages(slow.bytes_to_send()) == [{"type": "cancel", "id": 0}]
+        assert frames_in(slow.bytes_to_send()) == [{"type": "cancel", "id": 0}]
         assert slow.server.rests_until_s > client.now_s, "it has not replied at all"
         client.receive(slow, error_to(0, "cancelled"))
         assert slow.is_free

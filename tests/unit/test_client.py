@@ -5,17 +5,15 @@ import errno
 import json
 import pickle
 import socket
-import struct
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from harness.frames import frame
+from harness.frames import frame, reset_at_close
 from harness.mutate import GOLDEN
+from harness.process import reserve_port
 from harness.server import ROOT
 from qa_service.client import (
     Answer,
@@ -30,6 +28,7 @@ from qa_service.client import (
     Span,
     split_hosts,
 )
+from tests.programs import run_python
 from tests.scripted_peer import (
     PeerConnection,
     Script,
@@ -158,12 +157,9 @@ class TestAsk:
 
 class TestLoss:
     def test_no_server_is_unreachable(self):
-        with socket.socket() as unused:
-            unused.bind(("127.0.0.1", 0))
-            port = unused.getsockname()[1]
-            client = QaClient("127.0.0.1", port)
-            with pytest.raises(ServerUnreachableError, match=rf"127\.0\.0\.1:{port} \(.*refused"):
-                client.ask("q", "t")
+        port = reserve_port()
+        with pytest.raises(ServerUnreachableError, match=rf"127\.0\.0\.1:{port} \(.*refused"):
+            QaClient("127.0.0.1", port).ask("q", "t")
 
     @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 70])
     def test_an_unknown_host_is_unreachable(self, host):
@@ -200,7 +196,7 @@ class TestLoss:
     def test_a_reset_is_a_lost_connection(self):
         def script(peer):
             peer.receive()
-            peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            reset_at_close(peer.sock)
 
         assert_fails(script, ConnectionLostError)
 
@@ -453,10 +449,7 @@ def test_the_file_works_alone_and_with_nothing_installed(tmp_path):
         "assert not any(name.startswith('qa_service') for name in sys.modules)\n"
     )
     with ScriptedPeer(answer_all) as peer:
-        command = [sys.executable, "-S", "-I", "-c", program, str(peer.port)]
-        done = subprocess.run(
-            command, capture_output=True, check=False, cwd=tmp_path, text=True, timeout=30
-        )
+        done = run_python("-S", "-I", "-c", program, peer.port, cwd=tmp_path)
     assert (done.stdout, done.stderr, done.returncode) == ("alone\n", "", 0)
 
 

@@ -1,12 +1,11 @@
 """The CPUs that a process may use, by the files that Linux has for them."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
 from qa_service.machine import available_bytes, num_cpus, processor
+from tests.programs import run_python
 
 
 @pytest.fixture(autouse=True)
@@ -62,17 +61,9 @@ def test_a_processor_has_its_name_and_flags(tmp_path):
 
 def test_a_processor_is_written_alike_in_every_process():
     code = "from qa_service.machine import available_bytes, processor; print(processor())"
-    written = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2", "3")
-    }
-    assert len(written) == 1
+    envs = ({**os.environ, "PYTHONHASHSEED": seed} for seed in ("1", "2", "3"))
+    [written] = {run_python("-c", code, env=env).stdout for env in envs}
+    assert written
 
 
 def test_a_processor_without_cpuinfo_is_named_by_its_architecture(tmp_path):
@@ -86,8 +77,7 @@ def test_the_limit_of_descriptors_is_raised_as_far_as_it_may_be():
         "print(allow_descriptors(80), allow_descriptors(200), "
         "resource.getrlimit(resource.RLIMIT_NOFILE))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "80 100 (100, 100)\n"
+    assert run_python("-c", code).stdout == "80 100 (100, 100)\n"
 
 
 MEMINFO = "MemTotal: 8000 kB\nMemAvailable: 5000 kB\n"

@@ -2,7 +2,6 @@
 
 import io
 import math
-import subprocess
 import sys
 from types import SimpleNamespace
 from typing import cast
@@ -10,7 +9,6 @@ from typing import cast
 import numpy as np
 import pytest
 
-from harness.server import ROOT
 from qa_service import progress
 from qa_service.data.squad import SquadQuestion
 from qa_service.errors import SetupError
@@ -31,7 +29,7 @@ from qa_service.evaluation.measures import (
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.reader.reader import Reader
 from qa_service.wire.messages import Answer
-from tests.programs import run_here
+from tests.programs import run_here, run_python
 from tests.unit.squad_files import write_squad
 
 QUESTIONS = [
@@ -188,10 +186,7 @@ def test_a_file_without_questions_is_an_error(tmp_path, content):
 
 
 def test_evaluating_a_missing_file_is_one_line_and_code_2():
-    command = [sys.executable, str(ROOT / "evaluate_model.py"), "saved_models/none"]
-    done = subprocess.run(
-        [*command, "--dev", "none.json"], capture_output=True, text=True, check=False
-    )
+    done = run_python("evaluate_model.py", "saved_models/none", "--dev", "none.json")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("evaluate_model.py: a file of questions cannot be read: ")
     assert "none.json" in done.stderr

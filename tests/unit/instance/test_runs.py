@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from harness.frames import everything
 from harness.models import write_version
 from qa_service.errors import EngineFaultError, InternalError
 from qa_service.instance.batch_cost import BatchRule, CostTable
@@ -80,7 +81,7 @@ def answered(answer, reader, *batches):
         finally:
             wait_for_intake()
         theirs.close()
-        return messages_in(b"".join(iter(lambda: ours.recv(65536), b"")))
+        return messages_in(everything(ours))
 
 
 def wait_for_intake():
@@ -240,7 +241,7 @@ def test_an_instance_whose_engine_wrote_no_output_reports_it_and_ends(tmp_path, 
         ours.sendall(encode(batch(0)) + encode(batch(1)))
         serve(WorkerChannel(theirs))
         theirs.close()
-        data = b"".join(iter(lambda: ours.recv(65536), b""))
+        data = everything(ours)
     ready, failed = messages_in(data)
     assert isinstance(ready, Ready)
     assert failed == Failed("nothing new")

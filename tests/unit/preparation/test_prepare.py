@@ -1,7 +1,6 @@
 """What preparing decides: what a folder lacks, and how logits are read."""
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from importlib import metadata
@@ -26,6 +25,7 @@ from qa_service.preparation.prepare import (
     refuse_foreign,
 )
 from qa_service.preparation.sources import Source
+from tests.programs import run_python
 from tests.support import needs_torch
 
 
@@ -178,8 +178,8 @@ def test_deciding_that_nothing_is_to_do_loads_no_framework():
         "import json, sys, prepare_model; from qa_service.preparation.sources import find_source;"
         "find_source('builtin'); print(json.dumps(sorted(sys.modules)))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    assert not {"torch", "transformers", "onnxruntime", "peft"} & set(json.loads(run.stdout))
+    loaded = set(json.loads(run_python("-c", code).stdout))
+    assert not {"torch", "transformers", "onnxruntime", "peft"} & loaded
 
 
 def _threshold(source: Source, **flags: Any) -> float | None:

@@ -4,14 +4,13 @@ import contextlib
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from harness.process import GIVE_UP_S
+from harness.process import GIVE_UP_S, reserve_port
 from harness.server import ROOT
 from qa_service.programs.client_main import main
 from tests.programs import run_here
@@ -44,9 +43,7 @@ def run(
 @pytest.fixture
 def absent():
     """The flags of a server that is not there."""
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        yield ["--host", "127.0.0.1", "--port", str(unused.getsockname()[1])]
+    return ["--host", "127.0.0.1", "--port", str(reserve_port())]
 
 
 def serve(reply):

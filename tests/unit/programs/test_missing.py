@@ -1,13 +1,12 @@
 """What a program says to an interpreter that lacks its packages, as the system's does."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from harness.server import ROOT
 from qa_service.installation import say_missing
+from tests.programs import run_python
 
 PROGRAMS = (
     "server",
@@ -21,12 +20,12 @@ PROGRAMS = (
 INSTALLED = ("server", "client", "stress_test", "prepare_model", "evaluate_model", "jobs", "index",
              "grpc_gateway")  # fmt: skip
 MISSING = ModuleNotFoundError("No module named 'msgspec'", name="msgspec")
-BARE = [sys.executable, "-S", "-E", "-s"]
+BARE = ("-S", "-E", "-s")
 """Neither site-packages nor the environment."""
 
 
 def assert_one_line(program: str, command: list[str], words: str) -> None:
-    done = subprocess.run([*BARE, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_python(*BARE, *command)
     if "client" in program:  # it needs the standard library alone
         assert done.returncode == 0
         return

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from harness.models import make_manifest
 from harness.server import ROOT
 from qa_service.instance.model_folder.manifest import save_manifest
 from qa_service.programs.jobs.jobs_options import GatewayOptions, parse
-from tests.unit.instance.model_folder.test_manifest import _MANIFEST
+from tests.programs import fail_to_start
 from tests.unit.repository.test_structure import PACKAGE, SERVING, files_of, modules
 
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
@@ -116,20 +117,11 @@ def test_an_application_that_takes_the_clients_gets_msgspec_alone():
 
 
 def test_an_engine_missing_in_the_image_is_reported_in_one_line(tmp_path):
-    save_manifest(tmp_path, _MANIFEST)
+    save_manifest(tmp_path, make_manifest("m", files={"model.safetensors": ""}))
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
-    flags = ["--model", str(tmp_path), "--inference_engine_type", "pytorch", "--port", "0"]
-    done = subprocess.run(
-        [sys.executable, "server.py", *flags, "--log_level", "error"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert done.stderr.endswith(
+    flags = ("--model", tmp_path, "--inference_engine_type", "pytorch", "--log_level", "error")
+    ended = fail_to_start(*flags, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert ended.stderr.endswith(
         "cannot start: the pytorch engine cannot be imported: No module named 'torch'\n"
     )
 

@@ -2,12 +2,12 @@
 
 import json
 import shutil
-import subprocess
 
 import pytest
 
 from harness.server import ROOT
 from qa_service.server.config import find_config
+from tests.programs import run
 
 # Both come with the extra `test`, the second for the sake of the first.
 yaml = pytest.importorskip("yaml")
@@ -17,9 +17,7 @@ OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
 
 
 def kustomize(folder) -> list[dict]:
-    done = subprocess.run(
-        ["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False
-    )
+    done = run("kubectl", "kustomize", folder)
     if "unknown" in done.stderr or "unmarshal" in done.stderr:
         pytest.skip(f"kubectl is too old for these files: {done.stderr}")
     assert done.returncode == 0, done.stderr

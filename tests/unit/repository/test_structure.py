@@ -3,14 +3,13 @@
 import ast
 import functools
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from harness import option_tables
 from harness.server import ROOT
+from tests.programs import run_python
 
 PACKAGE = ROOT / "qa_service"
 FLOORS = [
@@ -138,8 +137,9 @@ def test_the_core_knows_no_socket_and_no_clock(room):
 def test_only_an_instance_with_a_model_loads_a_library_of_the_model():
     programs = "qa_service.server.main, qa_service.instance.worker_main"
     code = f"import sys, {programs}; print(*sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
-    assert not {b"numpy", b"tokenizers", b"onnxruntime", b"torch"} & set(ran.stdout.split())
+    loaded = set(run_python("-c", code).stdout.split())
+    assert "qa_service.server.main" in loaded
+    assert not {"numpy", "tokenizers", "onnxruntime", "torch"} & loaded
 
 
 def test_every_room_is_in_the_architecture():

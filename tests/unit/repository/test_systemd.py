@@ -2,12 +2,12 @@
 
 import configparser
 import shutil
-import subprocess
 
 import pytest
 
 from harness.server import ROOT
 from qa_service.server.config import ServerConfig
+from tests.programs import run
 
 UNIT = ROOT / "deploy" / "systemd" / "qa-server.service"
 PROGRAM = "/opt/qa-server/bin/qa-server"
@@ -19,9 +19,7 @@ def test_systemd_accepts_the_unit(tmp_path):
     assert PROGRAM in text
     unit = tmp_path / UNIT.name
     unit.write_text(text.replace(PROGRAM, "/bin/true"))  # it looks whether the program is there
-    done = subprocess.run(
-        ["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False
-    )
+    done = run("systemd-analyze", "verify", unit)
     assert (done.returncode, done.stderr) == (0, "")
 
 

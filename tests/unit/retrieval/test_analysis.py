@@ -5,10 +5,10 @@ import unicodedata
 
 import pytest
 
+from harness.collections import run_index
 from qa_service.retrieval.analysis import words_of
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.tantivy_index import LANGUAGES
-from tests.unit.retrieval.test_collection import index
 
 pytestmark = pytest.mark.usefixtures("reads_here")
 
@@ -95,7 +95,7 @@ def collection(tmp_path_factory) -> Collection:
     docs.mkdir()
     for name, text in TEXTS.items():
         (docs / f"{name}.txt").write_text(text)
-    index(docs, output)
+    run_index(docs, output)
     return Collection(output)
 
 
@@ -110,7 +110,7 @@ def test_accents_and_unicode_forms_do_not_change_a_word(tmp_path, language):
     docs, output = tmp_path / "docs", tmp_path / "collection"
     docs.mkdir()
     (docs / "a.txt").write_text("Gürültü ölçümü résumé naïve señor Škoda.")
-    index(docs, output, language=language)
+    run_index(docs, output, language=language)
     collection = Collection(output)
     for word in ("résumé", "naïve", "señor", "Škoda", "gürültü"):
         bare = unicodedata.normalize("NFD", word).encode("ascii", "ignore").decode()

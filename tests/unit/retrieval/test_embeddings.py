@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from harness.collections import run_index, write_documents
 from qa_service.errors import DamagedError, SetupError
 from qa_service.preparation.sentence_encoder import is_complete
 from qa_service.retrieval import embeddings, writing
-from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.embeddings import (
     BATCH_PASSAGES,
@@ -37,27 +37,20 @@ from qa_service.retrieval.manifest import EMBEDDINGS_FILE, PROGRESS_FILE, load_m
 pytestmark = pytest.mark.usefixtures("reads_here")
 
 TEXTS = {
-    "leave": "Employees are given twenty-five days of vacation each year.",
-    "parking": "Cars stand in the garage behind the building.",
-    "rain": "It rained during the whole of Tuesday.",
+    "leave.txt": "Employees are given twenty-five days of vacation each year.",
+    "parking.txt": "Cars stand in the garage behind the building.",
+    "rain.txt": "It rained during the whole of Tuesday.",
 }
 MEANT = {
-    "How much holiday do staff get?": "leave",
-    "Where can I leave my vehicle?": "parking",
-    "What was the weather like?": "rain",
+    "How much holiday do staff get?": "leave.txt",
+    "Where can I leave my vehicle?": "parking.txt",
+    "What was the weather like?": "rain.txt",
 }
-
-
-def write_docs(folder):
-    folder.mkdir()
-    for name, text in TEXTS.items():
-        (folder / f"{name}.txt").write_text(text)
-    return folder
 
 
 @pytest.fixture
 def docs(tmp_path):
-    return write_docs(tmp_path / "docs")
+    return write_documents(tmp_path / "docs", TEXTS)
 
 
 @pytest.fixture
@@ -74,10 +67,7 @@ def loaded(encoder):
 @pytest.fixture(scope="module")
 def once_indexed(encoder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("indexed")
-    args = IndexArgs(
-        sources=(write_docs(folder / "docs"),), output=folder / "made", encoder=encoder
-    )
-    build(args, Reporter())
+    run_index(write_documents(folder / "docs", TEXTS), folder / "made", encoder=encoder)
     return folder / "made"
 
 
@@ -90,14 +80,13 @@ def indexed(once_indexed, output):
 @pytest.fixture
 def index(docs, output, encoder):
     def run(**choices):
-        choices = {"encoder": encoder, "num_threads": 2, **choices}
-        return build(IndexArgs(sources=(docs,), output=output, **choices), Reporter())
+        return run_index(docs, output, **{"encoder": encoder, "num_threads": 2, **choices})
 
     return run
 
 
 def best(collection, question):
-    return collection.search(question, 5)[0].passage.document.removesuffix(".txt")
+    return collection.search(question, 5)[0].passage.document
 
 
 def rows_of(output):
@@ -129,7 +118,7 @@ def test_without_the_encoder_passages_are_found_by_words(indexed, encoder, tmp_p
         path.write_text(path.read_text().replace('"identity": "', '"identity": "0'))
     collection = Collection(indexed, SharedEncoder(None if what == "none given" else folder))
     assert collection.search("How much holiday do staff get?", 5) == []
-    assert best(collection, "vacation") == "leave"
+    assert best(collection, "vacation") == "leave.txt"
     assert "words alone" in collection.fault
 
 
@@ -138,7 +127,7 @@ def test_a_found_passage_has_its_cosine_if_models_know_the_encoders(
 ):
     question = "Where can I leave my vehicle?"
     (found, *_) = Collection(indexed, loaded).search(question, 3)
-    asked, read = Encoder(encoder).embed([question, TEXTS["parking"]])
+    asked, read = Encoder(encoder).embed([question, TEXTS["parking.txt"]])
     assert found.cosine == pytest.approx(float(asked @ read), abs=0.02)
     monkeypatch.setattr(embeddings, "CALIBRATED_ENCODER", "another")
     (found, *_) = Collection(indexed, loaded).search(question, 3)
@@ -150,7 +139,7 @@ def test_a_collection_without_embeddings_needs_no_encoder(index, output):
     collection = Collection(output)
     assert collection.fault == ""
     assert load_manifest(output).settings.encoder == ""
-    assert best(collection, "vacation") == "leave"
+    assert best(collection, "vacation") == "leave.txt"
 
 
 def test_an_encoder_whose_outputs_have_another_shape_fails(encoder, monkeypatch):
@@ -220,7 +209,7 @@ def test_an_update_embeds_new_passages_and_keeps_the_rest(
     index(update=True)
     assert [text.split()[-1] for text in embedded if text not in known] == ["Sunday."]
     collection = Collection(output, loaded)
-    assert best(collection, "On which day is there no lunch?") == "new"
+    assert best(collection, "On which day is there no lunch?") == "new.txt"
     assert "rain.txt" not in [
         its.passage.document for its in collection.search("What was the weather like?", 5)
     ]
@@ -371,7 +360,7 @@ def test_a_damaged_encoder_is_not_used_and_its_file_is_named(
     elif damage != "nothing":
         path.write_bytes(b"not this" if damage == "other bytes" else data[:-2] + b"x" + data[-1:])
     collection = Collection(indexed, SharedEncoder(own_encoder))
-    assert best(collection, "vacation") == "leave"
+    assert best(collection, "vacation") == "leave.txt"
     what = "there is no encoder in" if (name, damage) == (MANIFEST_FILE, "nothing") else name
     assert what in collection.fault
     with pytest.raises(SetupError, match=what):
@@ -408,7 +397,7 @@ def test_an_encoder_that_computes_wrongly_is_not_used(indexed, own_encoder, chan
     change(own_encoder)
     prepare_again(own_encoder, **fields)
     collection = Collection(indexed, SharedEncoder(own_encoder))
-    assert best(collection, "vacation") == "leave"
+    assert best(collection, "vacation") == "leave.txt"
     assert why in collection.fault
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from harness.collections import run_index, write_documents
 from qa_service.errors import InvalidRequestError
-from qa_service.retrieval.build import IndexArgs, Reporter, build
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.encoder_folder import SharedEncoder
 from qa_service.retrieval.formats.front_matter import front_fields
@@ -47,11 +47,7 @@ FILES = {
 
 
 def index(folder: Path, output: Path, encoder: Path | None = None) -> Collection:
-    for name, text in FILES.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    given = {"embeddings": encoder is not None, "encoder": encoder}
-    build(msgspec.structs.replace(IndexArgs(sources=(folder,), output=output), **given), Reporter())
+    run_index(write_documents(folder, FILES), output, embeddings=bool(encoder), encoder=encoder)
     return Collection(output, SharedEncoder(encoder))
 
 

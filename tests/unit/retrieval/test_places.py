@@ -6,11 +6,11 @@ import openpyxl
 import pptx
 import pytest
 
+from harness.collections import run_index
 from qa_service.retrieval.collection import Collection
 from qa_service.wire.messages import Passage
 from tests.unit.retrieval.formats.pdf_files import pdf_file
 from tests.unit.retrieval.formats.test_odf import odf_file
-from tests.unit.retrieval.test_collection import index
 
 pytestmark = pytest.mark.usefixtures("reads_here")
 
@@ -62,7 +62,7 @@ def docs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def indexed(docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("indexed") / "out"
-    index(docs, output)
+    run_index(docs, output)
     return output
 
 

@@ -191,18 +191,21 @@ def test_every_gpu_has_the_figures_that_it_reports_and_no_others(reporting):
     assert lines(reporting) == EXPECTED
 
 
-def test_energy_is_counted_from_the_first_report():
+@pytest.fixture
+def reader():
+    """Of the stand-in, in this process."""
     nvml = types.ModuleType("pynvml")
     exec(PYNVML.replace("{is_broken}", "False"), vars(nvml))
-    reader = NvmlReader(nvml)
+    return NvmlReader(nvml)
+
+
+def test_energy_is_counted_from_the_first_report(reader):
     reports = [reader.read() for _ in range(3)]
     assert [first.energy_consumption for first, _ in reports] == [0.0, 1.5, 3.0]
 
 
-def test_busy_time_is_the_utilization_by_the_time_between_readings(monkeypatch):
-    nvml = types.ModuleType("pynvml")
-    exec(PYNVML.replace("{is_broken}", "False"), vars(nvml))
-    reader, moments = NvmlReader(nvml), iter([10.0, 10.0, 12.0, 12.0])
+def test_busy_time_is_the_utilization_by_the_time_between_readings(reader, monkeypatch):
+    moments = iter([10.0, 10.0, 12.0, 12.0])
     monkeypatch.setattr("qa_service.sidecars.gpu_meter.time.monotonic", moments.__next__)
     assert [one.busy_s for one in reader.read()] == [0.0, 0.0]
     assert [one.busy_s for one in reader.read()] == [1.46, 1.46]

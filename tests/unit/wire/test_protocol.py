@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.frames import frame as framed
 from harness.mutate import GOLDEN, body_of
 from harness.server import ROOT
 from qa_service.errors import (
@@ -39,10 +40,6 @@ from qa_service.wire.messages import (
 DOCS = ROOT / "docs"
 CODEC = FrameCodec(1 << 18, 1 << 12)
 TYPES = "`type` must be question, health, stats, models, load, unload or cancel"
-
-
-def framed(body: bytes) -> bytes:
-    return PREFIX.pack(len(body)) + body
 
 
 def question_of(body: bytes) -> Request:

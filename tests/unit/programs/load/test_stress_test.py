@@ -5,19 +5,20 @@ import json
 import shlex
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from harness.process import GIVE_UP_S
 from harness.server import ROOT
 from qa_service.programs.load.main import main
-from tests.programs import run_here
+from tests.programs import run, run_here, run_python
 from tests.scripted_peer import ScriptedPeer, answer_all, answer_and_keep, answer_to, error_to
 from tests.support import skip_without
 from tests.terminal import Terminal
 
 PROGRAM = [sys.executable, str(ROOT / "stress_test.py")]
+run_program = partial(run_python, "stress_test.py")
 
 
 def flags(peer: ScriptedPeer, **numbers: object) -> list[str]:
@@ -44,15 +45,9 @@ def assert_one_clear_line(done: subprocess.CompletedProcess[str], words: str = "
     assert done.stderr.count("\n") == 1
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PROGRAM, *arguments], capture_output=True, check=False, text=True, timeout=GIVE_UP_S
-    )
-
-
 def test_defaults_are_the_prototypes_and_the_report_counts_every_request():
     with ScriptedPeer(answer_all) as peer:
-        done = run(*flags(peer))
+        done = run_program(*flags(peer))
         assert peer.connections == 3 + 100, "is anybody there; its figures, before and after"
     assert done.returncode == 0
     assert "Requests:    1000 answered in " in done.stdout
@@ -73,7 +68,7 @@ def test_failures_are_counted_by_code():
             peer.send(error_to(request["id"]) if refused else answer_to(request))
 
     with ScriptedPeer(script) as peer:
-        done = run(*flags(peer, num_total_clients=4, num_request_per_client=3))
+        done = run_program(*flags(peer, num_total_clients=4, num_request_per_client=3))
     assert done.returncode == 1
     assert "Requests:    8 answered" in done.stdout
     assert done.stdout.endswith("Errors:      4 (queue_full 4)\n")
@@ -83,7 +78,7 @@ def test_asks_the_questions_of_a_file(tmp_path):
     seen = []
     file = questions_file(tmp_path, 3)
     with ScriptedPeer(answer_and_keep(seen)) as peer:
-        done = run(*flags(peer, questions_file=file, num_total_clients=2))
+        done = run_program(*flags(peer, questions_file=file, num_total_clients=2))
     assert done.returncode == 0
     asked = {(each["question"], each["text"]) for each in questions_of(seen)}
     assert asked == {(f"q{number}", "C.") for number in range(3)}
@@ -101,9 +96,7 @@ def test_more_clients_than_descriptors_are_one_clear_line():
     with ScriptedPeer(answer_all) as peer:
         words = [*PROGRAM, *flags(peer, num_simultaneous_clients=100)]
         limited = f"ulimit -n 50; exec {shlex.join(words)}"
-        done = subprocess.run(
-            ["sh", "-c", limited], capture_output=True, check=False, text=True, timeout=GIVE_UP_S
-        )
+        done = run("sh", "-c", limited)
     assert_one_clear_line(done, "Too many open files")
 
 
@@ -169,7 +162,7 @@ def test_shuffle_draws_from_the_whole_file_by_its_seed(tmp_path):
 
 def test_a_rate_is_kept_for_the_duration():
     with ScriptedPeer(answer_all) as peer:
-        done = run(*flags(peer, rate=200, duration_s=0.5, num_simultaneous_clients=3))
+        done = run_program(*flags(peer, rate=200, duration_s=0.5, num_simultaneous_clients=3))
         assert peer.connections == 3 + 3
     assert done.returncode == 0
     assert 50 < int(done.stdout.partition("Requests:")[2].split()[0]) < 150
@@ -180,7 +173,7 @@ def test_a_sweep_of_a_running_server_makes_a_table(tmp_path):
     file = tmp_path / "sweep.csv"
     with ScriptedPeer(answer_all) as peer:
         given = flags(peer, clients="1,2", num_total_clients=4, csv=file)
-        done = run(*given, "--sweep")
+        done = run_program(*given, "--sweep")
         assert peer.connections == 1 + 2 * (4 + 2)
     assert done.returncode == 0
     assert "| clients | " in done.stdout
@@ -197,7 +190,7 @@ def test_a_sweep_of_rates_prints_a_table_and_writes_a_plot(tmp_path):
     skip_without("matplotlib", "the extra `bench` is not installed")
     file = tmp_path / "sweep.png"
     with ScriptedPeer(answer_all) as peer:
-        done = run(*flags(peer, rate="100,200", duration_s=0.3, plot=file), "--sweep")
+        done = run_program(*flags(peer, rate="100,200", duration_s=0.3, plot=file), "--sweep")
     assert done.returncode == 0, done.stderr
     assert "| offered, requests/s | " in done.stdout
     assert file.read_bytes().startswith(b"\x89PNG")

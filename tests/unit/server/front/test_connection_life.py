@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from harness.frames import frame
-from harness.hostile_http import head
+from harness.frames import frame, frames_in
+from harness.hostile_http import head, replies_in
 from qa_service.errors import QueueFullError, ShuttingDownError
 from qa_service.server.front.connection_options import HttpOptions
 from qa_service.server.front.protocols import Protocols
@@ -15,7 +15,7 @@ from qa_service.wire.http.open_inference import InferCall
 from qa_service.wire.json_codec import MAX_AUTH_FRAME_BYTES
 from tests.unit.server.fake_services import LoopClock
 from tests.unit.server.front.connections import ScriptedStream, Surroundings
-from tests.unit.wire.http.test_http_codec import ASK, get, infer, post, replies_in
+from tests.unit.wire.http.test_http_codec import ASK, get, infer, post
 
 TOKEN = "a-token-of-this-test"
 BEARER = f"Authorization: Bearer {TOKEN}\r\n".encode()
@@ -78,12 +78,7 @@ class Setting(Surroundings):
     @property
     def frames(self):
         """The bodies of the frames that were written."""
-        found, rest = [], self.stream.written
-        while rest:
-            size = int.from_bytes(rest[:4], "big")
-            found.append(json.loads(rest[4 : 4 + size]))
-            rest = rest[4 + size :]
-        return found
+        return frames_in(self.stream.written)
 
 
 @pytest.fixture
@@ -103,11 +98,11 @@ class TestProbes:
         setting.clock.advance(11)
         assert setting.ended
 
-    @pytest.mark.parametrize("pieces", [[], [get(READY)[:-1]]], ids=["nothing", "part of a probe"])
-    def test_a_connection_without_a_probe_is_closed(self, make, pieces):
+    @pytest.mark.parametrize("sent", [b"", get(READY)[:-1]], ids=["nothing", "part of a probe"])
+    def test_a_connection_without_a_probe_is_closed(self, make, sent):
         setting = make(tokens=True)
-        for piece in pieces:
-            setting.send(piece)
+        if sent:
+            setting.send(sent)
         setting.clock.advance(1.1)
         assert not setting.stream.is_open
 
@@ -193,17 +188,21 @@ class TestFaults:
         yield
         assert [record.exc_info[0] for record in caplog.get_records("call")] == [ZeroDivisionError]
 
+    @pytest.mark.parametrize("place", ["in the service", "before the service"])
     @pytest.mark.parametrize("data", [frame({"id": 1, **ASK}), post("/qa", ASK)])
-    def test_a_fault_in_the_service_fails_its_request_alone(self, make, data):
+    def test_a_fault_of_a_question_fails_its_request_alone(self, make, monkeypatch, data, place):
         setting = make()
-        setting.submitting = ZeroDivisionError()
+        with monkeypatch.context() as patch:
+            if place == "in the service":
+                patch.setattr(setting, "submitting", ZeroDivisionError())
+            else:
+                patch.setattr("qa_service.server.front.calls.Call", fail)
+            setting.send(data)
         setting.send(data)
-        setting.submitting = None
-        setting.send(data)
-        setting.answer(1)
+        setting.answer(-1)
         assert setting.stream.written.count(b"internal_error") == 1
         assert setting.stream.written.count(b"Ada") == 1
-        assert setting.calls[0].is_settled
+        assert all(call.is_settled for call in setting.calls)
         assert setting.metrics.requests_total["internal_error"] == 1
 
     @pytest.mark.parametrize(
@@ -229,17 +228,6 @@ class TestFaults:
         assert setting.statuses == [200, 500, 200]
         assert setting.replies[1][2] == {"error": "the server failed to answer this request"}
         assert words in caplog.text
-
-    @pytest.mark.parametrize("data", [frame({"id": 1, **ASK}), post("/qa", ASK)])
-    def test_a_fault_before_the_service_fails_its_request_alone(self, make, monkeypatch, data):
-        setting = make()
-        monkeypatch.setattr("qa_service.server.front.calls.Call", fail)
-        setting.send(data)
-        monkeypatch.undo()
-        setting.send(data)
-        setting.answer()
-        assert setting.stream.written.count(b"internal_error") == 1
-        assert setting.stream.written.count(b"Ada") == 1
 
     def test_a_fault_in_parsing_a_frame_gets_internal_error(self, make, monkeypatch):
         setting = make()

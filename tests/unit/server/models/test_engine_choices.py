@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.models import make_manifest
 from qa_service.autotune import candidates
 from qa_service.autotune.engine_table import EngineTable, TrialReply, TrialRequest, encode_trial
 from qa_service.instance.instance_options import InstanceOptions
-from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig, save_manifest
+from qa_service.instance.model_folder.manifest import save_manifest
 from qa_service.logs import LogOptions
 from qa_service.machine import Processor
 from qa_service.server.models import engine_choices
@@ -96,11 +97,7 @@ def set_flags(monkeypatch, *flags):
 
 @pytest.fixture
 def folder(tmp_path):
-    manifest = Manifest(
-        name="m", source="m", fingerprint="f", files=FILES, inputs=("input_ids",), pad_token_id=0,
-        max_sequence_tokens=64, can_abstain=False, reading=ReadingConfig(), versions={},
-    )  # fmt: skip
-    save_manifest(tmp_path, manifest)
+    save_manifest(tmp_path, make_manifest("m", fingerprint="f", files=FILES))
     return tmp_path
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.hostile_http import HOST, head
+from harness.hostile_http import HOST, head, replies_in
 from qa_service.errors import HttpError, QueueFullError, ShuttingDownError, UnauthorizedError
 from qa_service.wire.codec import Wait
 from qa_service.wire.http import pages
@@ -56,19 +56,6 @@ def infer(questions: list[str], **options: object) -> dict[str, object]:
     """An inference request, all of whose texts are equal."""
     texts = ["It was Ada."] * len(questions)
     return {"inputs": tensors(question=questions, text=texts), **options}
-
-
-def replies_in(written: bytes) -> list[tuple[int, dict[str, str], bytes]]:
-    """The status, the fields and the body of each reply; each has a length."""
-    replies = []
-    while written:
-        first, _, rest = written.partition(b"\r\n\r\n")
-        line, *lines = first.decode().split("\r\n")
-        fields = dict(item.split(": ", 1) for item in lines)
-        size = int(fields.get("Content-Length", 0))
-        replies.append((int(line.split()[1]), fields, rest[:size]))
-        written = rest[size:]
-    return replies
 
 
 INFER = "/v2/models/builtin/infer"
@@ -364,8 +351,9 @@ def test_a_model_is_loaded_and_unloaded_by_name(command):
 
 class TestTokens:
     def test_each_request_needs_its_own_token(self):
-        data = get("/stats", b"Authorization: Bearer abc\r\n") + get("/stats")
-        assert Peer().send(data).tokens == ["abc", ""]
+        values = (b"Bearer abc", b"Basic abc", b"Bearer abc d")
+        data = b"".join(get("/stats", b"Authorization: %b\r\n" % value) for value in values)
+        assert Peer().send(data + get("/stats")).tokens == ["abc", "", "abc d", ""]
 
     def test_the_page_needs_no_token(self):
         peer = Peer().send(get("/"))
