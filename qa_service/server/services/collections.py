@@ -63,7 +63,7 @@ from qa_service.wire.spans import NO_ANSWER, ReadPassage, SegmentResult, answers
 MIN_PASSAGES = 3
 """What is read for a question that does not say how many passages: this number, and further ones
 that are nearly as good as the best."""
-MAX_POINTS_BEHIND = 8.0
+MAX_POINTS_BEHIND = 10.0
 """How far behind the best, in points of the search, such a further passage may be."""
 _MAX_NAMED = 5
 """Collections whose fields an error's message has."""

@@ -137,11 +137,11 @@ def test_each_passage_is_read_with_the_turn_of_one_text(setting):
 @pytest.mark.parametrize(
     ("scores", "wanted", "num_read"),
     [
-        ([9.0, 1.0, 1.0, 1.0, 0.9, -1.0], None, 4),  # the last two are over eight points behind
+        ([9.0, -1.0, -1.0, -1.0, -1.1, -3.0], None, 4),  # the last two are over ten points behind
         ([9.0] * 9, None, 5),
-        ([9.0, 0.0, 0.0, 0.0], None, 3),
-        ([9.0, 0.0], None, 2),
-        ([9.0, 0.0, 0.0, 0.0], 4, 4),
+        ([19.0, 0.0, 0.0, 0.0], None, 3),
+        ([19.0, 0.0], None, 2),
+        ([19.0, 0.0, 0.0, 0.0], 4, 4),
         ([9.0] * 9, 2, 2),
         ([9.0] * 9, 7, 7),
     ],
