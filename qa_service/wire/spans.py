@@ -109,13 +109,11 @@ class ReadPassage(msgspec.Struct, frozen=True):
     Attributes:
         log_prior: The search's log probability that the answer is here, up to a constant that all
             passages of a question share.
-        span_penalty: What is taken off the log scores of its spans, and not of its null answer.
     """
 
     passage: Passage
     log_prior: float
     found: SegmentResult
-    span_penalty: float = 0.0
 
 
 def answers_from_passages(
@@ -139,7 +137,7 @@ def answers_from_passages(
     """
     spans = [
         _Found(
-            one.log_prior + span.log_score - one.span_penalty,
+            one.log_prior + span.log_score,
             one.passage.text[span.start : span.end],
             span.moved(one.passage.start),
             one.passage,

@@ -52,8 +52,8 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
             what is asked, there is no answer.
         lead_weight: What a point by which the best passage's search score leads takes off it too,
             up to `MAX_LEAD` points: a search that is sure has mostly found the answer.
-        name_weight: What each name or year of a question that a passage lacks takes off the log
-            scores of the passage's spans (`asked_names`).
+        name_weight: What each name or year of a question that is missing even in the passage with
+            most of them adds to it (`asked_names`).
         score_margin: By how much the null answer's log score is higher where answers of a
             collection are scored than where is decided whether there is one: an answer that is
             hardly better than none is mostly wrong, which its score should say.

@@ -1,6 +1,6 @@
-"""Names and years of a question, and which of them a passage lacks.
+"""Names and years of a question, and how many of them a passage lacks.
 
-A question about one town, product or year is mostly not answered by a passage about another.
+A question about a town, product or year that nothing found is about has mostly no answer there.
 """
 
 from __future__ import annotations

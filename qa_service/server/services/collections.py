@@ -5,9 +5,9 @@
 
 A passage is read below a line with its document's title and headings, in which no answer lies. One
 softmax over the answers and the null answers of all passages makes the scores. The passage's score
-in the search, times the model's `passage_weight`, is added to the log score of each. The more
-similar a passage's embedding is to the question's, the less the null answer scores; the more names
-of the question a passage lacks, the less its spans do.
+in the search, times the model's `passage_weight`, is added to the log score of each. The null
+answers score the less the more similar a passage's embedding is to the question's and the more the
+best passage leads, and the more the more names of the question no passage has.
 
     in one       searched ──▶ passages
     in several   words counted in each that is here ──all──▶ searched in each, a word worth the same
@@ -62,7 +62,7 @@ from qa_service.wire.spans import NO_ANSWER, ReadPassage, SegmentResult, answers
 MIN_PASSAGES = 3
 """What is read for a question that does not say how many passages: this number, and further ones
 that are nearly as good as the best."""
-MAX_POINTS_BEHIND = 5.0
+MAX_POINTS_BEHIND = 10.0
 """How far behind the best, in points of the search, such a further passage may be."""
 _MAX_NAMED = 5
 """Collections whose fields an error's message has."""
@@ -197,19 +197,17 @@ def _merge(
     reading: ReadingConfig,
     found: Sequence[SegmentResult],
 ) -> list[Answer]:
-    names = asked_names(request.question) if reading.name_weight else set()
     # Relative to the best passage: only differences within one search mean something.
     read = [
         ReadPassage(
             its.passage,
             reading.passage_weight * (its.score - passages[0].score),
             spans.moved(-_read_text(its.passage).start),
-            reading.name_weight * count_missing(names, its.passage),
         )
         for its, spans in zip(passages, found, strict=True)
     ]
     count = max(request.top_k, 1 + MAX_UNSURE)
-    null_log_score = _null_log_score(passages, reading)
+    null_log_score = _null_log_score(request.question, passages, reading)
     answers = answers_from_passages(read, null_log_score, count, reading.score_margin)
     return [_placed(answer, passages) for answer in answers]
 
@@ -222,15 +220,20 @@ def _placed(answer: Answer, passages: Sequence[FoundPassage]) -> Answer:
     return msgspec.structs.replace(answer, passage=passage)
 
 
-def _null_log_score(passages: Sequence[FoundPassage], reading: ReadingConfig) -> float | None:
-    """Of the null answer: higher if no passage is similar to the question, or none leads."""
+def _null_log_score(
+    question: str, passages: Sequence[FoundPassage], reading: ReadingConfig
+) -> float | None:
+    """Of the null answer: what speaks for an answer, or against one, before a passage is read."""
     null_log_score = reading.collection_null_log_score
     if null_log_score is None:
         return None
     cosines = [its.cosine for its in passages if its.cosine is not None]
     similarity = max(cosines) - TYPICAL_COSINE if cosines else 0.0
     lead = min(MAX_LEAD, passages[0].score - passages[1].score) if len(passages) > 1 else 0.0
-    return null_log_score - reading.similarity_weight * similarity - reading.lead_weight * lead
+    names = asked_names(question) if reading.name_weight else set()
+    missing = min(count_missing(names, its.passage) for its in passages)
+    signs = reading.similarity_weight * similarity + reading.lead_weight * lead
+    return null_log_score - signs + reading.name_weight * missing
 
 
 def _read_text(passage: Passage) -> ReadText:

@@ -1,4 +1,4 @@
-"""Which words of a question are names, and which of them a passage lacks."""
+"""Which words of a question are names, and how many of them a passage lacks."""
 
 import pytest
 
