@@ -10,8 +10,8 @@ of that: so a row is found by itself, and a reader does not take the value of an
 is cut between cells; its first cells are the last heading of each further part. A passage ends at
 the end of a list, a table or code rather than in it. Between two sentences the second passage
 repeats the one before it, if that is short; between two items, the sentence that introduces the
-list is the last of its headings. What is left of a section joins the passage before it if it is
-less than a third of one, and no row.
+list is the last of its headings, and then what the items begin with that it stands in. What is left
+of a section joins the passage before it if it is less than a third of one, and no row.
 
 A sentence ends at `.`, `!` or `?` before white space, at their full-width forms, before an empty
 line, and before a list's item or a table's row. Not at the full stop of an abbreviation, an
@@ -70,7 +70,8 @@ class _Piece(NamedTuple):
     """A sentence, an item, a row, or lines of code: what no passage ends in.
 
     Attributes:
-        lead: The sentence that introduces the list that this is in, or its table's caption.
+        lead: The sentence that introduces the list that this is in, or its table's caption; and how
+            the items begin that this is within.
         begins: How many tokens the paragraph, list, table or code has that begins with it; or 0.
         page: As of `Block`.
         part: Likewise.
@@ -131,9 +132,14 @@ def _pieces(text: str, blocks: Sequence[Block], passage_tokens: int) -> Iterator
         if group[0].kind in _TABLE:
             title = title if group[0].goes_on else ""
             introduced_by = title or introduced_by
-        pieces = list[_Piece]()
+        pieces, names = list[_Piece](), dict[int, str]()
         for block in group:
-            pieces += _pieces_of(text, block, is_prose, introduced_by, passage_tokens)
+            inner = block.level - (block.kind is Kind.ITEM)
+            names = {level: name for level, name in names.items() if level <= inner}
+            its_lead = _within(introduced_by, names.values())
+            pieces += _pieces_of(text, block, is_prose, its_lead, passage_tokens)
+            if block.kind is Kind.ITEM:
+                names[block.level] = _name(text, block)
             if block.kind is Kind.CAPTION:
                 caption = _lead("", text[block.start : block.end])
                 title = title if block.goes_on else caption
@@ -152,6 +158,20 @@ def _lead(before: str, sentence: str) -> str:
     if before.endswith(":") and not sentence.endswith(":"):
         return before
     return sentence if len(sentence) <= _MAX_LEAD_CHARS and "\n" not in sentence else ""
+
+
+def _within(lead: str, names: Iterable[str]) -> str:
+    """The lead of what is within items: these too, or they alone if that is too long."""
+    path = [*filter(None, names)]
+    whole = SEPARATOR.join([lead, *path] if lead else path)
+    return whole if len(whole) <= _MAX_LEAD_CHARS or not path else SEPARATOR.join(path[-1:])
+
+
+def _name(text: str, item: Block) -> str:
+    """What an item begins with, before a colon or as a sentence; "" if that is long."""
+    _, end, _ = next(sentences(text, item.start, item.end, item.end - item.start))
+    name = text[item.start : end].partition(": ")[0].removeprefix(f"{item.mark} ")
+    return name if len(name) <= _MAX_LABEL_CHARS else ""
 
 
 def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:
@@ -187,6 +207,8 @@ def _pieces_of(
             row = text[block.start : start]
             label = row[: _MAX_LABEL_CHARS + 1].rpartition("; ")[0] or row[:_MAX_LABEL_CHARS]
             its_lead = SEPARATOR.join(filter(None, (lead, label)))
+        elif block.kind is Kind.ITEM and start > block.start:
+            its_lead = _within(lead, [_name(text, block)])
         yield _Piece(
             start, end, tokens, line, block.kind, is_prose, its_lead, 0, block.page, block.part
         )
