@@ -5,13 +5,14 @@
                                   |===============|              .             |=========|=========|
 
 A passage is whole sentences, items and rows of about `passage_tokens`, of one section, without its
-heading: that goes before it when it is searched and read. Rows of a table are a passage of a sixth
-of that: so a row is found by itself, and a reader does not take the value of another. A longer row
-is cut between cells; its first cells are the last heading of each further part. A passage ends at
-the end of a list, a table or code rather than in it. Between two sentences the second passage
-repeats the one before it, if that is short; between two items, the sentence that introduces the
-list is the last of its headings, and then what the items begin with that it stands in. What is left
-of a section joins the passage before it if it is less than a third of one, and no row.
+heading: that goes before it when it is searched and read. Rows of a table, and a command's options
+in code, are a passage of a sixth of that: so a row is found by itself, and a reader does not take
+the value of another. A longer row is cut between cells; its first cells are the last heading of
+each further part. A passage ends at the end of a list, a table or code rather than in it. Between
+two sentences the second passage repeats the one before it, if that is short; between two items, the
+sentence that introduces the list is the last of its headings, and then what the items begin with
+that it stands in. What is left of a section joins the passage before it if it is less than a third
+of one, and no row.
 
 A sentence ends at `.`, `!` or `?` before white space, at their full-width forms, before an empty
 line, and before a list's item or a table's row. Not at the full stop of an abbreviation, an
@@ -22,6 +23,7 @@ estimated: any model may read the passages.
 from __future__ import annotations
 
 # ruff: noqa: RUF001, the signs of other scripts are meant
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -56,6 +58,11 @@ _ABBREVIATIONS = frozenset({
     "vol", "vs", "z.b",
 })  # fmt: skip
 _CELL_END = re.compile("; ")
+_OPTION = re.compile(
+    r"^[ \t]{0,12}--?\w(?:[^\n]*?[ \t]{2,}[\w(\[]|[^\n\\]*\n[ \t]{9,}\w)", re.MULTILINE
+)
+_MIN_OPTIONS = 4
+"""Code with so many lines that begin with an option is a list of them."""
 _WORD_CHARS = 12  # before a full stop are looked at; abbreviations are shorter
 MAX_CHARS_PER_TOKEN = 8
 """A sentence is also cut at this number of characters per token: white space is no token."""
@@ -198,7 +205,9 @@ def _pieces_of(
     text: str, block: Block, is_prose: bool, lead: str, max_tokens: int
 ) -> Iterator[_Piece]:
     place, line, its_lead = block.start, block.line, lead
-    cut_up = _CUT_BY.get(block.kind, sentences)
+    kind, cut_up = block.kind, _CUT_BY.get(block.kind, sentences)
+    if kind is Kind.CODE and len(_OPTION.findall(text, block.start, block.end)) >= _MIN_OPTIONS:
+        kind, cut_up = Kind.ROW, options
     for start, end, tokens in cut_up(text, block.start, block.end, max_tokens):
         if block.line:
             line += text.count("\n", place, start)
@@ -209,9 +218,7 @@ def _pieces_of(
             its_lead = SEPARATOR.join(filter(None, (lead, label)))
         elif block.kind is Kind.ITEM and start > block.start:
             its_lead = _within(lead, [_name(text, block)])
-        yield _Piece(
-            start, end, tokens, line, block.kind, is_prose, its_lead, 0, block.page, block.part
-        )
+        yield _Piece(start, end, tokens, line, kind, is_prose, its_lead, 0, block.page, block.part)
 
 
 class _Cutter:
@@ -334,6 +341,14 @@ def lines(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[in
         if not text[start:line_end].isspace() and start < line_end:
             yield from parts(text, start, line_end, max_tokens)
         start = line_end + 1
+
+
+def options(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[int, int, int]]:
+    """A command's options, each with what is said of it."""
+    begins = [start, *(found.start() for found in _OPTION.finditer(text, start, end)), end]
+    for begin, after in itertools.pairwise(begins):
+        if words := text[begin:after].rstrip():
+            yield from parts(text, begin, begin + len(words), max_tokens)
 
 
 def cells(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[int, int, int]]:

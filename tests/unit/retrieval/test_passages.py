@@ -182,6 +182,21 @@ def test_code_is_cut_between_lines_and_each_passage_has_its_line():
         assert text.split("\n")[0] == code.split("\n")[line - 4]
 
 
+def test_a_commands_options_in_code_are_passages_as_rows_are():
+    options = [
+        "  -q, --quiet\n                   print no more than what is an error",
+        "  --log <file>     write what is printed to this file too",
+        "  -k               go on with what does not depend on it",
+        "  -n, --number N   how many of them run at once here",
+    ]
+    usage = "\n".join(["usage: make [options]", *options])
+    found = [text for _, text, _ in cut_markdown(f"# Use\n\n```\n{usage}\n```\n")]
+    assert found == ["usage: make [options]", *options]
+    command = "\n".join(["run", *(f"  --option-{n} {n} \\" for n in range(5))])
+    (only,) = cut_markdown(f"```\n{command}\n```\n", 2 * LIMIT)
+    assert only[1] == command
+
+
 def test_a_short_remainder_joins_the_passage_before():
     text = "word " * 25 + ". A few. " + "word " * 24 + ". End."
     assert passages(text)[-1].endswith("End.")
