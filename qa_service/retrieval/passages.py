@@ -242,7 +242,8 @@ class _Cutter:
                 yield self._before
             self._before = self._passage()
             last = self._held[-1]
-            is_repeated = last.is_prose and _CARRIED * last.tokens <= self._limit
+            is_sentence = last.is_prose or last.kind is piece.kind is Kind.PARAGRAPH
+            is_repeated = is_sentence and _CARRIED * last.tokens <= self._limit
             self._held = [last] if is_repeated else []
             self._tokens = sum(held.tokens for held in self._held)
             self._repeated = len(self._held)

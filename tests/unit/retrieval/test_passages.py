@@ -170,6 +170,15 @@ def test_what_is_within_an_item_has_its_beginning_as_heading():
     assert [part[0] for part in cut_markdown(f"- {long} {long} {long}\n")] == [""] * 4
 
 
+def test_a_passage_within_an_item_repeats_a_sentence_too():
+    words = "There are so many words in this sentence."
+    found = cut_markdown(f"- Name: {words}\n\n  {words} It ends.\n\n  {words} {words}\n")
+    assert [text for _, text, _ in found] == [
+        f"- Name: {words}\n  {words} It ends.",
+        f"It ends.\n  {words} {words}",
+    ]
+
+
 def markdown_line(text: str, number: int) -> str:
     return text.split("\n")[number]
 
