@@ -10,8 +10,8 @@ in code, are a passage of a sixth of that: so a row is found by itself, and a re
 the value of another. A longer row is cut between cells; its first cells are the last heading of
 each further part. A passage ends at the end of a list, a table or code rather than in it. Between
 two sentences the second passage repeats the one before it, if that is short; between two items, the
-sentence that introduces the list is the last of its headings, and then what the items begin with
-that it stands in. What is left of a section joins the passage before it if it is less than a third
+sentence that introduces the list is the last of its headings, and then the terms of the items that
+it stands in. What is left of a section joins the passage before it if it is less than a third
 of one, and no row.
 
 A sentence ends at `.`, `!` or `?` before white space, at their full-width forms, before an empty
@@ -77,8 +77,8 @@ class _Piece(NamedTuple):
     """A sentence, an item, a row, or lines of code: what no passage ends in.
 
     Attributes:
-        lead: The sentence that introduces the list that this is in, or its table's caption; and how
-            the items begin that this is within.
+        lead: The sentence that introduces the list that this is in, or its table's caption; and the
+            terms of the items that this is within.
         begins: How many tokens the paragraph, list, table or code has that begins with it; or 0.
         page: As of `Block`.
         part: Likewise.
@@ -146,7 +146,7 @@ def _pieces(text: str, blocks: Sequence[Block], passage_tokens: int) -> Iterator
             its_lead = _within(introduced_by, names.values())
             pieces += _pieces_of(text, block, is_prose, its_lead, passage_tokens)
             if block.kind is Kind.ITEM:
-                names[block.level] = _name(text, block)
+                names[block.level] = _name(block)
             if block.kind is Kind.CAPTION:
                 caption = _lead("", text[block.start : block.end])
                 title = title if block.goes_on else caption
@@ -174,11 +174,10 @@ def _within(lead: str, names: Iterable[str]) -> str:
     return whole if len(whole) <= _MAX_LEAD_CHARS or not path else SEPARATOR.join(path[-1:])
 
 
-def _name(text: str, item: Block) -> str:
-    """What an item begins with, before a colon or as a sentence; "" if that is long."""
-    _, end, _ = next(sentences(text, item.start, item.end, item.end - item.start))
-    name = text[item.start : end].partition(": ")[0].removeprefix(f"{item.mark} ")
-    return name if len(name) <= _MAX_LABEL_CHARS else ""
+def _name(item: Block) -> str:
+    """What an item has before its first colon, if that is short: a term that the rest explains."""
+    name, colon, _ = item.text.partition(": ")
+    return name if colon and len(name) <= _MAX_LABEL_CHARS else ""
 
 
 def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:
@@ -217,7 +216,7 @@ def _pieces_of(
             label = row[: _MAX_LABEL_CHARS + 1].rpartition("; ")[0] or row[:_MAX_LABEL_CHARS]
             its_lead = SEPARATOR.join(filter(None, (lead, label)))
         elif block.kind is Kind.ITEM and start > block.start:
-            its_lead = _within(lead, [_name(text, block)])
+            its_lead = _within(lead, [_name(block)])
         yield _Piece(start, end, tokens, line, kind, is_prose, its_lead, 0, block.page, block.part)
 
 

@@ -154,7 +154,7 @@ def test_items_cut_from_the_sentence_that_introduces_them_have_it_as_heading():
     assert markdown_line(items, lines[0] - 5).startswith(others[0][1].split("\n")[0])
 
 
-def test_what_is_within_an_item_has_its_beginning_as_heading():
+def test_what_is_within_an_item_has_its_term_as_heading():
     words = "one two three four five six seven eight nine ten."
     definitions = f"Colour\n   Of it. {words}\n\n   {words}\n\n   {words}\n\nSize\n   {words}\n"
     found = render_document(f"They are:\n\n{definitions}", "rst", "a.rst")
@@ -163,8 +163,8 @@ def test_what_is_within_an_item_has_its_beginning_as_heading():
         ("", f"They are:\nColour: Of it. {words}\n  {words}"),
         ("They are: > Colour", f"{words}\nSize: {words}"),
     ]
-    steps = f"1. Do the first.\n\n   - {words}\n   - {words}\n   - {words}\n"
-    assert [part[0] for part in cut_markdown(steps)] == ["", "Do the first."]
+    steps = f"1. First: do it.\n\n   - {words}\n   - {words}\n   - {words}\n"
+    assert [part[0] for part in cut_markdown(steps)] == ["", "First"]
     long = " ".join(f"word{n}" for n in range(40))
     assert [part[0] for part in cut_markdown(f"- Name: {long}\n")] == ["", "Name"]
     assert [part[0] for part in cut_markdown(f"- {long} {long} {long}\n")] == [""] * 4
