@@ -10,9 +10,8 @@ in code, are a passage of a sixth of that: so a row is found by itself, and a re
 the value of another. A longer row is cut between cells; its first cells are the last heading of
 each further part. A passage ends at the end of a list, a table or code rather than in it. Between
 two sentences the second passage repeats the one before it, if that is short; between two items, the
-sentence that introduces the list is the last of its headings, and then the terms of the items that
-it stands in. What is left of a section joins the passage before it if it is less than a third
-of one, and no row.
+sentence that introduces the list is the last of its headings, and then the terms of its items. What
+is left of a section joins the passage before it if it is less than a third of one, and no row.
 
 A sentence ends at `.`, `!` or `?` before white space, at their full-width forms, before an empty
 line, and before a list's item or a table's row. Not at the full stop of an abbreviation, an
@@ -58,11 +57,8 @@ _ABBREVIATIONS = frozenset({
     "vol", "vs", "z.b",
 })  # fmt: skip
 _CELL_END = re.compile("; ")
-_OPTION = re.compile(
-    r"^[ \t]{0,12}--?\w(?:[^\n]*?[ \t]{2,}[\w(\[]|[^\n\\]*\n[ \t]{9,}\w)", re.MULTILINE
-)
-_MIN_OPTIONS = 4
-"""Code with so many lines that begin with an option is a list of them."""
+_OPTION = re.compile(r"^[ \t]{0,12}--?\w(?:.*?[ \t]{2,}[\w(\[]|[^\n\\]*\n[ \t]{9,}\w)", re.M)
+_MIN_OPTIONS = 4  # so many are a list of them
 _WORD_CHARS = 12  # before a full stop are looked at; abbreviations are shorter
 MAX_CHARS_PER_TOKEN = 8
 """A sentence is also cut at this number of characters per token: white space is no token."""
@@ -77,8 +73,7 @@ class _Piece(NamedTuple):
     """A sentence, an item, a row, or lines of code: what no passage ends in.
 
     Attributes:
-        lead: The sentence that introduces the list that this is in, or its table's caption; and the
-            terms of the items that this is within.
+        lead: The sentence before the list that this is in, and items' terms; or a table's caption.
         begins: How many tokens the paragraph, list, table or code has that begins with it; or 0.
         page: As of `Block`.
         part: Likewise.
@@ -143,15 +138,13 @@ def _pieces(text: str, blocks: Sequence[Block], passage_tokens: int) -> Iterator
         for block in group:
             inner = block.level - (block.kind is Kind.ITEM)
             names = {level: name for level, name in names.items() if level <= inner}
-            its_lead = _within(introduced_by, names.values())
+            its_lead = _within(introduced_by, *names.values())
             pieces += _pieces_of(text, block, is_prose, its_lead, passage_tokens)
-            if block.kind is Kind.ITEM:
-                names[block.level] = _name(block)
+            names[inner + 1] = _name(block)
             if block.kind is Kind.CAPTION:
                 caption = _lead("", text[block.start : block.end])
                 title = title if block.goes_on else caption
-                both = SEPARATOR.join(dict.fromkeys(filter(None, (title, caption))))
-                introduced_by = both if len(both) <= _MAX_LEAD_CHARS else caption
+                introduced_by = _within(title, caption)
         size = sum(piece.tokens for piece in pieces)
         yield from (piece._replace(begins=0 if n else size) for n, piece in enumerate(pieces))
         if is_prose and pieces:
@@ -167,17 +160,17 @@ def _lead(before: str, sentence: str) -> str:
     return sentence if len(sentence) <= _MAX_LEAD_CHARS and "\n" not in sentence else ""
 
 
-def _within(lead: str, names: Iterable[str]) -> str:
-    """The lead of what is within items: these too, or they alone if that is too long."""
-    path = [*filter(None, names)]
-    whole = SEPARATOR.join([lead, *path] if lead else path)
-    return whole if len(whole) <= _MAX_LEAD_CHARS or not path else SEPARATOR.join(path[-1:])
+def _within(*leads: str) -> str:
+    """What stands before a passage, from the outside in; the last of it alone if that is long."""
+    given = [*dict.fromkeys(filter(None, leads))]
+    whole = SEPARATOR.join(given)
+    return whole if len(whole) <= _MAX_LEAD_CHARS else given[-1]
 
 
 def _name(item: Block) -> str:
     """What an item has before its first colon, if that is short: a term that the rest explains."""
     name, colon, _ = item.text.partition(": ")
-    return name if colon and len(name) <= _MAX_LABEL_CHARS else ""
+    return name if item.kind is Kind.ITEM and colon and len(name) <= _MAX_LABEL_CHARS else ""
 
 
 def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:
@@ -216,7 +209,7 @@ def _pieces_of(
             label = row[: _MAX_LABEL_CHARS + 1].rpartition("; ")[0] or row[:_MAX_LABEL_CHARS]
             its_lead = SEPARATOR.join(filter(None, (lead, label)))
         elif block.kind is Kind.ITEM and start > block.start:
-            its_lead = _within(lead, [_name(block)])
+            its_lead = _within(lead, _name(block))
         yield _Piece(start, end, tokens, line, kind, is_prose, its_lead, 0, block.page, block.part)
 
 

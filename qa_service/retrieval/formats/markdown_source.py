@@ -75,14 +75,12 @@ BOX_MARK = "\ue010"
 """Begins a paragraph that is put before the next one."""
 RST_CODE = "eval-rst"
 _TAB_COLUMNS = 4
+_NO_TAG = 1 << 30
 _MAX_TAG_LINES = 100
 
 
 def clean(text: str, first_line: int = 1) -> tuple[list[str], list[int], bool]:
-    """A dialect's lines as plain Markdown, and of each its number in the file.
-
-    And whether it has JSX: what is indented is no code then.
-    """
+    """A dialect's lines as plain Markdown, their numbers in the file, and whether it is MDX."""
     cleaner = _Cleaner()
     for number, line in enumerate(text.split("\n"), first_line):
         cleaner.take(line, number)
@@ -104,10 +102,8 @@ class _Cleaner:
         self._fences: list[_Fence] = []
         self._dedents: list[tuple[int, int]] = []
         """How far boxes indent their text, and how many columns of that are taken off."""
-        self._indent = 0
-        """Of this line."""
-        self._tag_indent: int | None = None
-        """Of the line before, if it begins what is within JSX."""
+        self._indent, self._tag_indent = 0, _NO_TAG
+        """Of this line, and of JSX's tag if that is in the line before."""
         self._in_options = False
         self._in_yaml = False
         self._tag_lines: list[str] = []
@@ -155,9 +151,9 @@ class _Cleaner:
         expanded = line.expandtabs(_TAB_COLUMNS)
         self._indent = len(expanded) - len(expanded.lstrip())
         before = self._dedents[-1][1] if self._dedents else 0
-        if self._tag_indent is not None and self._indent > self._tag_indent:
+        if self._indent > self._tag_indent:
             self._dedents.append((self._indent, before + self._indent - self._tag_indent))
-        self._tag_indent = None
+        self._tag_indent = _NO_TAG
         while self._dedents and self._indent < self._dedents[-1][0]:
             self._dedents.pop()
             self._add("")
@@ -225,7 +221,7 @@ class _Cleaner:
             self._add("```")
         elif line[:20].lstrip()[:3] in {"!!!", "???", "==="} and (box := _BOX.match(line)):
             self._add_box(box["name"], box["title"])
-            columns = len(box["lead"].expandtabs(_TAB_COLUMNS)) + _TAB_COLUMNS
+            columns = self._indent + _TAB_COLUMNS
             self._dedents.append((columns, columns))
         elif line.lstrip().startswith("///") and (box := _BLOCK.match(line)):
             self._add_box(box["name"], box["title"])
@@ -239,15 +235,13 @@ class _Cleaner:
         self._tag_lines.append(line)
         tag = " ".join(self._tag_lines)
         is_jsx = _JSX_START.fullmatch(self._tag_lines[0]) is not None
-        is_even = tag.count("{") == tag.count("}")
-        is_end = is_even and _JSX_END.search(line) if is_jsx else _TAG_END.search(line)
-        if is_end and is_jsx:
+        is_end = (_JSX_END if is_jsx else _TAG_END).search(line)
+        if is_end and is_jsx and tag.count("{") == tag.count("}"):
             self._tag_lines, self.is_mdx = [], True
             self._add_jsx(tag)
-        elif is_end or len(self._tag_lines) > _MAX_TAG_LINES or (is_jsx and not line.strip()):
-            lines, self._tag_lines = self._tag_lines if is_jsx else [tag], []
-            for one in lines:
-                self._add(_inline(one))
+        elif not (line.strip() if is_jsx else not is_end) or len(self._tag_lines) > _MAX_TAG_LINES:
+            self._add(_inline(tag))
+            self._tag_lines = []
 
     def _within_table(self, line: str) -> str:
         """Keeps HTML's tables in one piece, which an empty line would end."""

@@ -85,13 +85,19 @@ def test_restructured_text_has_headings():
             "</Tabs>\n",
             "Linux\n\nRun:\n\nmake all",
         ),
-        ("<Cards are\n\ntext.\n", "<Cards are\n\ntext."),
+        ("<Cards are\n\ntext.\n", "<Cards are text."),
         ("Two<sup style={{color: 'red'}}>th</sup>.\n", "Twoth."),
         ("Text:\n\n    some code\n", "Text:\n\nsome code"),
     ],
 )
 def test_what_is_within_jsx_is_text(markup, text):
     assert read("a.mdx", markup).text == text
+
+
+def test_a_box_within_a_box_is_text():
+    code = "\n        ```\n        ls\n        ```\n"
+    markup = f'=== "Linux"\n\n    !!! note\n        It is **new**.\n{code}'
+    assert read("a.md", markup).text == "Linux\n\nNote: It is new.\n\nls"
 
 
 def test_a_term_that_shows_nothing_has_no_colon():
