@@ -75,8 +75,7 @@ BOX_MARK = "\ue010"
 """Begins a paragraph that is put before the next one."""
 RST_CODE = "eval-rst"
 _TAB_COLUMNS = 4
-_NO_TAG = 1 << 30
-_MAX_TAG_LINES = 100
+_NO_TAG, _MAX_TAG_LINES = 1 << 30, 100
 
 
 def clean(text: str, first_line: int = 1) -> tuple[list[str], list[int], bool]:
@@ -240,7 +239,7 @@ class _Cleaner:
             self._tag_lines, self.is_mdx = [], True
             self._add_jsx(tag)
         elif not (line.strip() if is_jsx else not is_end) or len(self._tag_lines) > _MAX_TAG_LINES:
-            self._add(_inline(tag))
+            (self._add_block if is_jsx else self._add)(_inline(tag))
             self._tag_lines = []
 
     def _within_table(self, line: str) -> str:

@@ -85,7 +85,7 @@ def test_restructured_text_has_headings():
             "</Tabs>\n",
             "Linux\n\nRun:\n\nmake all",
         ),
-        ("<Cards are\n\ntext.\n", "<Cards are text."),
+        ("<Cards are\n\ntext.\n", "<Cards are\n\ntext."),
         ("Two<sup style={{color: 'red'}}>th</sup>.\n", "Twoth."),
         ("Text:\n\n    some code\n", "Text:\n\nsome code"),
     ],
