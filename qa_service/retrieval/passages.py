@@ -5,13 +5,13 @@
                                   |===============|              .             |=========|=========|
 
 A passage is whole sentences, items and rows of about `passage_tokens`, of one section, without its
-heading: that goes before it when it is searched and read. Rows of a table are a passage of a sixth
-of that: so a row is found by itself, and a reader does not take the value of another. A longer row
-is cut between cells; its first cells are the last heading of each further part. A passage ends at
-the end of a list, a table or code rather than in it. Between two sentences the second passage
-repeats the one before it, if that is short; between two items, the sentence that introduces the
-list is the last of its headings. What is left of a section joins the passage before it if it is
-less than a third of one, and no row.
+heading: that goes before it when it is searched and read. Rows of a table, and a command's options
+in code, are a passage of a sixth of that: so a row is found by itself, and a reader does not take
+the value of another. A longer row is cut between cells; its first cells are the last heading of
+each further part. A passage ends at the end of a list, a table or code rather than in it. Between
+two sentences the second passage repeats the one before it, if that is short; between two items, the
+sentence that introduces the list is the last of its headings, and then the terms of its items. What
+is left of a section joins the passage before it if it is less than a third of one, and no row.
 
 A sentence ends at `.`, `!` or `?` before white space, at their full-width forms, before an empty
 line, and before a list's item or a table's row. Not at the full stop of an abbreviation, an
@@ -22,6 +22,7 @@ estimated: any model may read the passages.
 from __future__ import annotations
 
 # ruff: noqa: RUF001, the signs of other scripts are meant
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -56,6 +57,8 @@ _ABBREVIATIONS = frozenset({
     "vol", "vs", "z.b",
 })  # fmt: skip
 _CELL_END = re.compile("; ")
+_OPTION = re.compile(r"^[ \t]{0,12}--?\w(?:.*?[ \t]{2,}[\w(\[]|[^\n\\]*\n[ \t]{9,}\w)", re.M)
+_MIN_OPTIONS = 4  # so many are a list of them
 _WORD_CHARS = 12  # before a full stop are looked at; abbreviations are shorter
 MAX_CHARS_PER_TOKEN = 8
 """A sentence is also cut at this number of characters per token: white space is no token."""
@@ -70,7 +73,7 @@ class _Piece(NamedTuple):
     """A sentence, an item, a row, or lines of code: what no passage ends in.
 
     Attributes:
-        lead: The sentence that introduces the list that this is in, or its table's caption.
+        lead: The sentence before the list that this is in, and items' terms; or a table's caption.
         begins: How many tokens the paragraph, list, table or code has that begins with it; or 0.
     """
 
@@ -129,14 +132,17 @@ def _pieces(text: str, blocks: Sequence[Block], passage_tokens: int) -> Iterator
         if group[0].kind in _TABLE:
             title = title if group[0].goes_on else ""
             introduced_by = title or introduced_by
-        pieces = list[_Piece]()
+        pieces, names = list[_Piece](), dict[int, str]()
         for block in group:
-            pieces += _pieces_of(text, block, is_prose, introduced_by, passage_tokens)
+            inner = block.level - (block.kind is Kind.ITEM)
+            names = {level: name for level, name in names.items() if level <= inner}
+            its_lead = _within(introduced_by, *names.values())
+            pieces += _pieces_of(text, block, is_prose, its_lead, passage_tokens)
+            names[inner + 1] = _name(block)
             if block.kind is Kind.CAPTION:
                 caption = _lead("", text[block.start : block.end])
                 title = title if block.goes_on else caption
-                both = SEPARATOR.join(dict.fromkeys(filter(None, (title, caption))))
-                introduced_by = both if len(both) <= _MAX_LEAD_CHARS else caption
+                introduced_by = _within(title, caption)
         size = sum(piece.tokens for piece in pieces)
         yield from (piece._replace(begins=0 if n else size) for n, piece in enumerate(pieces))
         if is_prose and pieces:
@@ -150,6 +156,19 @@ def _lead(before: str, sentence: str) -> str:
     if before.endswith(":") and not sentence.endswith(":"):
         return before
     return sentence if len(sentence) <= _MAX_LEAD_CHARS and "\n" not in sentence else ""
+
+
+def _within(*leads: str) -> str:
+    """What stands before a passage, from the outside in; the last of it alone if that is long."""
+    given = [*dict.fromkeys(filter(None, leads))]
+    whole = SEPARATOR.join(given)
+    return whole if len(whole) <= _MAX_LEAD_CHARS else given[-1]
+
+
+def _name(item: Block) -> str:
+    """What an item has before its first colon, if that is short: a term that the rest explains."""
+    name, colon, _ = item.text.partition(": ")
+    return name if item.kind is Kind.ITEM and colon and len(name) <= _MAX_LABEL_CHARS else ""
 
 
 def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:
@@ -176,7 +195,9 @@ def _pieces_of(
     text: str, block: Block, is_prose: bool, lead: str, max_tokens: int
 ) -> Iterator[_Piece]:
     place, line, its_lead = block.start, block.line, lead
-    cut_up = _CUT_BY.get(block.kind, sentences)
+    kind, cut_up = block.kind, _CUT_BY.get(block.kind, sentences)
+    if kind is Kind.CODE and len(_OPTION.findall(text, block.start, block.end)) >= _MIN_OPTIONS:
+        kind, cut_up = Kind.ROW, options
     for start, end, tokens in cut_up(text, block.start, block.end, max_tokens):
         if block.line:
             line += text.count("\n", place, start)
@@ -185,9 +206,9 @@ def _pieces_of(
             row = text[block.start : start]
             label = row[: _MAX_LABEL_CHARS + 1].rpartition("; ")[0] or row[:_MAX_LABEL_CHARS]
             its_lead = SEPARATOR.join(filter(None, (lead, label)))
-        yield _Piece(
-            start, end, tokens, line, block.kind, is_prose, its_lead, 0, block.page, block.part
-        )
+        elif block.kind is Kind.ITEM and start > block.start:
+            its_lead = _within(lead, _name(block))
+        yield _Piece(start, end, tokens, line, kind, is_prose, its_lead, 0, block.page, block.part)
 
 
 class _Cutter:
@@ -211,7 +232,8 @@ class _Cutter:
                 yield self._before
             self._before = self._passage()
             last = self._held[-1]
-            is_repeated = last.is_prose and _CARRIED * last.tokens <= self._limit
+            is_sentence = last.is_prose or last.kind is piece.kind is Kind.PARAGRAPH
+            is_repeated = is_sentence and _CARRIED * last.tokens <= self._limit
             self._held = [last] if is_repeated else []
             self._tokens = sum(held.tokens for held in self._held)
             self._repeated = len(self._held)
@@ -310,6 +332,14 @@ def lines(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[in
         if not text[start:line_end].isspace() and start < line_end:
             yield from parts(text, start, line_end, max_tokens)
         start = line_end + 1
+
+
+def options(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[int, int, int]]:
+    """A command's options, each with what is said of it."""
+    begins = [start, *(found.start() for found in _OPTION.finditer(text, start, end)), end]
+    for begin, after in itertools.pairwise(begins):
+        if words := text[begin:after].rstrip():
+            yield from parts(text, begin, begin + len(words), max_tokens)
 
 
 def cells(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[int, int, int]]:

@@ -32,20 +32,21 @@ def parse_markdown(text: str, whole: str | None) -> Parsed:
         whole: The file that it is a part of, whose definitions of links count.
     """
     title, body, first_line = split_front_matter(text)
-    lines, numbers = clean(body, first_line)
+    lines, numbers, is_mdx = clean(body, first_line)
     labels = list[str]()
     if whole is not None:
         labels += [found["label"] for found in _DEFINITION.finditer(whole)]
         labels += [found["label"] for found in _REFERENCE.finditer(text)]  # those behind a text
     known = {" ".join(one.split()).lower().upper(): {"href": "", "title": ""} for one in labels}
     reader = _Reader(numbers)
-    reader.read(_parser().parse("\n".join(lines), {"references": known}))
+    reader.read(_parser(is_mdx).parse("\n".join(lines), {"references": known}))
     return Parsed(reader.out.blocks, title)
 
 
 @cache
-def _parser() -> MarkdownIt:
+def _parser(is_mdx: bool = False) -> MarkdownIt:
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    parser.disable(["code"] if is_mdx else [])
     parser.normalizeLink = lambda url: url  # type: ignore[method-assign]
     parser.validateLink = lambda url: True  # type: ignore[method-assign]
     return parser.use(deflist_plugin)

@@ -33,12 +33,14 @@ _DROPPED = re.compile(
     r")[ \t]*"
 )
 _JSX = re.compile(r"[ \t]*</?[A-Z][\w.]*(?:[ \t][^<]*|[ \t]*)/?>[ \t]*")
+_JSX_START, _JSX_END = re.compile(r"[ \t]*<[A-Z][\w.]*(?:[ \t][^<>]*)?"), re.compile(r"(?<!=)>\s*$")
 _LABEL = re.compile(r"\b(?:label|title|header|summary)=[\"'](?P<label>[^\"']+)[\"']")
 _TAG_START, _TAG_END = re.compile(r"\{\{[<%]|\{%"), re.compile(r"[>%]\}\}|%\}")
 _CODE_OR_TAG = re.compile(
     r"(?P<code>(?<![`\\}])(?P<ticks>`+)(?!`)(?:.|\n)+?(?<!`)(?P=ticks)(?!`))"
     r"|\{\{[<%](?P<short>(?:(?!\{\{).)*?)[%>]\}\}"
     r"|\{%(?P<tag>(?:(?!\{%).)*?)%\}"
+    r"|(?P<property>[ \t]\w+=\{\{[^<>\n]*?\}\}(?=[ \t/>]))"
     r"|\{\{(?P<value>(?:(?!\{\{).)*?)\}\}"
     r"|<%(?:(?!<%).)*?%>"
     r"|\{(?P<role>[\w:+.-]+)\}(?P<open>`+)(?P<target>[^`\n]+)(?P=open)"
@@ -73,14 +75,15 @@ BOX_MARK = "\ue010"
 """Begins a paragraph that is put before the next one."""
 RST_CODE = "eval-rst"
 _TAB_COLUMNS = 4
+_NO_TAG, _MAX_TAG_LINES = 1 << 30, 100
 
 
-def clean(text: str, first_line: int = 1) -> tuple[list[str], list[int]]:
-    """A dialect's lines as plain Markdown, and of each its number in the file."""
+def clean(text: str, first_line: int = 1) -> tuple[list[str], list[int], bool]:
+    """A dialect's lines as plain Markdown, their numbers in the file, and whether it is MDX."""
     cleaner = _Cleaner()
     for number, line in enumerate(text.split("\n"), first_line):
         cleaner.take(line, number)
-    return cleaner.lines, cleaner.numbers
+    return cleaner.lines, cleaner.numbers, cleaner.is_mdx
 
 
 class _Fence(NamedTuple):
@@ -93,10 +96,13 @@ class _Cleaner:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.numbers: list[int] = []
+        self.is_mdx = False
         self._number = 0
         self._fences: list[_Fence] = []
-        self._dedents: list[int] = []
-        """Columns that boxes indent their text by."""
+        self._dedents: list[tuple[int, int]] = []
+        """How far boxes indent their text, and how many columns of that are taken off."""
+        self._indent, self._tag_indent = 0, _NO_TAG
+        """Of this line, and of JSX's tag if that is in the line before."""
         self._in_options = False
         self._in_yaml = False
         self._tag_lines: list[str] = []
@@ -132,15 +138,25 @@ class _Cleaner:
         kind = f"{BOX_MARK}{name.replace('-', ' ').capitalize()}: "
         self._add_block(title or (kind if name.lower() in BOXES else ""))
 
+    def _add_jsx(self, tag: str) -> None:
+        label = _LABEL.search(tag)
+        self._add_block(label["label"] if label else "")
+        if not tag.lstrip().startswith("</") and not tag.rstrip().endswith("/>"):
+            self._tag_indent = self._indent
+
     def _dedented(self, line: str) -> str:
-        if not self._dedents or not line.strip():
+        if not line.strip():
             return line
-        line = line.expandtabs(_TAB_COLUMNS)
-        indent = len(line) - len(line.lstrip())
-        while self._dedents and indent < self._dedents[-1]:
+        expanded = line.expandtabs(_TAB_COLUMNS)
+        self._indent = len(expanded) - len(expanded.lstrip())
+        before = self._dedents[-1][1] if self._dedents else 0
+        if self._indent > self._tag_indent:
+            self._dedents.append((self._indent, before + self._indent - self._tag_indent))
+        self._tag_indent = _NO_TAG
+        while self._dedents and self._indent < self._dedents[-1][0]:
             self._dedents.pop()
             self._add("")
-        return line[self._dedents[-1] :] if self._dedents else line
+        return expanded[self._dedents[-1][1] :] if self._dedents else line
 
     def _take_code(self, line: str) -> None:
         fence = self._fences[-1]
@@ -192,11 +208,11 @@ class _Cleaner:
 
     def _take_prose(self, line: str) -> None:
         tags = [*_TAG_START.finditer(line)] if "{" in line else []
-        if self._tag_lines or (tags and not _TAG_END.search(line, tags[-1].end())):
-            self._tag_lines.append(line)  # of a template's tag over several lines
-            if _TAG_END.search(line) or len(self._tag_lines) > 30:
-                self._add(_inline(" ".join(self._tag_lines)))
-                self._tag_lines = []
+        is_jsx = line.lstrip()[:1] == "<" and _JSX.fullmatch(line) is not None
+        self.is_mdx |= is_jsx and line[:4].strip() != ""
+        is_open = (tags and not _TAG_END.search(line, tags[-1].end())) or _JSX_START.fullmatch(line)
+        if self._tag_lines or is_open:
+            self._take_tag(line)
         elif _DROPPED.fullmatch(line):
             self._add("")
         elif "{{<" in line and _CODE_TAG.fullmatch(line):
@@ -204,14 +220,27 @@ class _Cleaner:
             self._add("```")
         elif line[:20].lstrip()[:3] in {"!!!", "???", "==="} and (box := _BOX.match(line)):
             self._add_box(box["name"], box["title"])
-            self._dedents.append(len(box["lead"].expandtabs(_TAB_COLUMNS)) + _TAB_COLUMNS)
+            columns = self._indent + _TAB_COLUMNS
+            self._dedents.append((columns, columns))
         elif line.lstrip().startswith("///") and (box := _BLOCK.match(line)):
             self._add_box(box["name"], box["title"])
-        elif line.lstrip()[:1] == "<" and _JSX.fullmatch(line):
-            label = _LABEL.search(line)
-            self._add_block(label["label"] if label else "")
+        elif is_jsx:
+            self._add_jsx(line)
         else:
             self._add(self._within_table(_inline(line)))
+
+    def _take_tag(self, line: str) -> None:
+        """Takes a line of a tag over several lines: a template's, or JSX, which shows its label."""
+        self._tag_lines.append(line)
+        tag = " ".join(self._tag_lines)
+        is_jsx = _JSX_START.fullmatch(self._tag_lines[0]) is not None
+        is_end = (_JSX_END if is_jsx else _TAG_END).search(line)
+        if is_end and is_jsx and tag.count("{") == tag.count("}"):
+            self._tag_lines, self.is_mdx = [], True
+            self._add_jsx(tag)
+        elif not (line.strip() if is_jsx else not is_end) or len(self._tag_lines) > _MAX_TAG_LINES:
+            (self._add_block if is_jsx else self._add)(_inline(tag))
+            self._tag_lines = []
 
     def _within_table(self, line: str) -> str:
         """Keeps HTML's tables in one piece, which an empty line would end."""

@@ -154,6 +154,31 @@ def test_items_cut_from_the_sentence_that_introduces_them_have_it_as_heading():
     assert markdown_line(items, lines[0] - 5).startswith(others[0][1].split("\n")[0])
 
 
+def test_what_is_within_an_item_has_its_term_as_heading():
+    words = "one two three four five six seven eight nine ten."
+    definitions = f"Colour\n   Of it. {words}\n\n   {words}\n\n   {words}\n\nSize\n   {words}\n"
+    found = render_document(f"They are:\n\n{definitions}", "rst", "a.rst")
+    parts = [(part.heading, found.text[part.start : part.end]) for part in cut(found, LIMIT)]
+    assert parts == [
+        ("", f"They are:\nColour: Of it. {words}\n  {words}"),
+        ("They are: > Colour", f"{words}\nSize: {words}"),
+    ]
+    steps = f"1. First: do it.\n\n   - {words}\n   - {words}\n   - {words}\n"
+    assert [part[0] for part in cut_markdown(steps)] == ["", "First"]
+    long = " ".join(f"word{n}" for n in range(40))
+    assert [part[0] for part in cut_markdown(f"- Name: {long}\n")] == ["", "Name"]
+    assert [part[0] for part in cut_markdown(f"- {long} {long} {long}\n")] == [""] * 4
+
+
+def test_a_passage_within_an_item_repeats_a_sentence_too():
+    words = "There are so many words in this sentence."
+    found = cut_markdown(f"- Name: {words}\n\n  {words} It ends.\n\n  {words} {words}\n")
+    assert [text for _, text, _ in found] == [
+        f"- Name: {words}\n  {words} It ends.",
+        f"It ends.\n  {words} {words}",
+    ]
+
+
 def markdown_line(text: str, number: int) -> str:
     return text.split("\n")[number]
 
@@ -164,6 +189,21 @@ def test_code_is_cut_between_lines_and_each_passage_has_its_line():
     assert len(found) > 2
     for _, text, line in found[1:]:
         assert text.split("\n")[0] == code.split("\n")[line - 4]
+
+
+def test_a_commands_options_in_code_are_passages_as_rows_are():
+    options = [
+        "  -q, --quiet\n                   print no more than what is an error",
+        "  --log <file>     write what is printed to this file too",
+        "  -k               go on with what does not depend on it",
+        "  -n, --number N   how many of them run at once here",
+    ]
+    usage = "\n".join(["usage: make [options]", *options])
+    found = [text for _, text, _ in cut_markdown(f"# Use\n\n```\n{usage}\n```\n")]
+    assert found == ["usage: make [options]", *options]
+    command = "\n".join(["run", *(f"  --option-{n} {n} \\" for n in range(5))])
+    (only,) = cut_markdown(f"```\n{command}\n```\n", 2 * LIMIT)
+    assert only[1] == command
 
 
 def test_a_short_remainder_joins_the_passage_before():

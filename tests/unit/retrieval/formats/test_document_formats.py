@@ -68,6 +68,38 @@ def test_restructured_text_has_headings():
     ]
 
 
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        (
+            "<Note>\n    It is **new**.\n\n    - See [there](/b).\n    - `Ask`.\n</Note>\nOn.\n",
+            "It is new.\n- See there.\n- Ask.\n\nOn.",
+        ),
+        (
+            "1. Do it.\n   <Note>\n     So.\n   </Note>\n\n   Then this.\n",
+            "1. Do it.\n  So.\n  Then this.",
+        ),
+        (
+            '<Tabs\n  values={[\n    {label: "A", run: () => {}},\n  ]}\n>\n'
+            '  <Tab title="Linux">\n    Run:\n\n    ```\n    make all\n    ```\n  </Tab>\n'
+            "</Tabs>\n",
+            "Linux\n\nRun:\n\nmake all",
+        ),
+        ("<Cards are\n\ntext.\n", "<Cards are\n\ntext."),
+        ("Two<sup style={{color: 'red'}}>th</sup>.\n", "Twoth."),
+        ("Text:\n\n    some code\n", "Text:\n\nsome code"),
+    ],
+)
+def test_what_is_within_jsx_is_text(markup, text):
+    assert read("a.mdx", markup).text == text
+
+
+def test_a_box_within_a_box_is_text():
+    code = "\n        ```\n        ls\n        ```\n"
+    markup = f'=== "Linux"\n\n    !!! note\n        It is **new**.\n{code}'
+    assert read("a.md", markup).text == "Linux\n\nNote: It is new.\n\nls"
+
+
 def test_a_term_that_shows_nothing_has_no_colon():
     document = read("a.rst", "The modes:\n\n\\\n   It copies.\n")
     assert document.text == "The modes:\nIt copies."
