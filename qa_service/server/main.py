@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import gc
 import logging
 import os
 import signal
@@ -64,7 +63,6 @@ def main() -> int:
             config = source.read()
         require(config)
         relay_standard_streams()
-        gc.set_threshold(50_000)  # requests, of which thousands may be in flight, are in no circles
         QaServer(config, _say_listening, _say_ready, source).run()
     except SetupError as error:
         complain(error)

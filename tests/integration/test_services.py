@@ -44,6 +44,11 @@ min_score = 1.0
         yield running
 
 
+def test_a_model_that_is_sure_is_the_only_one_asked(server):
+    reply = server.ask(**ASK)
+    assert (reply["answer"], reply["model"], reply["models_asked"]) == (ANSWER, "small", 1)
+
+
 def test_the_next_model_is_asked_where_one_is_not_sure(server):
     reply = server.ask(model="careful", **ASK, timeout_ms=60_000)
     assert (reply["answer"], reply["model"], reply["models_asked"]) == (ANSWER, "large", 2)
