@@ -57,7 +57,7 @@ _CONTENTS = re.compile(
     r"(?:table of )?contents?:?|inhalt(?:sverzeichnis)?|(?:tables? des )?matières|sommaire|índice",
     re.IGNORECASE,
 )
-_PAGES = re.compile(r"(?:^|(?<![.…])[.…]{4,} ?)(\d{1,4})(?: ?[-–] ?\d{1,4})?$")  # noqa: RUF001, dash
+_PAGES = re.compile(r"(?:^|(?<![.…])[.…]{4,} ?)(?:[Pp]age )?(\d{1,4})(?: ?[-–] ?\d{1,4})?$")  # noqa: RUF001, dash
 _UNNUMBERED_PAGES = 10
 """The numbers of pages may be so much higher than their count: a part of a document."""
 _ENTRY_LINES = 3
@@ -90,7 +90,8 @@ def read_pdf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document |
     for number in range(len(pdf)):
         page = _flat(package.raw, pdf, number)
         read = reader.read(page)
-        length += sum(len(word.text) + 1 for part in _written_on(read) for word in part)
+        parts = [read.words, *(part.words for part in read.turned)]
+        length += sum(len(word.text) + 1 for part in parts for word in part)
         if length > max_bytes:
             raise UnreadableError(f"more than {max_bytes} characters of text (--max_file_bytes)")
         if not (read.words or read.turned) and any(
@@ -105,10 +106,6 @@ def read_pdf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document |
         yield Fault(f"{name}, page {number}", "no text on it: scanned pages need OCR first")
     title = pdf.get_metadata_value("Title").encode("utf-8", "replace").decode()  # no surrogates
     yield lay_out(Parsed(_blocks(pages), title.strip()), name)
-
-
-def _written_on(page: Page) -> list[list[Word]]:
-    return [page.words, *(part.words for part in page.turned)]
 
 
 def _flat(raw: ModuleType, pdf: pypdfium2.PdfDocument, number: int) -> pypdfium2.PdfPage:

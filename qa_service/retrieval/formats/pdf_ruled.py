@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import inf
 from statistics import median_high, median_low
 
-from qa_service.retrieval.formats.cells import Cell, Grid
+from qa_service.retrieval.formats.cells import Grid
 from qa_service.retrieval.formats.pdf_boxes import Box, around
 from qa_service.retrieval.formats.pdf_boxes import turned as turned_box
 from qa_service.retrieval.formats.pdf_columns import (
@@ -205,7 +205,7 @@ def _open_sides(columns: list[float], rows: list[float], rules: list[Box]) -> It
 
 
 def _head_above(box: Box, columns: Columns, words: list[Word]) -> list[Piece]:
-    """A line above the rules that names their columns, all or all but the first; [] if none."""
+    """A line above the rules that names their columns, all but the first or last; [] if none."""
     near = [
         word
         for word in words
@@ -218,7 +218,7 @@ def _head_above(box: Box, columns: Columns, words: list[Word]) -> list[Piece]:
     names = fitted(lines[-1], columns) if is_near and is_alone else []
     spans = [span_of(columns, name.box) for name in names]
     wanted = [(column, column) for column in range(len(columns))]
-    return names if len(columns) > 2 and spans in (wanted, wanted[1:]) else []
+    return names if len(columns) > 2 and spans in (wanted, wanted[1:], wanted[:-1]) else []
 
 
 def _touching(rules: Sequence[Box]) -> list[list[Box]]:
@@ -319,8 +319,8 @@ def _ruled_table(
     thin = {n for n, (top, bottom) in enumerate(pairwise(rows)) if bottom - top < _MIN_ROW}
     gaps = thin - filled if 4 * len(thin - filled) > len(filled) else ()
     if head:
-        firsts = [] if len(head) == len(columns) - 1 else [Cell("")]
-        grid.add_row([*firsts, *(cell_of([[name]]) for name in head)], is_head=True)
+        names = {column_of(columns, name.box): [[name]] for name in head}
+        grid.add_row([cell_of(names.get(n, ())) for n in range(len(columns) - 1)], is_head=True)
     for row in range(len(rows) - 1):
         if row not in gaps:
             _add_ruled_row(grid, row, walls, texts)

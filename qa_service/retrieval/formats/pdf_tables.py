@@ -198,7 +198,7 @@ def _is_title(line: list[Piece], columns: Columns, size: float) -> bool:
 def _num_head(lines: Sequence[list[Piece]], columns: Columns) -> int:
     """How many lines name the columns of numbers below them; 0 if there are no numbers."""
     plain = [not any(map(_is_value, line)) for line in lines]
-    if all(plain):
+    if all(plain[: _MAX_HEAD_LINES + 1]):
         return 0
     num = plain.index(False)
     if any(map(_is_sentence, lines[1:num])):

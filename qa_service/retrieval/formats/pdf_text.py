@@ -14,6 +14,7 @@ from itertools import chain, pairwise, takewhile
 from math import inf
 from statistics import median
 
+from qa_service.retrieval.formats.pdf_columns import is_value
 from qa_service.retrieval.formats.pdf_lines import NUMBERED, Piece, has_bullet, is_unspaced
 from qa_service.retrieval.formats.pdf_page import HYPHEN
 from qa_service.retrieval.formats.pdf_tags import Tag
@@ -99,36 +100,35 @@ def without_margins(
 ) -> tuple[list[list[list[Piece]]], list[str]]:
     """Pages of lines without running heads, feet and page numbers; and the first of each head."""
     usual = median([line[0].size for lines in pages for line in lines] or [0.0])
-    ends = Counter(text for lines in pages for text in {*map(text_of, _ends_of(lines))})
-    often = {text for text, count in ends.items() if count > max(2, len(pages) / 2)}
+    ends = [lines[:_MARGIN_LINES] + lines[-_MARGIN_LINES:] for lines in pages]
+    texts = Counter(text for lines in ends for text in {*map(text_of, lines)})
+    often = {text for text, count in texts.items() if count > max(2, len(pages) / 2)}
     margins = [
-        [*_margin(lines, usual, often), *_margin(lines[::-1], usual, often)[::-1]]
-        for lines in pages
+        (_margin(lines, usual, often), _margin(lines[::-1], usual, often))
+        for lines in (pages if len(pages) > 1 else ())
     ]
     everywhere = Counter(_look(line) for lines in pages for line in lines)
-    at_end = Counter(_look(line) for lines in margins for line in lines)
-    found = Counter[tuple[str, int]]()
-    for lines in margins:
-        found.update({key for line in lines for key in _keys(line)})
+    at_end = Counter(_look(line) for both in margins for line in chain(*both))
+    found = Counter(key for both in margins for key in {*chain(*map(_keys, chain(*both)))})
     enough = min(3, max(2, len(pages) // 2))
-    heads, dropped = dict[str, str](), set[int]()
     names = {id(line) for lines in pages for line in _names_in(lines)}
-    for line in chain.from_iterable(margins if len(pages) > 1 else ()):
-        if _PAGE_NUMBER.fullmatch(text := text_of(line)):
-            dropped.add(id(line))
-        elif everywhere[look := _look(line)] >= 2 * at_end[look]:
-            continue  # a line of each record of a list, of which some stand at a page's end
-        elif _CAPTION.match(text) or id(line) in names:
-            continue  # what a table on several pages has again
-        elif any(found[key] >= enough for key in _keys(line)):
-            heads.setdefault(_keys(line)[0][0], text)
-            dropped.add(id(line))
-    kept = [[line for line in lines if id(line) not in dropped] for lines in pages]
+    numbers, running = set[int](), set[int]()
+    for end in chain(*margins):
+        is_outer = True  # what is nearer to the text than a line of it is of it too
+        for line in end:
+            if _PAGE_NUMBER.fullmatch(text := text_of(line)):
+                numbers.add(id(line))
+                continue
+            is_outer &= any(found[key] >= enough for key in _keys(line))
+            # A line of each record of a list may stand there, and what a table has again.
+            is_again = everywhere[look := _look(line)] >= 2 * at_end[look] or id(line) in names
+            if is_outer and not is_again and not _CAPTION.match(text):
+                running.add(id(line))
+    heads = dict[str, str]()
+    for line in (one for lines in pages for one in lines if id(one) in running):
+        heads.setdefault(_keys(line)[0][0], text_of(line))
+    kept = [[line for line in lines if id(line) not in numbers | running] for lines in pages]
     return kept, list(heads.values())
-
-
-def _ends_of(lines: list[list[Piece]]) -> list[list[Piece]]:
-    return [*lines[:_MARGIN_LINES], *lines[-_MARGIN_LINES:]]
 
 
 def _margin(lines: list[list[Piece]], usual: float, often: set[str]) -> list[list[Piece]]:
@@ -294,7 +294,8 @@ def _ends(above: list[Piece], line: list[Piece], edge: float, usual: float) -> b
     size, first, last = line[0].size, line[0].words[0], above[-1].words[-1]
     if first.tag and last.tag and (is_apart := _are_apart(last.tag, first.tag)) is not None:
         return is_apart
-    if above[-1].is_led or abs(size - above[0].size) > _OTHER_SIZE * size:
+    are_entries = all(len(one) > 1 and is_value(one[-1]) for one in (above, line))
+    if above[-1].is_led or are_entries or abs(size - above[0].size) > _OTHER_SIZE * size:
         return True
     if not 0 < _distance(above, line) <= _PARAGRAPH_GAP * usual or line[0].is_raised(first):
         return True

@@ -56,6 +56,32 @@ def test_a_caption_and_a_record_at_pages_ends_are_no_running_heads():
     assert text.count("Survey record") == 25
 
 
+def test_a_line_below_others_that_only_this_page_has_is_no_running_head():
+    pages = [
+        lines(72, 740, f"Event {name}", f"Place: {name}", "Rules of the event:", *PROSE)
+        + lines(72, 400, f"The {name} ends at noon.", f"Ask for the {name} officer.")
+        for name in ("relay", "rifle", "march", "swim")
+    ]
+    assert text_of(*pages).count("Rules of the event:") == 4
+    assert text_of(*(words(72, 752, "Sports day") + page for page in pages)).count("Sports") == 1
+
+
+def test_contents_may_say_page_before_each_number():
+    listed = words(72, 740, "Table of Contents", font="F2")
+    for n, name in enumerate(("Dues", "Privacy", "Plant sales", "Reports")):
+        listed += row(700 - 14 * n, (72, f"{n + 1}. {name}........."), (300, f"Page {n + 1}"))
+    pages = [lines(72, 700, f"What is said of {name}.") for name in ("dues", "privacy")]
+    text = text_of(listed, *pages)
+    assert text == "Table of Contents\n\nWhat is said of dues.\n\nWhat is said of privacy."
+
+
+def test_two_entries_with_their_amounts_are_two_paragraphs():
+    page = row(700, (72, "Liability insurance"), (300, "$943.00"))
+    page += row(686, (72, "Licences and permits"), (300, "20.00"))
+    shown = "Liability insurance $943.00\n\nLicences and permits 20.00"
+    assert text_of(page + words(72, 600, "Total")).startswith(shown)
+
+
 def table_of_taxa(first: int) -> str:
     names = (300, "Reef"), (370, "Base"), (440, "Middle"), (510, "Source")
     page = row(740, (72, "Taxon"), *names)

@@ -41,6 +41,9 @@ def test_names_may_stand_above_the_rules():
     assert text_of(below + table(74, 700, *rows)) == (
         "Room: Blue; Seats: 12; Floor: 1\nRoom: Green; Seats: 40; Floor: 2"
     )
+    ticked = words(74, 700, "Room") + words(164, 700, "Seats") + table(74, 686, *(
+        row[:2] for row in rows[1:]))  # fmt: skip
+    assert text_of(below + ticked) == "Room: Blue; Seats: 12\nRoom: Green; Seats: 40"
     above = words(74, 714, "Hall") + words(164, 714, "of") + words(254, 714, "1st")
     assert "of Seats" not in text_of(above + below + table(74, 700, *rows))
 
