@@ -213,7 +213,8 @@ class Instance:
     def _exchange(self, sent: bytes | bytearray = b"") -> ToLoop:
         """Sends bytes, and waits for the next message."""
         try:
-            self._socket.sendall(sent)
+            if sent:  # to send nothing fails too once the process has ended, and hides why
+                self._socket.sendall(sent)
             body = self._channel.receive_body()
         except OSError as error:
             raise SetupError(f"its process ended or hangs: {error}") from None

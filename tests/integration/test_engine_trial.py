@@ -54,6 +54,14 @@ def test_an_instance_that_cannot_load_its_model_raises_the_reason(builtin_model)
         instance.ask([TASK])
 
 
+def test_an_instance_that_has_ended_before_it_is_asked_still_says_why(builtin_model):
+    with Instance(setup(builtin_model / "none", "fp32"), LOGS) as instance:
+        instance.start()
+        present(instance.process).wait()
+        with pytest.raises(SetupError, match="no prepared model"):
+            instance.prove()
+
+
 def test_an_instance_that_dies_raises_an_error(builtin_model):
     with Instance(setup(builtin_model, "fp32"), LOGS) as instance:
         took_ms, spans = instance.ask([TASK])

@@ -232,8 +232,9 @@ class Connection:
         buffered_bytes = codec.buffered_bytes
         if is_starved and buffered_bytes and self._times.message_since_s is None:
             self._times.message_since_s = self._times.active_s
-            self._arm_timeout()
         self._stream.set_reading(is_starved or buffered_bytes < READ_AHEAD_BYTES)
+        # A later deadline may have ended: that of a half message, of unread output or of a token.
+        self._arm_timeout()
 
     def _has_room(self) -> bool:
         if self._stream.output_bytes > self._limits.max_output_buffer_bytes:

@@ -157,7 +157,9 @@ class Authenticator:
 
     def authenticate(self, token: str) -> Grant | None:
         """What a token grants, as `grant_of`; None if none is required, whatever was sent."""
-        return grant_of(self._tokens, token, datetime.now(UTC)) if self._tokens else None
+        if self._tokens is None:
+            return None
+        return grant_of(self._tokens, token, datetime.now(UTC))
 
     def load(self) -> Tokens | None:
         """Reads the tokens, or raises `SetupError`; None if none is required."""

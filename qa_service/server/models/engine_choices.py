@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -129,7 +128,8 @@ class EngineChoices:
             return
         measurement, folder = self._waiting[key], key[0].path
         is_beside = key in self._provisional
-        free_bytes, taken_bytes = self.free_bytes(), _trial_bytes(folder)
+        free_bytes, model_bytes = self.free_bytes(), max(key[0].file_bytes.values(), default=0)
+        taken_bytes = TRIAL_BYTES + TRIAL_MODELS * model_bytes
         if is_beside and free_bytes < taken_bytes:
             free, taken = (f"{size >> 20} MiB" for size in (free_bytes, taken_bytes))
             self._on_end(key, TrialReply(failure=f"{free} of memory are free, it takes {taken}"))
@@ -202,11 +202,3 @@ class EngineChoices:
             return None
         self._provisional.add(key)
         return likeliest(found)
-
-
-def _trial_bytes(folder: Path) -> int:
-    """The memory that measuring a model's engines takes, about."""
-    sizes = [0]
-    with suppress(OSError):
-        sizes += [path.stat().st_size for path in folder.iterdir() if path.is_file()]
-    return TRIAL_BYTES + TRIAL_MODELS * max(sizes)

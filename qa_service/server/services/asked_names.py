@@ -1,6 +1,7 @@
 """Names and years of a question, and how many of them a passage lacks.
 
-A question about a town, product or year that nothing found is about has mostly no answer there.
+Passages that do not name the town, product or year that a question is about mostly do not answer
+it.
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@
 
 A passage is read below a line with its document's title and headings, in which no answer lies. One
 softmax over the answers and the null answers of all passages makes the scores. The passage's score
-in the search, times the model's `passage_weight`, is added to the log score of each. The null
-answers score the less the more similar a passage's embedding is to the question's and the more the
-best passage leads, and the more the more names of the question no passage has.
+in the search, times the model's `passage_weight`, is added to the log score of each. What speaks
+for an answer lowers the log score of the null answers: how similar a passage's embedding is to the
+question's, and how far the best passage leads. What speaks against one raises it: how many names
+of the question are missing even in the passage with most of them.
 
     in one       searched ──▶ passages
     in several   words counted in each that is here ──all──▶ searched in each, a word worth the same
@@ -223,7 +224,7 @@ def _placed(answer: Answer, passages: Sequence[FoundPassage]) -> Answer:
 def _null_log_score(
     question: str, passages: Sequence[FoundPassage], reading: ReadingConfig
 ) -> float | None:
-    """Of the null answer: what speaks for an answer, or against one, before a passage is read."""
+    """Of the null answer: lower if a passage is similar or leads, higher if names are missing."""
     null_log_score = reading.collection_null_log_score
     if null_log_score is None:
         return None

@@ -440,6 +440,30 @@ def test_a_client_that_asks_now_and_then_is_not_closed(make_owner):
     assert owner.ended == [owner.connection]
 
 
+def test_a_client_is_idle_once_its_message_has_come_in_pieces(make_owner):
+    owner = make_owner(idle_timeout_ms=50, client_timeout_ms=1000)
+    query = frame({"type": "health"})
+    owner.client.sendall(query[:5])
+    owner.run_until(lambda: True)
+    owner.pass_s(0.06)
+    assert owner.ended == []
+    owner.client.sendall(query[5:])
+    owner.run_until(lambda: owner.queries)
+    owner.pass_s(0.06)
+    assert owner.ended == [owner.connection]
+
+
+def test_a_client_is_idle_once_it_has_read_what_it_left_unread(make_owner):
+    owner = make_owner(idle_timeout_ms=50, client_timeout_ms=1000)
+    owner.send(ASK, calls=1)
+    owner.answer(owner.calls[0], "long " * 1_000_000)
+    owner.pass_s(0.06)
+    assert owner.ended == []
+    owner.run_until(lambda: sent_to(owner.client) and owner.client.recv(1 << 20).endswith(b"}"))
+    owner.pass_s(0.06)
+    assert owner.ended == [owner.connection]
+
+
 def test_an_old_connection_is_closed_when_nothing_is_in_flight(make_owner):
     owner = make_owner(max_connection_age_s=0.05)
     owner.send(*asks(1, 2), calls=2)

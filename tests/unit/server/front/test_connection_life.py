@@ -98,6 +98,13 @@ class TestProbes:
         setting.clock.advance(11)
         assert setting.ended
 
+    @pytest.mark.parametrize("sent", [frame({"type": "auth", "token": TOKEN}), get(READY)])
+    def test_a_connection_may_be_idle_for_less_than_it_has_for_its_token(self, make, sent):
+        setting = make(tokens=True, idle_timeout_ms=500)
+        setting.send(sent)
+        setting.clock.advance(0.6)
+        assert setting.ended
+
     @pytest.mark.parametrize("sent", [b"", get(READY)[:-1]], ids=["nothing", "part of a probe"])
     def test_a_connection_without_a_probe_is_closed(self, make, sent):
         setting = make(tokens=True)

@@ -147,8 +147,8 @@ def test_where_measuring_takes_more_memory_than_is_free_the_likeliest_stays(
     folder, monkeypatch, caplog
 ):
     """Else the serving instances wait for pages, or are killed, and what is measured is wrong."""
-    (folder / "model.onnx").write_bytes(bytes(1000))
     setting = Setting(folder, monkeypatch, free_bytes=lambda: TRIAL_BYTES + 2999)
+    setting.version = FoundVersion(1, folder, "f", {"model.onnx": 1000, "model.int8.onnx": 250})
     assert setting.choose() == ("onnx", "int8")
     setting.choices.is_serving = True
     setting.choices.measure_next()
