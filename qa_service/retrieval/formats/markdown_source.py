@@ -80,7 +80,7 @@ BOX_MARK = "\ue010"
 """Begins a paragraph that is put before the next one."""
 RST_CODE = "eval-rst"
 _TAB_COLUMNS = 4
-_NO_TAG, _MAX_TAG_LINES = 1 << 30, 100
+_NO_TAG, _MAX_TAG_LINES, _MAX_TAG_CHARS = 1 << 30, 100, 1 << 16
 
 
 def clean(text: str, first_line: int = 1) -> tuple[list[str], list[int], bool]:
@@ -262,7 +262,9 @@ class _Cleaner:
         elif not is_jsx and _TAG_END.search(line):
             self._tag_lines = []
             self._add(_inline(tag))
-        elif (is_jsx and not line.strip()) or len(self._tag_lines) > _MAX_TAG_LINES:
+        elif (is_jsx and not line.strip()) or (
+            len(self._tag_lines) > _MAX_TAG_LINES or len(tag) > _MAX_TAG_CHARS
+        ):
             self.end()
 
     def _within_table(self, line: str) -> str:
