@@ -40,6 +40,10 @@ _SHOWN = re.compile(  # strings of properties and of records in their values
     r"\b(?:label|title|header|summary|caption|description|text|hint|command|(?P<name>name))"
     r"\s*[=:]\s*(?P<quote>[\"'])(?P<text>(?:\\.|(?!(?P=quote)|\\).)*)(?P=quote)|(?P<brace>[{}])"
 )
+_NAMED = re.compile(
+    r"(?=.*\bname=[\"'](?P<name>[^\"']+))(?=.*\btype=[\"'](?P<type>[^\"']+)).*[^/]>", re.DOTALL
+)
+"""What a reference says of a property, as in `<Property name="port" type="number">`."""
 _TAG_START, _TAG_END = re.compile(r"\{\{[<%]|\{%"), re.compile(r"[>%]\}\}|%\}")
 _CODE_OR_TAG = re.compile(
     r"(?P<code>(?<![`\\}])(?P<ticks>`+)(?!`)(?:.|\n)+?(?<!`)(?P=ticks)(?!`))"
@@ -156,6 +160,8 @@ class _Cleaner:
         self._add_block("")
         for words in _texts_of(tag):
             self._add_block(words)
+        if found := _NAMED.fullmatch(tag.rstrip()):
+            self._add_block(f"{BOX_MARK}{found['name']} ({found['type']}): ")
         # What only looks like JSX, such as `<Enter>`, is not closed.
         self.is_mdx |= tag.lstrip().startswith("</") or tag.rstrip().endswith("/>")
         if not tag.lstrip().startswith("</") and not tag.rstrip().endswith("/>"):

@@ -90,6 +90,10 @@ def test_restructured_text_has_headings():
             "    { href: '/b', name: 'B' },\n  ]}\n/>\nOn.\n",
             "More\n- A: Of it.\n- B\n\nOn.",
         ),
+        (
+            '<Property name="port" type="number">\n  The port.\n</Property>\n<Icon name="a" />\n',
+            "port (number): The port.",
+        ),
         ("<Cards are\n\ntext.\n", "<Cards are\n\ntext."),
         ("Two<sup style={{color: 'red'}}>th</sup>.\n", "Twoth."),
     ],
