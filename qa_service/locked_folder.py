@@ -13,6 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
+SUFFIX = ".tmp"
+"""Ends its name, which a folder that somebody has made to keep hardly has."""
 NEW_S = 60.0
 """An empty folder is only just being made, or was left by a process killed at that."""
 
@@ -29,7 +31,7 @@ class LockedFolder:
     """
 
     def __init__(self, prefix: str, parent: Path | None = None) -> None:
-        for left in (parent or Path(tempfile.gettempdir())).glob(f"{prefix}*"):
+        for left in (parent or Path(tempfile.gettempdir())).glob(f"{prefix}*{SUFFIX}"):
             with contextlib.suppress(OSError):
                 if left.is_symlink() or not left.is_dir() or left.stat().st_uid != os.geteuid():
                     continue
@@ -39,7 +41,7 @@ class LockedFolder:
                 if (lock := _lock(left)) is not None:  # no process holds it any more
                     shutil.rmtree(left, ignore_errors=True)
                     os.close(lock)
-        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        self.path = Path(tempfile.mkdtemp(SUFFIX, prefix, parent))
         self._lock = _lock(self.path)
 
     def close(self) -> None:

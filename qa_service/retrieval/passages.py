@@ -57,8 +57,13 @@ _ABBREVIATIONS = frozenset({
     "vol", "vs", "z.b",
 })  # fmt: skip
 _CELL_END = re.compile("; ")
-_OPTION = re.compile(r"^[ \t]{0,12}--?\w(?:.*?[ \t]{2,}[\w(\[]|[^\n\\]*\n[ \t]{9,}\w)", re.M)
-_MIN_OPTIONS = 4  # so many are a list of them
+_OPTION = re.compile(
+    r"^[ \t]{0,12}-(?![rwxsStT-]{9}|[\d.]+[ \t]+-?\d)-?\w"  # no file's rights, no numbers
+    r"(?:.*?[ \t]{2}[\w(\[]|[^\n\\]*\n[ \t]{9,}\w)",
+    re.MULTILINE,
+)
+_WITH_FURTHER_LINES = re.compile(r"(?P<indent>[ \t]*)[^\n]*(?:\n+(?P=indent)[ \t][^\n]*)*")
+_MIN_OPTIONS, _MIN_OPTIONS_SHARE = 4, 1 / 3  # so many, and of so much of the code, are a list
 _WORD_CHARS = 12  # before a full stop are looked at; abbreviations are shorter
 MAX_CHARS_PER_TOKEN = 8
 """A sentence is also cut at this number of characters per token: white space is no token."""
@@ -196,7 +201,7 @@ def _pieces_of(
 ) -> Iterator[_Piece]:
     place, line, its_lead = block.start, block.line, lead
     kind, cut_up = block.kind, _CUT_BY.get(block.kind, sentences)
-    if kind is Kind.CODE and len(_OPTION.findall(text, block.start, block.end)) >= _MIN_OPTIONS:
+    if kind is Kind.CODE and _lists_options(text, block):
         kind, cut_up = Kind.ROW, options
     for start, end, tokens in cut_up(text, block.start, block.end, max_tokens):
         if block.line:
@@ -335,11 +340,28 @@ def lines(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[in
 
 
 def options(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[int, int, int]]:
-    """A command's options, each with what is said of it."""
-    begins = [start, *(found.start() for found in _OPTION.finditer(text, start, end)), end]
-    for begin, after in itertools.pairwise(begins):
-        if words := text[begin:after].rstrip():
-            yield from parts(text, begin, begin + len(words), max_tokens)
+    """A command's options, each with what is said of it, and the lines around them."""
+    place = start
+    for begin, after in _options_in(text, start, end):
+        yield from lines(text, place, begin, max_tokens)
+        yield from parts(text, begin, after, max_tokens)
+        place = after
+    yield from lines(text, place, end, max_tokens)
+
+
+def _options_in(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Where options begin, and where the lines end that are indented more."""
+    begins = [found.start() for found in _OPTION.finditer(text, start, end)]
+    for begin, after in itertools.pairwise([*begins, end]):
+        if found := _WITH_FURTHER_LINES.match(text, begin, after):
+            yield begin, begin + len(found[0].rstrip())
+
+
+def _lists_options(text: str, code: Block) -> bool:
+    """Whether it is what a command prints of its use, rather than a program that has it too."""
+    found = [*_options_in(text, code.start, code.end)]
+    size = sum(after - begin for begin, after in found)
+    return len(found) >= _MIN_OPTIONS and size >= _MIN_OPTIONS_SHARE * (code.end - code.start)
 
 
 def cells(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[int, int, int]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qa_service.locked_folder import NEW_S, LockedFolder
+from qa_service.locked_folder import NEW_S, SUFFIX, LockedFolder
 
 PREFIX = "qa-test-"
 
@@ -21,12 +21,12 @@ def temporary(tmp_path, monkeypatch):
 def test_an_abandoned_folder_is_removed_and_one_in_use_is_kept(temporary):
     used = LockedFolder(PREFIX)
     (used.path / "file").touch()
-    left, being_made, old = (Path(tempfile.mkdtemp(prefix=PREFIX)) for _ in range(3))
+    left, being_made, old = (Path(tempfile.mkdtemp(SUFFIX, PREFIX)) for _ in range(3))
     (left / "file").touch()
     os.utime(old, (time.time() - 2 * NEW_S,) * 2)
-    other = temporary / f"{PREFIX}of-another-program.txt"
+    other = temporary / f"{PREFIX}of-another-program{SUFFIX}"
     other.touch()
-    (temporary / f"{PREFIX}link").symlink_to(being_made)
+    (temporary / f"{PREFIX}link{SUFFIX}").symlink_to(being_made)
     latest = LockedFolder(PREFIX)
     assert (used.path / "file").exists()
     assert not left.exists()
@@ -40,11 +40,11 @@ def test_an_abandoned_folder_is_removed_and_one_in_use_is_kept(temporary):
 
 def test_folders_of_other_places_and_names_are_kept(temporary):
     here, elsewhere = temporary / "here", temporary / "elsewhere"
-    for parent, name in ((here, "another"), (elsewhere, f"{PREFIX}1")):
-        (parent / name).mkdir(parents=True)
-        (parent / name / "file").touch()
-    folder = LockedFolder(PREFIX, here)
-    assert folder.path.parent == here
-    folder.close()
-    assert (here / "another").exists()
-    assert (elsewhere / f"{PREFIX}1").exists()
+    kept = here / "another", here / f"{PREFIX}handbook", elsewhere / f"{PREFIX}1{SUFFIX}"
+    for folder in kept:
+        folder.mkdir(parents=True)
+        (folder / "file").touch()
+    made = LockedFolder(PREFIX, here)
+    assert made.path.parent == here
+    made.close()
+    assert all(folder.exists() for folder in kept)

@@ -32,9 +32,18 @@ _DROPPED = re.compile(
     r"|export[ \t]+(?:const|default|function)\b.*"
     r")[ \t]*"
 )
-_JSX = re.compile(r"[ \t]*</?[A-Z][\w.]*(?:[ \t][^<]*|[ \t]*)/?>[ \t]*")
-_JSX_START, _JSX_END = re.compile(r"[ \t]*<[A-Z][\w.]*(?:[ \t][^<>]*)?"), re.compile(r"(?<!=)>\s*$")
-_LABEL = re.compile(r"\b(?:label|title|header|summary)=[\"'](?P<label>[^\"']+)[\"']")
+_NAME = r"(?![A-Z\d]+[\s/>])[A-Z][\w.]*"  # HTML's names may be in uppercase letters alone
+_JSX = re.compile(rf"[ \t]*</?{_NAME}(?:\s+[A-Za-z_:][\w:.-]*=?)*\s*/?>\s*")
+_JSX_START, _JSX_END = re.compile(rf"[ \t]*<{_NAME}(?:[ \t][^<>]*)?"), re.compile(r"(?<!=)>\s*$")
+_VALUE, _MAX_NESTED = re.compile(r"\"[^\"]*\"|'[^']*'|\{[^{}]*\}"), 8
+_SHOWN = re.compile(  # strings of properties and of records in their values
+    r"\b(?:label|title|header|summary|caption|description|text|hint|command|(?P<name>name))"
+    r"\s*[=:]\s*(?P<quote>[\"'])(?P<text>(?:\\.|(?!(?P=quote)|\\).)*)(?P=quote)|(?P<brace>[{}])"
+)
+_NAMED = re.compile(
+    r"(?=.*\bname=[\"'](?P<name>[^\"']+))(?=.*\btype=[\"'](?P<type>[^\"']+)).*[^/]>", re.DOTALL
+)
+"""What a reference says of a property, as in `<Property name="port" type="number">`."""
 _TAG_START, _TAG_END = re.compile(r"\{\{[<%]|\{%"), re.compile(r"[>%]\}\}|%\}")
 _CODE_OR_TAG = re.compile(
     r"(?P<code>(?<![`\\}])(?P<ticks>`+)(?!`)(?:.|\n)+?(?<!`)(?P=ticks)(?!`))"
@@ -75,7 +84,7 @@ BOX_MARK = "\ue010"
 """Begins a paragraph that is put before the next one."""
 RST_CODE = "eval-rst"
 _TAB_COLUMNS = 4
-_NO_TAG, _MAX_TAG_LINES = 1 << 30, 100
+_NO_TAG, _MAX_TAG_LINES, _MAX_TAG_CHARS = 1 << 30, 100, 1 << 16
 
 
 def clean(text: str, first_line: int = 1) -> tuple[list[str], list[int], bool]:
@@ -83,6 +92,7 @@ def clean(text: str, first_line: int = 1) -> tuple[list[str], list[int], bool]:
     cleaner = _Cleaner()
     for number, line in enumerate(text.split("\n"), first_line):
         cleaner.take(line, number)
+    cleaner.end()
     return cleaner.lines, cleaner.numbers, cleaner.is_mdx
 
 
@@ -105,7 +115,7 @@ class _Cleaner:
         """Of this line, and of JSX's tag if that is in the line before."""
         self._in_options = False
         self._in_yaml = False
-        self._tag_lines: list[str] = []
+        self._tag_lines: list[tuple[int, str]] = []
         self._in_html_table = False
 
     def take(self, line: str, number: int) -> None:
@@ -114,6 +124,7 @@ class _Cleaner:
         if self._fences and self._fences[-1].is_code:
             self._take_code(line)
         elif found := _FENCE.match(line):
+            self.end()
             self._take_fence(line, found)
         elif self._in_options and line.strip() == "---":  # around options that are YAML
             self._in_yaml = not self._in_yaml
@@ -124,6 +135,13 @@ class _Cleaner:
         else:
             self._in_options = False
             self._take_prose(line)
+
+    def end(self) -> None:
+        """What began as a tag is none: it is text."""
+        for number, line in self._tag_lines:
+            self.lines.append(self._within_table(_inline(line)))
+            self.numbers.append(number)
+        self._tag_lines = []
 
     def _add(self, line: str) -> None:
         self.lines.append(line)
@@ -139,8 +157,13 @@ class _Cleaner:
         self._add_block(title or (kind if name.lower() in BOXES else ""))
 
     def _add_jsx(self, tag: str) -> None:
-        label = _LABEL.search(tag)
-        self._add_block(label["label"] if label else "")
+        self._add_block("")
+        for words in _texts_of(tag):
+            self._add_block(words)
+        if found := _NAMED.fullmatch(tag.rstrip()):
+            self._add_block(f"{BOX_MARK}{found['name']} ({found['type']}): ")
+        # What only looks like JSX, such as `<Enter>`, is not closed.
+        self.is_mdx |= tag.lstrip().startswith("</") or tag.rstrip().endswith("/>")
         if not tag.lstrip().startswith("</") and not tag.rstrip().endswith("/>"):
             self._tag_indent = self._indent
 
@@ -208,9 +231,14 @@ class _Cleaner:
 
     def _take_prose(self, line: str) -> None:
         tags = [*_TAG_START.finditer(line)] if "{" in line else []
-        is_jsx = line.lstrip()[:1] == "<" and _JSX.fullmatch(line) is not None
-        self.is_mdx |= is_jsx and line[:4].strip() != ""
-        is_open = (tags and not _TAG_END.search(line, tags[-1].end())) or _JSX_START.fullmatch(line)
+        # What is indented by four columns is code, except in MDX, which has no such code.
+        may_be_jsx = line.lstrip()[:1] == "<" and (
+            self.is_mdx or line.expandtabs(_TAB_COLUMNS)[:4].strip() != ""
+        )
+        is_jsx = may_be_jsx and _is_jsx(line)
+        is_open = (tags and not _TAG_END.search(line, tags[-1].end())) or (
+            may_be_jsx and _JSX_START.fullmatch(line)
+        )
         if self._tag_lines or is_open:
             self._take_tag(line)
         elif _DROPPED.fullmatch(line):
@@ -231,16 +259,19 @@ class _Cleaner:
 
     def _take_tag(self, line: str) -> None:
         """Takes a line of a tag over several lines: a template's, or JSX, which shows its label."""
-        self._tag_lines.append(line)
-        tag = " ".join(self._tag_lines)
-        is_jsx = _JSX_START.fullmatch(self._tag_lines[0]) is not None
-        is_end = (_JSX_END if is_jsx else _TAG_END).search(line)
-        if is_end and is_jsx and tag.count("{") == tag.count("}"):
-            self._tag_lines, self.is_mdx = [], True
-            self._add_jsx(tag)
-        elif not (line.strip() if is_jsx else not is_end) or len(self._tag_lines) > _MAX_TAG_LINES:
-            (self._add_block if is_jsx else self._add)(_inline(tag))
+        self._tag_lines.append((self._number, line))
+        tag = " ".join(line for _, line in self._tag_lines)
+        is_jsx = _JSX_START.fullmatch(self._tag_lines[0][1]) is not None
+        if is_jsx and _JSX_END.search(line) and _is_jsx(tag):
             self._tag_lines = []
+            self._add_jsx(tag)
+        elif not is_jsx and _TAG_END.search(line):
+            self._tag_lines = []
+            self._add(_inline(tag))
+        elif (is_jsx and not line.strip()) or (
+            len(self._tag_lines) > _MAX_TAG_LINES or len(tag) > _MAX_TAG_CHARS
+        ):
+            self.end()
 
     def _within_table(self, line: str) -> str:
         """Keeps HTML's tables in one piece, which an empty line would end."""
@@ -252,6 +283,25 @@ class _Cleaner:
         elif self._in_html_table and not line.strip():
             return "<!-- -->"
         return line
+
+
+def _is_jsx(tag: str) -> bool:
+    """Whether it is a tag of JSX and nothing else, whatever its properties' values hold."""
+    for _ in range(_MAX_NESTED):
+        tag = _VALUE.sub("", tag)
+    return _JSX.fullmatch(tag) is not None
+
+
+def _texts_of(tag: str) -> list[str]:
+    """What a tag's properties show, and as items what records in their values do."""
+    depth, groups = 0, [("", list[str]())]
+    for found in _SHOWN.finditer(tag):
+        if found["brace"]:
+            depth += 1 if found["brace"] == "{" else -1
+            groups.append(("- " if depth > 0 else "", []))
+        elif depth > 0 or not found["name"]:
+            groups[-1][1].append(found["text"])
+    return [mark + ": ".join(texts) for mark, texts in groups if texts]
 
 
 def _inline(line: str) -> str:
@@ -266,6 +316,8 @@ def _shown(found: re.Match[str]) -> str:
     if found["role"]:
         ticks = found["open"]
         return f"{ticks}{role_text(found['target'])}{ticks}"
+    if found["property"] and "<" not in found.string[: found.start()]:
+        return found["property"].partition("{{")[0]
     if found["wiki"]:
         return found["shown"] or found["wiki"]
     tag = found["short"] or found["tag"] or ""

@@ -103,26 +103,26 @@ def without_margins(
     ends = [lines[:_MARGIN_LINES] + lines[-_MARGIN_LINES:] for lines in pages]
     texts = Counter(text for lines in ends for text in {*map(text_of, lines)})
     often = {text for text, count in texts.items() if count > max(2, len(pages) / 2)}
-    margins = [
-        (_margin(lines, usual, often), _margin(lines[::-1], usual, often))
-        for lines in (pages if len(pages) > 1 else ())
-    ]
+    sides = [(lines, lines[::-1]) for lines in (pages if len(pages) > 1 else ())]
+    margins = [[_margin(side, usual, often) for side in both] for both in sides]
     everywhere = Counter(_look(line) for lines in pages for line in lines)
     at_end = Counter(_look(line) for both in margins for line in chain(*both))
     found = Counter(key for both in margins for key in {*chain(*map(_keys, chain(*both)))})
     enough = min(3, max(2, len(pages) // 2))
     names = {id(line) for lines in pages for line in _names_in(lines)}
     numbers, running = set[int](), set[int]()
-    for end in chain(*margins):
-        is_outer = True  # what is nearer to the text than a line of it is of it too
+    for side, end in zip(chain(*sides), chain(*margins), strict=True):
+        # Without a gap before the text, what is nearer to it than a line of it is of it too.
+        may_be, is_apart = True, _is_apart(side, len(end))
         for line in end:
             if _PAGE_NUMBER.fullmatch(text := text_of(line)):
                 numbers.add(id(line))
                 continue
-            is_outer &= any(found[key] >= enough for key in _keys(line))
+            is_often = any(found[key] >= enough for key in _keys(line))
+            may_be &= is_often or is_apart
             # A line of each record of a list may stand there, and what a table has again.
             is_again = everywhere[look := _look(line)] >= 2 * at_end[look] or id(line) in names
-            if is_outer and not is_again and not _CAPTION.match(text):
+            if is_often and may_be and not is_again and not _CAPTION.match(text):
                 running.add(id(line))
     heads = dict[str, str]()
     for line in (one for lines in pages for one in lines if id(one) in running):
@@ -138,13 +138,18 @@ def _margin(lines: list[list[Piece]], usual: float, often: set[str]) -> list[lis
         often: Lines that most pages have at their ends, of any size.
     """
     found = list[list[Piece]]()
-    for line in lines[:_MARGIN_LINES]:
-        is_apart = bool(found) and abs(_distance(found[-1], line)) > _MARGIN_GAP
+    for number, line in enumerate(lines[:_MARGIN_LINES]):
         is_large = line[0].size > _LARGE * usual and text_of(line) not in often
-        if is_apart or is_large:
+        if _is_apart(lines, number) or is_large:
             break
         found.append(line)
     return found
+
+
+def _is_apart(lines: list[list[Piece]], number: int) -> bool:
+    """Whether there is a gap before a line, unless it is the first."""
+    near = lines[number - 1 : number + 1] if number else []
+    return len(near) > 1 and abs(_distance(*near)) > _MARGIN_GAP
 
 
 def _names_in(lines: list[list[Piece]]) -> Iterator[list[Piece]]:

@@ -206,6 +206,31 @@ def test_a_commands_options_in_code_are_passages_as_rows_are():
     assert only[1] == command
 
 
+OPTIONS = "".join(f"  -{name}  does what it is called after\n" for name in "abcd")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "".join(f"-{n}.5  {n}.25  -{n}\n" for n in range(6)),
+        "-rw-r--r--  1 root  root    12 a\n" * 6,
+        f"usage() {{ cat <<END\n{OPTIONS}END\n}}\n" + "case $1 in one) run two ;;\n" * 20,
+    ],
+    ids=["numbers", "rights", "program"],
+)
+def test_what_only_looks_like_options_is_cut_as_code(code):
+    found = cut_markdown(f"```\n{code}```\n", 60)
+    assert len(found) <= 1 + len(PIECES.findall(code)) // 40
+
+
+def test_what_stands_behind_options_is_cut_between_lines():
+    further = "".join(f"$ make {n} one two three\n" for n in range(10))
+    found = [text for _, text, _ in cut_markdown(f"```\n{OPTIONS * 3}\n{further}```\n")]
+    assert [line for text in found for line in text.split("\n") if line] == [
+        line for line in f"{OPTIONS * 3}{further}".split("\n") if line
+    ]
+
+
 def test_a_short_remainder_joins_the_passage_before():
     text = "word " * 25 + ". A few. " + "word " * 24 + ". End."
     assert passages(text)[-1].endswith("End.")

@@ -83,15 +83,47 @@ def test_restructured_text_has_headings():
             '<Tabs\n  values={[\n    {label: "A", run: () => {}},\n  ]}\n>\n'
             '  <Tab title="Linux">\n    Run:\n\n    ```\n    make all\n    ```\n  </Tab>\n'
             "</Tabs>\n",
-            "Linux\n\nRun:\n\nmake all",
+            "- A\n\nLinux\n\nRun:\n\nmake all",
+        ),
+        (
+            '<Tiles\n  title="More"\n  items={[\n    { name: "A", description: "Of it." },\n'
+            "    { href: '/b', name: 'B' },\n  ]}\n/>\nOn.\n",
+            "More\n- A: Of it.\n- B\n\nOn.",
+        ),
+        (
+            '<Property name="port" type="number">\n  The port.\n</Property>\n<Icon name="a" />\n',
+            "port (number): The port.",
         ),
         ("<Cards are\n\ntext.\n", "<Cards are\n\ntext."),
         ("Two<sup style={{color: 'red'}}>th</sup>.\n", "Twoth."),
-        ("Text:\n\n    some code\n", "Text:\n\nsome code"),
     ],
 )
 def test_what_is_within_jsx_is_text(markup, text):
     assert read("a.mdx", markup).text == text
+
+
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ("Text:\n\n    some code\n", "Text:\n\nsome code"),
+        (
+            'Set:\n\n    <Connector port="80"\n        name="a" />\n    <Host>\n',
+            'Set:\n\n<Connector port="80"\n    name="a" />\n<Host>',
+        ),
+        ("Set:\n\n\t<Host *:80>\n\t\tName a\n", "Set:\n\n<Host *:80>\n\tName a"),
+        ("<Enter>\n\nOn:\n\n    if a:\n        b\n", "On:\n\nif a:\n    b"),
+        ("One<BR>\n<BR>\n\n    if a:\n        b\n", "One\n\nif a:\n    b"),
+        ("<Link\n  href='/a'>There</Link>\n", "There"),
+        ("<Bob is here\n- One.\n\nOn.\n", "<Bob is here\n- One.\n\nOn."),
+        ("<Bob is here\nand stays", "<Bob is here and stays"),
+        ("<Note that a\nis ->\n", "<Note that a is ->"),
+        ("<Bob\n```\nls\n```\n", "<Bob\n\nls"),
+        ("Begin {% raw\nwith it.\n", "Begin {% raw with it."),
+        ("Set image={{ .Image }} there.\n", "Set image= there."),
+    ],
+)
+def test_what_only_looks_like_a_tag_is_text_or_code(markup, text):
+    assert read("a.md", markup).text == text
 
 
 def test_a_box_within_a_box_is_text():

@@ -66,6 +66,17 @@ def test_a_line_below_others_that_only_this_page_has_is_no_running_head():
     assert text_of(*(words(72, 752, "Sports day") + page for page in pages)).count("Sports") == 1
 
 
+def test_a_running_head_may_be_below_what_only_this_page_has():
+    pages = [
+        lines(72, 760, f"All of {name}", "The handbook")
+        + lines(72, 700, *PROSE, f"It ends with {name}.")
+        + lines(72, 60, "High Street", f"Form of {name}")
+        for name in ("leave", "pay", "travel", "gifts")
+    ]
+    text = text_of(*pages)
+    assert [text.count(head) for head in ("The handbook", "High Street", "All of")] == [1, 1, 4]
+
+
 def test_contents_may_say_page_before_each_number():
     listed = words(72, 740, "Table of Contents", font="F2")
     for n, name in enumerate(("Dues", "Privacy", "Plant sales", "Reports")):
