@@ -48,11 +48,11 @@ def write_documents(folder: Path, documents: dict[str, str] = DOCUMENTS) -> Path
     return folder
 
 
-def run_index(folder: Path, output: Path, told: Reporter | None = None, **args: Any) -> Summary:
+def run_index(folder: Path, output: Path, reporter: Reporter | None = None, **args: Any) -> Summary:
     """Indexes a folder, without embeddings if no encoder is given."""
     embeddings = None if "encoder" in args else False
     args = {"sources": (folder,), "embeddings": embeddings, **args}
-    return build(IndexArgs(output=output, **args), told or Reporter())
+    return build(IndexArgs(output=output, **args), reporter or Reporter())
 
 
 def index(folder: Path, output: Path, **args: Any) -> Path:

@@ -72,7 +72,7 @@ class Mutator:
         return self.edited(0, MAX_EDITS)
 
     def edited(self, fewest: int, most: int) -> bytes:
-        """A body after so many edits."""
+        """A body after that number of edits."""
         body = bytearray(self._random.choice(self._bodies))
         for _ in range(self._random.randint(fewest, most)):
             self._random.choice(self._edits)(body, self._random.randint(0, len(body)))

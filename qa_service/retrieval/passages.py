@@ -63,7 +63,7 @@ _OPTION = re.compile(
     re.MULTILINE,
 )
 _WITH_FURTHER_LINES = re.compile(r"(?P<indent>[ \t]*)[^\n]*(?:\n+(?P=indent)[ \t][^\n]*)*")
-_MIN_OPTIONS, _MIN_OPTIONS_SHARE = 4, 1 / 3  # so many, and of so much of the code, are a list
+_MIN_OPTIONS, _MIN_OPTIONS_SHARE = 4, 1 / 3  # of a list: their number, their share of the code
 _WORD_CHARS = 12  # before a full stop are looked at; abbreviations are shorter
 MAX_CHARS_PER_TOKEN = 8
 """A sentence is also cut at this number of characters per token: white space is no token."""

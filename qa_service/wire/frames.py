@@ -30,9 +30,9 @@ def frame_of(body: bytes) -> bytes:
 
 def encode_frame(encoder: msgspec.msgpack.Encoder, message: object) -> bytearray:
     """Encodes a message, which may be long, as a frame, without a copy of its body."""
-    frame = bytearray(PREFIX.size)
-    encoder.encode_into(message, frame, PREFIX.size)
-    PREFIX.pack_into(frame, 0, len(frame) - PREFIX.size)
+    frame = bytearray(PREFIX_BYTES)
+    encoder.encode_into(message, frame, PREFIX_BYTES)
+    PREFIX.pack_into(frame, 0, len(frame) - PREFIX_BYTES)
     return frame
 
 
@@ -69,10 +69,10 @@ class FrameReader:
 
     def peek(self, max_bytes: int) -> bytes:
         """The next frame's body, which stays; empty if it is longer or not all there."""
-        end = PREFIX.size + int.from_bytes(self.buffer[: PREFIX.size])
-        if not PREFIX.size < end <= min(len(self.buffer), PREFIX.size + max_bytes):
+        end = PREFIX_BYTES + int.from_bytes(self.buffer[:PREFIX_BYTES])
+        if not PREFIX_BYTES < end <= min(len(self.buffer), PREFIX_BYTES + max_bytes):
             return b""
-        return bytes(self.buffer[PREFIX.size : end])
+        return bytes(self.buffer[PREFIX_BYTES:end])
 
 
 def receive_frame(frames: FrameReader, receive: Callable[[int], bytes]) -> bytes | None:

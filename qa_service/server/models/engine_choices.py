@@ -5,7 +5,7 @@
                                 lowest priority, and the best takes its place as a reload does
     its instances fail,
     a GPU, bounded memory    ─▶ open until it is measured: there is no room for both at once
-    too little memory beside ─▶ the likeliest stays; the next start looks again
+    too little memory left   ─▶ the likeliest stays; the next start looks again
     while the server serves  ─▶ not measured: the engine of another version of the model, if the new
                                 one has the files, else the reference
 
@@ -46,9 +46,8 @@ logger = logging.getLogger(__name__)
 
 TRIAL_PROGRAM = "qa_service.autotune.engine_trial"
 TRIAL_BYTES, TRIAL_MODELS = 256 << 20, 3
-"""What measuring takes: two instances' libraries, and so many times a model's largest file. It was
-425 MiB with the built-in model. In less, the serving instances would wait for pages, and be
-killed."""
+"""What measuring takes: two instances' libraries, and copies of a model's largest file; it was 425
+MiB with the built-in model. In less, the serving instances would wait for pages, and be killed."""
 
 _reply_decoder = msgspec.msgpack.Decoder(TrialReply)
 

@@ -32,7 +32,7 @@ import bisect
 import heapq
 import math
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -54,7 +54,7 @@ _Segment = tuple[tuple[float, int], int, Ticket]
 _InLine = tuple[float, tuple[float, int], int, Ticket]
 
 
-Item = TypeVar("Item", bound=tuple[float, float, object])
+Item = TypeVar("Item", bound=tuple[Any, ...])
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -106,7 +106,7 @@ class Flow:
         return self.waiting + self.reserved
 
     def insert(self, ticket: Ticket) -> None:
-        bisect.insort(self.line, _in_line(ticket))
+        insert(self.line, _in_line(ticket))
         self.weight = -self.line[0][0]
         self.waiting += ticket.cost
 
@@ -335,7 +335,7 @@ class Flows:
         flow.insert(ticket)
         self._weigh(flow, flow.weight)
         if ticket.core is not None:
-            bisect.insort(self._segments, _in_line(ticket)[1:])
+            insert(self._segments, _in_line(ticket)[1:])
         self.size += 1
         self.cost += ticket.cost
         self._set_sort_key(flow)
